@@ -1,0 +1,59 @@
+# `make demo` and `make test` need only Python 3.11+, make and a package registry: both set up first.
+
+PYTHON ?= python3
+ACCEL  ?= auto
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt
+# One stamp for each ACCEL: asking for another build sets up again.
+READY  := $(VENV)/.ready-$(ACCEL)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format wheel clean
+
+help:  ## show this list
+	@echo "make TARGET [PYTHON=python3] [ACCEL=auto|cpu|cuda]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "  %-10s %s\n", $$1, $$2 }'
+
+setup: $(READY)  ## install everything into .venv (once)
+
+$(READY): pyproject.toml constraints.txt scripts/install-torch
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Glassformer needs Python 3.11 or newer; $(PYTHON) is not. Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "==> $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "==> PyTorch"
+	@sh scripts/install-torch $(BIN)/python $(ACCEL)
+	@echo "==> everything else (about a minute)"
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[all,dev]'
+	@# pip compiles on one core; some packages ship test files that are not meant to compile.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@rm -f $(VENV)/.ready-*
+	@touch $@
+	@echo "==> ready: $(BIN)/glassformer --help"
+
+demo: setup  ## set up, then run the main job
+	$(BIN)/glassformer doctor
+	$(BIN)/glassformer params counting-classifier
+
+test: setup  ## set up, then run the tests
+	@$(BIN)/python -m pytest
+
+test-slow: setup  ## run the tests that `make test` leaves out
+	@$(BIN)/python -m pytest -m slow
+
+check: setup  ## lint, format, types, import contract
+	@echo "==> ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "==> mypy" && $(BIN)/mypy
+	@echo "==> import contract" && $(BIN)/lint-imports --no-logo
+
+format: setup  ## let ruff sort the imports and lay out the code
+	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
+
+wheel: setup  ## build the wheel and the sdist into dist/
+	@$(BIN)/python -m build --no-isolation
+
+clean:  ## remove what was built and .venv; runs/ stays
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

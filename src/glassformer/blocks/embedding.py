@@ -1,0 +1,110 @@
+"""From token numbers to vectors: the input net, positions, dropout."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.blocks.feed_forward import linear
+from glassformer.blocks.position import Position
+from glassformer.registry import Kind, register
+
+
+class InputConfig(Kind):
+    """How a token becomes a vector."""
+
+    def build(self, vocabulary: int, hidden_dim: int) -> nn.Module:
+        raise NotImplementedError
+
+    def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
+        raise NotImplementedError
+
+
+class TokenVectors(nn.Module):
+    """A learned vector per token; `scale` multiplies it by √D, as Vaswani et al. did."""
+
+    def __init__(self, vocabulary: int, hidden_dim: int, scale: bool = True) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, hidden_dim)
+        self.factor = math.sqrt(hidden_dim) if scale else 1.0
+        nn.init.normal_(self.table.weight, std=0.5 * hidden_dim**-0.5)
+
+    @property
+    def weight_VD(self) -> Tensor:
+        return self.table.weight
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        return self.table(tokens_BL) * self.factor
+
+
+@register
+class TokenVectorsConfig(InputConfig):
+    kind: Literal["tokens"] = "tokens"
+    scale: bool = Field(True, description="multiply the vectors by the root of hidden_dim")
+
+    def build(self, vocabulary: int, hidden_dim: int) -> nn.Module:
+        return TokenVectors(vocabulary, hidden_dim, self.scale)
+
+    def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
+        return vocabulary * hidden_dim
+
+
+class OneHot(nn.Module):
+    """A one-hot vector, input dropout, a linear input net.
+
+    The product of a one-hot vector with a matrix is one column of it, so that column is looked up.
+    """
+
+    def __init__(self, vocabulary: int, hidden_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.net = linear(vocabulary, hidden_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def weight_VD(self) -> Tensor:
+        return self.net.weight.T
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        hot_BL = self.dropout(torch.ones_like(tokens_BL, dtype=self.net.weight.dtype))
+        return F.embedding(tokens_BL, self.weight_VD) * hot_BL[..., None] + self.net.bias
+
+
+@register
+class OneHotConfig(InputConfig):
+    kind: Literal["one-hot"] = "one-hot"
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the one-hot input")
+
+    def build(self, vocabulary: int, hidden_dim: int) -> nn.Module:
+        return OneHot(vocabulary, hidden_dim, self.dropout)
+
+    def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
+        return vocabulary * hidden_dim + hidden_dim
+
+
+class Embedding(nn.Module):
+    """Input net, then positions, then an optional norm, then dropout.
+
+    Without vectors of its own it borrows those that it is handed: one table for two languages.
+    """
+
+    def __init__(
+        self, vectors: nn.Module | None, position: Position, norm: nn.Module, dropout: float
+    ) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.position = position
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, tokens_BL: Tensor, positions_BL: Tensor, borrowed: nn.Module | None = None
+    ) -> Tensor:
+        vectors = self.vectors if borrowed is None else borrowed
+        assert vectors is not None
+        x_BLD = self.position.embed(vectors(tokens_BL), positions_BL)
+        return self.dropout(self.norm(x_BLD))

@@ -1,0 +1,85 @@
+"""The command line: one small module a verb. Nothing heavy is imported until a verb needs it.
+
+A verb's module has `configure(parser)` and `run(arguments, output)`; what `run` returns is the one JSON
+document of `--json`, and `output` carries everything meant for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from glassformer import __version__
+from glassformer.errors import Problem, UserError, near_match
+
+VERBS = {
+    "train": "train a model; its folder keeps everything about it",
+    "evaluate": "measure a trained model on a split",
+    "predict": "ask a trained model",
+    "attention": "draw the attention maps of a trained model for an input",
+    "params": "parameters, FLOPs, memory, expected time here",
+    "doctor": "check a model, or this machine, before a long run",
+    "bench": "measure speed",
+    "prove-resume": "show that an interrupted run equals an uninterrupted one, to the bit",
+    "runs": "list, compare and remove runs",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        print(f"glassformer {__version__}")
+        return 0
+    return _run_verb(arguments[0], arguments[1:])
+
+
+def _help() -> str:
+    lines = ["Train Transformers on your own sequences, and see through them.", ""]
+    lines += ["usage: glassformer VERB ... [--json]      glassformer VERB --help says more", ""]
+    lines += [f"  {verb:<14}{text}" for verb, text in VERBS.items()]
+    lines += ["", "first:  glassformer train reversal", f"version {__version__}"]
+    return "\n".join(lines)
+
+
+def _run_verb(verb: str, rest: list[str]) -> int:
+    from glassformer.cli.output import Output
+
+    if verb not in VERBS:
+        near = near_match(verb, VERBS)
+        hint = f"  did you mean {near!r}?" if near else f"  allowed: {', '.join(VERBS)}"
+        print(f"glassformer: unknown verb {verb!r}\n{hint}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
+    parser = argparse.ArgumentParser(
+        prog=f"glassformer {verb}",
+        description=VERBS[verb],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="standard output is exactly one JSON document")
+    module.configure(parser)
+    try:
+        arguments = parser.parse_intermixed_args(rest)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    output = Output(is_json=arguments.json)
+    try:
+        return output.finish(module.run(arguments, output))
+    except UserError as error:
+        output.error(error)
+        return 2
+    except Problem as problem:
+        output.error(UserError(problem))
+        return 2
+    except KeyboardInterrupt:
+        output.say("stopped")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,58 @@
+"""Where words go. With `--json`, standard output is one JSON document and everything else is on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from glassformer.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+class Output:
+    """`say` and `show` speak to a person; what a verb returns is for a program."""
+
+    def __init__(self, is_json: bool) -> None:
+        self.is_json = is_json
+        self.exit_code = 0
+        self._console: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=self.is_json, highlight=False, soft_wrap=True)
+        return self._console
+
+    def say(self, text: str = "") -> None:
+        """A plain line: brackets in it are brackets."""
+        print(text, file=sys.stderr if self.is_json else sys.stdout, flush=True)
+
+    def show(self, *renderables: RenderableType) -> None:
+        """Tables and the like."""
+        for renderable in renderables:
+            self.console.print(renderable)
+
+    def error(self, error: UserError) -> None:
+        print(f"glassformer: {error}", file=sys.stderr, flush=True)
+
+    def finish(self, result: dict[str, Any] | None) -> int:
+        if self.is_json:
+            print(json.dumps(finite(result or {}), ensure_ascii=False), flush=True)
+        return self.exit_code
+
+
+def finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,40 @@
+"""The arguments that most verbs share: WHAT, PATH=VALUE and --plugin."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glassformer.experiment import ExperimentConfig
+
+EPILOG = """WHAT is a preset's name (glassformer train --presets lists them), a YAML file or a run's folder.
+PATH=VALUE sets any option, read as YAML: model.num_layers=2 training.optimizer.learning_rate=1e-3"""
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plugin", action="append", default=[], type=Path, metavar="FILE.py", help="a file with kinds of your own"
+    )
+
+
+def add_what(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
+    parser.add_argument("what", metavar="WHAT", nargs="?" if is_optional else None, help="preset, file or run")
+    parser.add_argument("overrides", metavar="PATH=VALUE", nargs="*", help="options to change")
+    add_plugin(parser)
+    parser.epilog = EPILOG
+
+
+def load_plugins(arguments: argparse.Namespace) -> None:
+    from glassformer.registry import load_plugin
+
+    for path in arguments.plugin:
+        load_plugin(path)
+
+
+def resolve_what(arguments: argparse.Namespace) -> ExperimentConfig:
+    from glassformer.experiment import resolve
+
+    load_plugins(arguments)
+    return resolve(arguments.what, arguments.overrides)

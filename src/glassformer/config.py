@@ -1,0 +1,249 @@
+"""The configuration tree: frozen nodes, YAML, `PATH=VALUE`, fingerprints, errors with a place.
+
+It knows nothing of what is configured: the nodes live beside the modules that they build, and
+`experiment.py` puts the tree together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from glassformer.errors import Problem, UserError, user_error
+
+MAX_CONFIG_BYTES = 1 << 20
+
+Tree = dict[str, Any]
+
+
+class Node(BaseModel):
+    """A frozen part of the tree. Unknown keys are refused; a number is a number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            if isinstance(data, Node):
+                return data
+            raise Problem("a mapping of options belongs here", value=data, allowed=list(cls.model_fields))
+        filled = dict(data)
+        for key, value in data.items():
+            field = cls.model_fields.get(key) if isinstance(key, str) else None
+            if field is None:
+                raise Problem("unknown key", place=str(key), value=key, allowed=list(cls.model_fields))
+            default_kind = getattr(field.get_default(call_default_factory=True), "kind", None)
+            if isinstance(value, Mapping) and "kind" not in value and default_kind is not None:
+                filled[key] = {"kind": default_kind, **value}
+        return filled
+
+    def dump(self) -> Tree:
+        return self.model_dump(mode="json", serialize_as_any=True)
+
+    def fingerprint(self) -> str:
+        """The same for the same resolved tree, on every machine."""
+        canonical = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def with_overrides(self, overlay: Tree) -> Self:
+        return validate(type(self), merge(self.dump(), overlay))
+
+
+NodeType = TypeVar("NodeType", bound=Node)
+
+
+def validate(node: type[NodeType], tree: Tree) -> NodeType:
+    try:
+        return node.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(*_problems(error)) from None
+
+
+def _problems(error: ValidationError) -> list[Problem]:
+    problems = []
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"])
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, Problem):
+            place = ".".join(part for part in (place, cause.place) if part)
+            problem = Problem(
+                cause.problem, place=place, value=cause.value, allowed=cause.allowed, remedy=cause.remedy
+            )
+        elif item["type"] == "missing":
+            problem = Problem("a value is required", place=place, remedy=f"{place}=VALUE")
+        elif item["type"] == "literal_error":
+            allowed = re.findall(r"'([^']*)'", item["ctx"]["expected"])
+            problem = Problem("not one of the choices", place=place, value=item["input"], allowed=allowed)
+        else:
+            message = item["msg"].replace("Input should be", "must be").replace("Value error, ", "")
+            problem = Problem(message, place=place, value=item["input"], remedy=_remedy(item["type"]))
+        problems.append(problem)
+    return problems
+
+
+def _remedy(error_type: str) -> str:
+    if error_type.startswith("int"):
+        return "a whole number, such as 4"
+    if error_type.startswith("float"):
+        return "a number, such as 0.1 or 1e-3"
+    if error_type.startswith("bool"):
+        return "true or false"
+    return ""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML where `1e-3` is a float and only true/false are booleans; no tags, no aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(
+                None, None, "aliases are not supported", self.peek_event().start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_StrictLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|false", "tf"),
+    ("null", r"null|~|", ["n", "~", ""]),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+        "-+.0123456789",
+    ),
+):
+    _StrictLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
+
+
+def parse_yaml(text: str, place: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a subclass of SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{place}, line {mark.line + 1}, column {mark.column + 1}" if mark else place
+        raise user_error(f"not valid YAML: {error.problem}", place=where, remedy=_yaml_remedy(error)) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise user_error(
+            f"not valid YAML: {error}", place=place, remedy="save the file as plain UTF-8 text"
+        ) from None
+    except RecursionError:
+        raise user_error("nested too deeply", place=place, remedy="flatten the file") from None
+
+
+def _yaml_remedy(error: yaml.MarkedYAMLError) -> str:
+    if "tag" in (error.problem or ""):
+        return "remove the tag: a config holds data only, and runs no code"
+    if "alias" in (error.problem or ""):
+        return "write the value out"
+    return "check indentation, colons and brackets there"
+
+
+def read_yaml_file(path: Path) -> Tree:
+    """The mapping in a small UTF-8 YAML file, or an error that says what to do."""
+    place = str(path)
+    if path.is_dir():
+        raise user_error("is a folder, not a YAML file", place=place, remedy="name the file in it")
+    if not path.is_file():
+        raise user_error("no such file", place=place, remedy="check the path")
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise user_error(
+            f"too large for a config ({path.stat().st_size:,} bytes)",
+            place=place,
+            remedy=f"a config is at most {MAX_CONFIG_BYTES:,} bytes; is this a data file?",
+        )
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise user_error(f"not UTF-8 at byte {error.start}", place=place, remedy="save it as UTF-8") from None
+    except OSError as error:
+        raise user_error(f"cannot be read: {error.strerror}", place=place, remedy="check its permissions") from None
+    tree = parse_yaml(text, place)
+    if tree is None:
+        raise user_error("the file is empty", place=place, remedy="start with 'task: {kind: reversal}'")
+    if not isinstance(tree, dict):
+        raise user_error(
+            f"a mapping belongs at the top, not a {type(tree).__name__}",
+            place=place,
+            remedy="start with 'task: {kind: reversal}'",
+        )
+    return tree
+
+
+def parse_overrides(overrides: Iterable[str]) -> Tree:
+    """`["a.b=1", "a.c=x"]` as one tree, so that their order does not matter."""
+    tree: Tree = {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            raise user_error("not of the form PATH=VALUE", value=override, remedy="model.num_layers=2")
+        branch = tree
+        for key in keys[:-1]:
+            branch = branch.setdefault(key, {})
+            if not isinstance(branch, dict):
+                raise user_error("set twice, once as a whole", place=path, remedy="give one of the two")
+        if keys[-1] in branch:
+            raise user_error("set twice", place=path, remedy="give it once")
+        branch[keys[-1]] = parse_yaml(text, path)
+    return tree
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    flat: Tree = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{path}."))
+        else:
+            flat[path] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> Tree:
+    """The tree of a mapping whose keys may be dotted paths."""
+    tree: Tree = {}
+    for path, value in flat.items():
+        *parents, last = str(path).split(".")
+        branch = tree
+        for key in parents:
+            branch = branch.setdefault(key, {})
+        branch[last] = value
+    return tree
+
+
+def merge(base: Any, overlay: Any) -> Any:
+    """`overlay` on top of `base`. Another kind replaces the whole choice, since options belong to a kind."""
+    if isinstance(base, str) and isinstance(overlay, dict):
+        base = {"kind": base}
+    if isinstance(overlay, str) and isinstance(base, dict) and "kind" in base:
+        overlay = {"kind": overlay}
+    if not isinstance(base, dict) or not isinstance(overlay, dict):
+        return overlay
+    if "kind" in overlay and overlay["kind"] != base.get("kind"):
+        return overlay
+    merged = dict(base)
+    for key, value in overlay.items():
+        merged[key] = merge(base[key], value) if key in base else value
+    return merged

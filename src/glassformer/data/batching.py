@@ -1,0 +1,175 @@
+"""Examples, the order in which they are seen, and how they become tensors.
+
+The order is a function, not a state: which examples stand in batch i of epoch e of split s follows from
+(seed, s, e, i) alone. That makes resume exact, ranks consistent and workers irrelevant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IGNORED = -100
+"""A target that is not asked for, such as padding."""
+
+Sequences = Sequence[np.ndarray] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and their targets: equally long rows as one array, or a list of arrays.
+
+    A target is a sequence, or one number per example.
+    """
+
+    inputs: Sequences
+    targets: Sequences
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def lengths(self) -> np.ndarray:
+        """How many tokens an example takes up, on its longer side."""
+        lengths = _lengths(self.inputs)
+        if np.ndim(self.targets) == 1 and not isinstance(self.targets, list):
+            return lengths
+        return np.maximum(lengths, _lengths(self.targets))
+
+    def take(self, indices: np.ndarray) -> Examples:
+        return Examples(_take(self.inputs, indices), _take(self.targets, indices))
+
+    def checksum(self) -> str:
+        digest = hashlib.sha256()
+        for side in (self.inputs, self.targets):
+            for row in side:
+                digest.update(np.ascontiguousarray(row).tobytes())
+                digest.update(b"|")
+        return digest.hexdigest()
+
+
+def _lengths(side: Sequences) -> np.ndarray:
+    if isinstance(side, np.ndarray):
+        return np.full(len(side), side.shape[1], dtype=np.int64)
+    return np.fromiter((len(row) for row in side), dtype=np.int64, count=len(side))
+
+
+def _take(side: Sequences, indices: np.ndarray) -> Sequences:
+    return side[indices] if isinstance(side, np.ndarray) else [side[index] for index in indices]
+
+
+def generator(seed: int, *purpose: str | int) -> np.random.Generator:
+    """Random numbers that follow from the seed and the purpose, and from nothing else."""
+    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in purpose]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
+
+
+def plan_batches(
+    lengths: np.ndarray,
+    *,
+    seed: int,
+    split: str,
+    epoch: int,
+    batch_size: int | None = None,
+    batch_tokens: int | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+) -> list[np.ndarray]:
+    """The batches of one epoch, each an array of example numbers.
+
+    With `batch_size`, that many examples; with `batch_tokens`, examples of like length, as many as fit
+    when padded to the longest of them.
+    """
+    rng = generator(seed, "order", split, epoch)
+    order = rng.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
+    if batch_tokens is None:
+        size = batch_size or len(lengths)
+        end = len(order) - len(order) % size if drop_last and len(order) >= size else len(order)
+        return [order[start : start + size] for start in range(0, end, size)]
+    by_length = order[np.argsort(lengths[order], kind="stable")]
+    batches = _fill_buckets(by_length, lengths, batch_tokens)
+    return [batches[i] for i in rng.permutation(len(batches))] if shuffle else batches
+
+
+def _fill_buckets(by_length: np.ndarray, lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
+    batches, start = [], 0
+    for end, index in enumerate(by_length):
+        if end > start and lengths[index] * (end - start + 1) > batch_tokens:
+            batches.append(by_length[start:end])
+            start = end
+    if start < len(by_length):
+        batches.append(by_length[start:])
+    return batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Named inputs for a model, targets, and which examples these are."""
+
+    inputs: dict[str, Tensor | None]
+    targets: Tensor
+    indices: np.ndarray
+
+    def to(self, device: torch.device) -> Self:
+        inputs = {name: None if x is None else x.to(device) for name, x in self.inputs.items()}
+        return replace(self, inputs=inputs, targets=self.targets.to(device))
+
+    def target_count(self) -> int:
+        """How many real targets there are: padding never counts."""
+        if self.targets.is_floating_point():
+            return self.targets.numel()
+        return int((self.targets != IGNORED).sum())
+
+
+def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:
+    """Rows as one tensor, padded on the right, and which places are real: None if all are."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows.astype(np.int64)), None
+    lengths = _lengths(rows)
+    longest = int(lengths.max(initial=0))
+    padded = np.full((len(rows), longest), padding, dtype=np.int64)
+    for place, row in enumerate(rows):
+        padded[place, : len(row)] = row
+    if (lengths == longest).all():
+        return torch.from_numpy(padded), None
+    return torch.from_numpy(padded), torch.from_numpy(np.arange(longest) < lengths[:, None])
+
+
+def collate_per_token(examples: Examples, indices: np.ndarray) -> Batch:
+    taken = examples.take(indices)
+    tokens_BL, real_BL = pad(taken.inputs)
+    targets_BL, _ = pad(taken.targets, IGNORED)
+    return Batch({"tokens": tokens_BL, "real": real_BL}, targets_BL, indices)
+
+
+def collate_per_sequence(examples: Examples, indices: np.ndarray) -> Batch:
+    taken = examples.take(indices)
+    tokens_BL, real_BL = pad(taken.inputs)
+    answers_B = np.asarray(taken.targets)
+    answers_B = answers_B.astype(np.float32 if answers_B.dtype.kind == "f" else np.int64)
+    return Batch({"tokens": tokens_BL, "real": real_BL}, torch.from_numpy(answers_B), indices)
+
+
+def collate_next_token(examples: Examples, indices: np.ndarray) -> Batch:
+    """Each row predicts itself, one place on; `targets` of the examples are not looked at."""
+    rows = examples.take(indices).inputs
+    tokens_BL, real_BL = pad(rows)
+    targets_BL, _ = pad(rows, IGNORED)
+    real_BL = None if real_BL is None else real_BL[:, :-1]
+    return Batch({"tokens": tokens_BL[:, :-1], "real": real_BL}, targets_BL[:, 1:].contiguous(), indices)
+
+
+def collate_sequence_to_sequence(examples: Examples, indices: np.ndarray) -> Batch:
+    """Targets begin with BOS and end with EOS: the decoder reads all but the last, predicts all but the first."""
+    taken = examples.take(indices)
+    tokens_BL, real_BL = pad(taken.inputs)
+    target_BL, _ = pad(taken.targets)
+    answers_BL, _ = pad(taken.targets, IGNORED)
+    inputs = {"tokens": tokens_BL, "real": real_BL, "target": target_BL[:, :-1]}
+    return Batch(inputs, answers_BL[:, 1:].contiguous(), indices)

@@ -1,0 +1,80 @@
+"""Errors a person can act on. Everything else is our fault and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class Problem(ValueError):
+    """One thing that is wrong: where, what was given, what would be right."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        place: str = "",
+        value: object = None,
+        allowed: Sequence[str] = (),
+        remedy: str = "",
+    ) -> None:
+        self.problem = problem
+        self.place = place
+        self.value = value
+        self.allowed = list(allowed)
+        self.remedy = remedy
+        super().__init__(problem)
+
+    def lines(self) -> list[str]:
+        head = f"{self.place}: {self.problem}" if self.place else self.problem
+        lines = [head]
+        if self.value is not None:
+            lines.append(f"  given:   {shorten(repr(self.value))}")
+        if self.allowed:
+            lines.append(f"  allowed: {shorten(', '.join(self.allowed), 160)}")
+        near = near_match(self.value, self.allowed)
+        if near:
+            lines.append(f"  did you mean {near!r}?")
+        elif self.remedy:
+            lines.append(f"  try:     {self.remedy}")
+        if len(lines) == 1:
+            lines.append("  try:     glassformer --help")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+class UserError(Exception):
+    """What the user gave cannot be used: shown in a few lines, exit code 2, no traceback."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = list(problems)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        first, *rest = self.problems
+        lines = first.lines()
+        if rest:
+            lines[4:] = []
+            lines.append(shorten(f"  also:    {'; '.join(f'{p.place}: {p.problem}' for p in rest)}", 160))
+        return "\n".join(lines)
+
+
+def user_error(
+    problem: str, *, place: str = "", value: object = None, allowed: Sequence[str] = (), remedy: str = ""
+) -> UserError:
+    return UserError(Problem(problem, place=place, value=value, allowed=allowed, remedy=remedy))
+
+
+def near_match(value: object, allowed: Iterable[str]) -> str | None:
+    if not isinstance(value, str):
+        return None
+    lowered = {name.lower(): name for name in allowed}
+    matches = difflib.get_close_matches(value.lower(), lowered, n=1, cutoff=0.6)
+    return lowered[matches[0]] if matches else None
+
+
+def shorten(text: str, width: int = 100) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,111 @@
+"""What every model is: hidden vectors, a head, a score; and what a generating one can do besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blocks.layers import BlockCache
+from glassformer.blocks.masks import Mask, padding
+from glassformer.errors import Problem
+from glassformer.models.heads import Head, Score
+from glassformer.models.shapes import Shape
+from glassformer.registry import Kind
+
+
+class Model(nn.Module):
+    """Tokens in, answers out. `inputs` are named tensors, the same names as in a batch."""
+
+    head: Head
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def hidden(self, **inputs: Tensor | None) -> Tensor:
+        """The vectors that the head reads."""
+        raise NotImplementedError
+
+    def tied_weight(self) -> Tensor | None:
+        """The embedding matrix, if the head borrows it."""
+        return None
+
+    def forward(self, **inputs: Tensor | None) -> Tensor:
+        return self.head(self.hidden(**inputs), self.tied_weight())
+
+    def score(
+        self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
+    ) -> Score:
+        return self.head.score(self(**inputs), targets, label_smoothing)
+
+
+@dataclass
+class DecodingState:
+    """What generation has read and written so far, a row a sequence."""
+
+    caches: list[BlockCache]
+    positions_BM: Tensor
+    real_BM: Tensor
+    memory_BMD: Tensor | None = None
+    memory_real_BM: Tensor | None = None
+
+    @classmethod
+    def empty(cls, batch: int, layers: int, device: torch.device) -> DecodingState:
+        nothing_B0 = torch.empty(batch, 0, dtype=torch.long, device=device)
+        return cls([BlockCache() for _ in range(layers)], nothing_B0, nothing_B0.bool())
+
+    def place(self, tokens_BL: Tensor, real_BL: Tensor | None) -> tuple[Tensor, Mask]:
+        """Give the new tokens their positions; return these and what they may attend to."""
+        if real_BL is None:
+            real_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
+        written_B1 = self.real_BM.sum(1, keepdim=True)
+        positions_BL = written_B1 + torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
+        self.positions_BM = torch.cat([self.positions_BM, positions_BL], 1)
+        self.real_BM = torch.cat([self.real_BM, real_BL], 1)
+        allowed = None if bool(self.real_BM.all()) else padding(self.real_BM)
+        return positions_BL, Mask(is_causal=True, allowed=allowed)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken more than once."""
+        for cache in self.caches:
+            cache.select(rows)
+        self.positions_BM, self.real_BM = self.positions_BM[rows], self.real_BM[rows]
+        if self.memory_BMD is not None:
+            self.memory_BMD = self.memory_BMD[rows]
+        if self.memory_real_BM is not None:
+            self.memory_real_BM = self.memory_real_BM[rows]
+
+
+@runtime_checkable
+class Generating(Protocol):
+    """A model that writes: `generation.py` needs no more than this."""
+
+    def start(self, **inputs: Tensor | None) -> DecodingState:
+        """Read the inputs; nothing is written yet."""
+        ...
+
+    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        """Append tokens (padding on the right) and return the logits (B, V) after each row's last one."""
+        ...
+
+
+class ModelConfig(Kind):
+    """What kind of model, and how large."""
+
+    def build(self, shape: Shape) -> Model:
+        raise NotImplementedError
+
+    def parameter_terms(self, shape: Shape) -> dict[str, int]:
+        """The closed form of the parameter count, a named term each; empty if the kind has none."""
+        return {}
+
+    def refuse(self, shape: Shape) -> Problem:
+        return Problem(
+            f"a model of this kind cannot answer {type(shape).__name__}",
+            place="model.kind",
+            value=self.kind,
+            remedy="choose another model kind or task",
+        )

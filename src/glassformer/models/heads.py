@@ -1,0 +1,214 @@
+"""From hidden vectors to answers: pooling, output nets, and the loss that follows from the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.blocks.feed_forward import linear
+from glassformer.data.batching import IGNORED
+from glassformer.registry import Kind, register
+
+
+@dataclass(frozen=True)
+class Score:
+    """Sums over the targets that count, so that batches of any size add up rightly."""
+
+    loss: Tensor
+    correct: Tensor
+    count: Tensor
+
+
+class PoolingConfig(Kind):
+    """How the vectors of a sequence become one."""
+
+    def build(self, dim: int) -> nn.Module:
+        raise NotImplementedError
+
+    def parameter_count(self, dim: int) -> int:
+        return 0
+
+
+class MeanPooling(nn.Module):
+    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+        if real_BL is None:
+            return x_BLD.mean(1)
+        weights_BL = real_BL.to(x_BLD.dtype)
+        return (x_BLD * weights_BL[..., None]).sum(1) / weights_BL.sum(1, keepdim=True).clamp(min=1)
+
+
+class MaxPooling(nn.Module):
+    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+        if real_BL is not None:
+            x_BLD = x_BLD.masked_fill(~real_BL[..., None], torch.finfo(x_BLD.dtype).min)
+        return x_BLD.amax(1)
+
+
+class FirstPooling(nn.Module):
+    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+        return x_BLD[:, 0]
+
+
+class LastPooling(nn.Module):
+    """The last real position: the only one of a causal model that has read everything."""
+
+    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+        return x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)
+
+
+class AttentionPooling(nn.Module):
+    """A learned query weighs the positions."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query = linear(dim, 1, bias=False)
+
+    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+        scores_BL = self.query(x_BLD).squeeze(-1)
+        if real_BL is not None:
+            scores_BL = scores_BL.masked_fill(~real_BL, torch.finfo(x_BLD.dtype).min)
+        return (scores_BL.softmax(-1)[..., None] * x_BLD).sum(1)
+
+
+def last_real(x_BLD: Tensor, real_BL: Tensor) -> Tensor:
+    last_B = (real_BL.sum(1) - 1).clamp(min=0)
+    return x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), last_B]
+
+
+@register
+class MeanPoolingConfig(PoolingConfig):
+    kind: Literal["mean"] = "mean"
+
+    def build(self, dim: int) -> nn.Module:
+        return MeanPooling()
+
+
+@register
+class MaxPoolingConfig(PoolingConfig):
+    kind: Literal["max"] = "max"
+
+    def build(self, dim: int) -> nn.Module:
+        return MaxPooling()
+
+
+@register
+class FirstPoolingConfig(PoolingConfig):
+    kind: Literal["first"] = "first"
+
+    def build(self, dim: int) -> nn.Module:
+        return FirstPooling()
+
+
+@register
+class LastPoolingConfig(PoolingConfig):
+    kind: Literal["last"] = "last"
+
+    def build(self, dim: int) -> nn.Module:
+        return LastPooling()
+
+
+@register
+class AttentionPoolingConfig(PoolingConfig):
+    kind: Literal["attention"] = "attention"
+
+    def build(self, dim: int) -> nn.Module:
+        return AttentionPooling(dim)
+
+    def parameter_count(self, dim: int) -> int:
+        return dim
+
+
+class OutputConfig(Kind):
+    """What stands between the last block and the last linear map."""
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        raise NotImplementedError
+
+    def parameter_count(self, dim: int) -> int:
+        return 0
+
+
+@register
+class LinearOutputConfig(OutputConfig):
+    kind: Literal["linear"] = "linear"
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        return nn.Identity()
+
+
+@register
+class MLPOutputConfig(OutputConfig):
+    """Linear, norm, ReLU, dropout: the output net of a small predictor."""
+
+    kind: Literal["mlp"] = "mlp"
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        return nn.Sequential(linear(dim, dim), nn.LayerNorm(dim), nn.ReLU(), nn.Dropout(dropout))
+
+    def parameter_count(self, dim: int) -> int:
+        return dim * dim + dim + 2 * dim
+
+
+@register
+class TransformOutputConfig(OutputConfig):
+    """Linear, GELU, norm: BERT's output net."""
+
+    kind: Literal["transform"] = "transform"
+    epsilon: float = 1e-5
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        return nn.Sequential(linear(dim, dim), nn.GELU(), nn.LayerNorm(dim, eps=self.epsilon))
+
+    def parameter_count(self, dim: int) -> int:
+        return dim * dim + dim + 2 * dim
+
+
+class Head(nn.Module):
+    """An output net and a linear map to `outputs` numbers; a tied one borrows the embedding's matrix."""
+
+    def __init__(self, body: nn.Module, dim: int, outputs: int, is_tied: bool = False, bias: bool = True) -> None:
+        super().__init__()
+        self.body = body
+        self.weight = None if is_tied else nn.Parameter(torch.empty(outputs, dim))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        if self.weight is not None:
+            # Small, so that the first guess is near uniform and the first loss near ln(outputs).
+            nn.init.normal_(self.weight, std=0.2 * dim**-0.5)
+
+    def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
+        weight = tied_VD if self.weight is None else self.weight
+        assert weight is not None
+        return F.linear(self.body(hidden), weight, self.bias)
+
+    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
+        raise NotImplementedError
+
+
+class ClassHead(Head):
+    """Answers are logits over classes or tokens; the loss is cross-entropy."""
+
+    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
+        logits, flat = answers.flatten(0, -2), targets.flatten()
+        loss = F.cross_entropy(
+            logits, flat, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
+        )
+        with torch.no_grad():
+            asked = flat != IGNORED
+            correct = ((logits.argmax(-1) == flat) & asked).sum()
+        return Score(loss, correct, asked.sum())
+
+
+class RealHead(Head):
+    """The answer is a number; the loss is the squared error, and an answer within 0.5 counts as correct."""
+
+    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
+        errors = answers.squeeze(-1) - targets
+        return Score(
+            errors.square().sum(),
+            (errors.detach().abs() < 0.5).sum(),
+            torch.tensor(targets.numel(), device=targets.device),
+        )

@@ -1,0 +1,225 @@
+"""The Transformer's options, and how they become a model of each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from glassformer.blocks.attention import CrossAttention, SelfAttention
+from glassformer.blocks.embedding import Embedding, InputConfig, TokenVectorsConfig
+from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig
+from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
+from glassformer.blocks.normalization import LayerNormConfig, NormConfig
+from glassformer.blocks.position import PositionConfig, SinusoidalConfig
+from glassformer.errors import Problem
+from glassformer.models.base import Model, ModelConfig
+from glassformer.models.causal_lm import CausalLanguageModel
+from glassformer.models.encoder import SequenceClassifier, TokenPredictor
+from glassformer.models.heads import (
+    ClassHead,
+    LinearOutputConfig,
+    MeanPoolingConfig,
+    OutputConfig,
+    PoolingConfig,
+    RealHead,
+)
+from glassformer.models.seq2seq import EncoderDecoder
+from glassformer.models.shapes import (
+    MaskedToken,
+    NextToken,
+    PerSequence,
+    PerToken,
+    SequenceToSequence,
+    Shape,
+)
+from glassformer.registry import register
+
+Size = Annotated[int, Field(ge=1, le=1_000_000)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+@register
+class TransformerConfig(ModelConfig):
+    kind: Literal["transformer"] = "transformer"
+    num_layers: Size = Field(2, description="blocks in the encoder, and in the decoder unless said")
+    decoder_layers: Size | None = Field(None, description="blocks in the decoder; none: as num_layers")
+    num_heads: Size = 4
+    num_key_value_heads: Size | None = Field(None, description="fewer heads for keys and values; none: all")
+    hidden_dim: Size = 128
+    feed_forward_dim: Size = 512
+    dropout: Rate = 0.1
+    attention_dropout: Rate = Field(0.0, description="dropout on the attention weights themselves")
+    bias: bool = Field(True, description="biases in attention and feed-forward")
+    position: PositionConfig = SinusoidalConfig()
+    norm: NormConfig = LayerNormConfig()
+    norm_placement: NormPlacement = "pre"
+    final_norm: bool | None = Field(None, description="a norm after the last block; none: with pre-norm only")
+    embedding_norm: bool = Field(False, description="a norm after the embedding")
+    feed_forward: FeedForwardConfig = GELUConfig()
+    input: InputConfig = TokenVectorsConfig()
+    output: OutputConfig = LinearOutputConfig()
+    tied_output: bool = Field(False, description="the output matrix is the embedding's")
+    pooling: PoolingConfig = MeanPoolingConfig()
+    is_causal: bool = Field(False, description="for labels and classes: look only back")
+
+    @model_validator(mode="after")
+    def _check_widths(self) -> Self:
+        if self.hidden_dim % self.num_heads:
+            divisors = [str(n) for n in range(1, min(self.hidden_dim, 64) + 1) if self.hidden_dim % n == 0]
+            raise Problem(
+                f"{self.num_heads} heads do not divide hidden_dim {self.hidden_dim}",
+                place="num_heads",
+                value=self.num_heads,
+                allowed=divisors,
+            )
+        if self.num_heads % (self.num_key_value_heads or self.num_heads):
+            raise Problem(
+                f"must divide num_heads {self.num_heads}",
+                place="num_key_value_heads",
+                value=self.num_key_value_heads,
+                remedy="num_key_value_heads=1",
+            )
+        try:
+            self.position.check(self.hidden_dim // self.num_heads)
+        except Problem as problem:
+            raise Problem(
+                problem.problem,
+                place=f"position.{problem.place}",
+                value=problem.value,
+                remedy=problem.remedy,
+            ) from None
+        return self
+
+    def build(self, shape: Shape) -> Model:
+        build = _BUILDERS.get(type(shape))
+        if build is None:
+            raise self.refuse(shape)
+        return build(self, shape)
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
+
+    @property
+    def num_decoder_layers(self) -> int:
+        return self.num_layers if self.decoder_layers is None else self.decoder_layers
+
+    def build_embedding(self, vocabulary: int | None, max_length: int, is_causal: bool) -> Embedding:
+        vectors = None if vocabulary is None else self.input.build(vocabulary, self.hidden_dim)
+        position = self.position.build(
+            hidden_dim=self.hidden_dim, num_heads=self.num_heads, max_length=max_length, is_causal=is_causal
+        )
+        norm = self.norm.build(self.hidden_dim) if self.embedding_norm else nn.Identity()
+        return Embedding(vectors, position, norm, self.dropout)
+
+    def build_encoder(self) -> EncoderStack:
+        blocks = [
+            EncoderBlock(
+                SelfAttention(*self._attention_arguments()),
+                self._build_feed_forward(),
+                self._build_norm,
+                self.norm_placement,
+                self.dropout,
+            )
+            for _ in range(self.num_layers)
+        ]
+        return EncoderStack(blocks, self._build_final_norm())
+
+    def build_decoder(self) -> DecoderStack:
+        blocks = [
+            DecoderBlock(
+                SelfAttention(*self._attention_arguments()),
+                CrossAttention(*self._attention_arguments()),
+                self._build_feed_forward(),
+                self._build_norm,
+                self.norm_placement,
+                self.dropout,
+            )
+            for _ in range(self.num_decoder_layers)
+        ]
+        return DecoderStack(blocks, self._build_final_norm())
+
+    def build_class_head(self, classes: int, is_tied: bool = False) -> ClassHead:
+        return ClassHead(self.output.build(self.hidden_dim, self.dropout), self.hidden_dim, classes, is_tied)
+
+    def build_real_head(self, outputs: int) -> RealHead:
+        return RealHead(self.output.build(self.hidden_dim, self.dropout), self.hidden_dim, outputs)
+
+    def _attention_arguments(self) -> tuple[int, int, int | None, bool, float]:
+        return self.hidden_dim, self.num_heads, self.num_key_value_heads, self.bias, self.attention_dropout
+
+    def _build_feed_forward(self) -> nn.Module:
+        return self.feed_forward.build(self.hidden_dim, self.feed_forward_dim, self.bias, self.dropout)
+
+    def _build_norm(self) -> nn.Module:
+        return self.norm.build(self.hidden_dim)
+
+    def _build_final_norm(self) -> nn.Module:
+        return self._build_norm() if self.has_final_norm else nn.Identity()
+
+
+def _per_token(config: TransformerConfig, shape: PerToken) -> Model:
+    return TokenPredictor(
+        shape,
+        config.build_embedding(shape.vocabulary, shape.max_length, config.is_causal),
+        config.build_encoder(),
+        config.build_class_head(shape.classes),
+        config.is_causal,
+    )
+
+
+def _per_sequence(config: TransformerConfig, shape: PerSequence) -> Model:
+    return SequenceClassifier(
+        shape,
+        config.build_embedding(shape.vocabulary, shape.max_length, config.is_causal),
+        config.build_encoder(),
+        config.pooling.build(config.hidden_dim),
+        config.build_real_head(shape.outputs) if shape.is_real else config.build_class_head(shape.outputs),
+        config.is_causal,
+    )
+
+
+def _next_token(config: TransformerConfig, shape: NextToken) -> Model:
+    return CausalLanguageModel(
+        shape,
+        config.build_embedding(shape.vocabulary, shape.max_length, is_causal=True),
+        config.build_encoder(),
+        config.build_class_head(shape.vocabulary, config.tied_output),
+        is_causal=True,
+        is_tied=config.tied_output,
+    )
+
+
+def _masked_token(config: TransformerConfig, shape: MaskedToken) -> Model:
+    return TokenPredictor(
+        shape,
+        config.build_embedding(shape.vocabulary, shape.max_length, is_causal=False),
+        config.build_encoder(),
+        config.build_class_head(shape.vocabulary, config.tied_output),
+        is_tied=config.tied_output,
+    )
+
+
+def _sequence_to_sequence(config: TransformerConfig, shape: SequenceToSequence) -> Model:
+    target_vocabulary = None if shape.is_shared_vocabulary else shape.target_vocabulary
+    return EncoderDecoder(
+        shape,
+        config.build_embedding(shape.vocabulary, shape.max_length, is_causal=False),
+        config.build_encoder(),
+        config.build_embedding(target_vocabulary, shape.max_target_length, is_causal=True),
+        config.build_decoder(),
+        config.build_class_head(shape.target_vocabulary, config.tied_output),
+        is_tied=config.tied_output,
+    )
+
+
+_BUILDERS: dict[type[Shape], Callable[..., Model]] = {
+    PerToken: _per_token,
+    PerSequence: _per_sequence,
+    NextToken: _next_token,
+    MaskedToken: _masked_token,
+    SequenceToSequence: _sequence_to_sequence,
+}

@@ -1,0 +1,195 @@
+"""Checkpoints: safetensors and a JSON manifest with a SHA-256 per file. No pickle anywhere.
+
+A checkpoint is written to a new folder, fsynced, read back and verified, renamed; only then does `latest`
+move, and only then do old ones go. A crash at any moment leaves a complete older checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from glassformer.errors import Problem, user_error
+from glassformer.training.files import (
+    file_sha256,
+    json_bytes,
+    replace_file,
+    storage_error,
+    sync_folder,
+    write_durably,
+)
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+SAVING = ".saving-"
+
+Tensors = Mapping[str, Tensor]
+
+
+class DamagedCheckpoint(Exception):
+    """A file of a checkpoint is missing or not what was written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Named groups of tensors (`model`, `optimizer`, …) and the small state beside them."""
+
+    tensors: Mapping[str, Tensors]
+    state: Mapping[str, Any]
+
+
+class CheckpointStore:
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
+        """Commit, verify, point, delete: in that order."""
+        files = {
+            f"{group}.safetensors": safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()})
+            for group, tensors in checkpoint.tensors.items()
+        }
+        files[STATE] = json_bytes(checkpoint.state)
+        manifest = {
+            "format": 1,
+            "files": {
+                file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                for file, data in files.items()
+            },
+        }
+        files[MANIFEST] = json_bytes(manifest)
+        try:
+            return self._commit(name, files, is_best)
+        except OSError as error:
+            self._discard_unfinished()
+            needed = sum(len(data) for data in files.values())
+            raise storage_error(error, self.folder / name, needed) from error
+
+    def _commit(self, name: str, files: Mapping[str, bytes], is_best: bool) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._discard_unfinished()
+        temporary, final = self.folder / f"{SAVING}{name}", self.folder / name
+        temporary.mkdir()
+        for file, data in files.items():
+            write_durably(temporary / file, data)
+        sync_folder(temporary)
+        self.verify(temporary)
+        if final.exists():
+            shutil.rmtree(final)
+        os.rename(temporary, final)
+        sync_folder(self.folder)
+        if is_best:
+            self._point("best", name)
+        self._point("latest", name)
+        self._prune()
+        return final
+
+    def verify(self, path: Path) -> None:
+        """Read every file back and compare it with the manifest."""
+        for file, entry in self._manifest(path).items():
+            target = path / file
+            if not target.is_file():
+                raise DamagedCheckpoint(f"{target} is missing")
+            if target.stat().st_size != entry["bytes"] or file_sha256(target) != entry["sha256"]:
+                raise DamagedCheckpoint(f"{target} is not what was written")
+
+    def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
+        """A verified checkpoint, or DamagedCheckpoint."""
+        path = self.folder / name
+        self.verify(path)
+        files = [file for file in self._manifest(path) if file.endswith(".safetensors")]
+        wanted = [f for f in files if groups is None or f.removesuffix(".safetensors") in groups]
+        try:
+            tensors = {
+                file.removesuffix(".safetensors"): safetensors.torch.load_file(path / file) for file in wanted
+            }
+            state = json.loads((path / STATE).read_bytes())
+        except (SafetensorError, ValueError, OSError) as error:
+            raise DamagedCheckpoint(f"{path}: {error}") from error
+        return Checkpoint(tensors, state)
+
+    def load_newest(self, warn: Any = None) -> tuple[str, Checkpoint] | None:
+        """The newest checkpoint that is whole; what is damaged is said and passed over."""
+        candidates = [name for name in (self.pointed("latest"), *reversed(self.names())) if name]
+        for name in dict.fromkeys(candidates):
+            try:
+                return name, self.load(name)
+            except DamagedCheckpoint as damage:
+                if warn is not None:
+                    warn(f"{damage}; using the checkpoint before it")
+        if candidates:
+            raise user_error(
+                "every checkpoint here is damaged",
+                place=str(self.folder),
+                remedy="restore the folder from a copy, or train anew",
+            )
+        return None
+
+    def names(self) -> list[str]:
+        """From the oldest to the newest."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and p.name.startswith("step-"))
+
+    def pointed(self, pointer: str) -> str | None:
+        """The name that `latest` or `best` holds, if that checkpoint exists."""
+        try:
+            name = (self.folder / pointer).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return name if name in self.names() else None
+
+    def find(self, which: str) -> str:
+        """`best`, `latest`, a step's number or a checkpoint's name, as a name."""
+        names = self.names()
+        if not names:
+            raise user_error(
+                "no checkpoint yet", place=str(self.folder), remedy="glassformer train … --resume goes on"
+            )
+        if which in ("best", "latest"):
+            return self.pointed(which) or self.pointed("latest") or names[-1]
+        name = checkpoint_name(int(which)) if which.isdigit() else which
+        if name not in names:
+            raise user_error(
+                "no such checkpoint", place=str(self.folder), value=which, allowed=["best", "latest", *names]
+            )
+        return name
+
+    def _manifest(self, path: Path) -> dict[str, dict[str, Any]]:
+        try:
+            files = json.loads((path / MANIFEST).read_bytes())["files"]
+            for file, entry in files.items():
+                if Path(file).name != file or not isinstance(entry["bytes"], int) or not entry["sha256"]:
+                    raise Problem(f"a manifest that names {file!r}")
+            return dict(files)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {error}") from error
+
+    def _point(self, pointer: str, name: str) -> None:
+        replace_file(self.folder / pointer, f"{name}\n".encode())
+
+    def _prune(self) -> None:
+        names = self.names()
+        kept = {self.pointed("best"), self.pointed("latest"), *names[-self.keep :]}
+        for name in names:
+            if name not in kept:
+                shutil.rmtree(self.folder / name)
+
+    def _discard_unfinished(self) -> None:
+        if self.folder.is_dir():
+            for path in self.folder.glob(f"{SAVING}*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def checkpoint_name(step: int, rollbacks: int = 0) -> str:
+    return f"step-{step:08d}" + (f"-rollback-{rollbacks}" if rollbacks else "")

@@ -1,0 +1,78 @@
+"""The options of the training loop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from glassformer.config import Node
+from glassformer.errors import Problem
+from glassformer.training.optimization import (
+    AdamWConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    WarmupCosineConfig,
+)
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class DivergenceConfig(Node):
+    """What happens when the loss is no number, or jumps."""
+
+    action: Literal["stop", "roll-back"] = Field(
+        "stop", description="roll-back: return to the last checkpoint and halve the rate"
+    )
+    spike_factor: float | None = Field(
+        8.0, gt=1, description="a loss this many times the recent median is a spike; none: only NaN and infinity"
+    )
+    max_rollbacks: Count = 5
+
+
+class StoppingConfig(Node):
+    """When a run may end before its last step. Both look at the headline metric of the validation set."""
+
+    target: float | None = Field(None, description="stop as soon as the metric reaches this")
+    patience: Count | None = Field(None, description="stop after this many validations without a better one")
+
+
+class TrainingConfig(Node):
+    optimizer: OptimizerConfig = AdamWConfig()
+    schedule: ScheduleConfig = WarmupCosineConfig()
+    batch_size: Count = Field(128, description="sequences a step")
+    batch_tokens: Count | None = Field(None, description="tokens a step, padding included, instead of batch_size")
+    accumulation: Count = Field(1, description="batches that make one step")
+    max_epochs: Count | None = 10
+    max_steps: Count | None = None
+    max_minutes: float | None = Field(None, gt=0)
+    clip_norm: float | None = Field(1.0, gt=0, description="the gradient's norm is at most this")
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    ema_decay: float | None = Field(None, gt=0, lt=1, description="keep and use an average of the weights")
+    average_last: Count | None = Field(None, description="at the end, average this many last checkpoints")
+    precision: Literal["fp32", "bf16"] = "fp32"
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    threads: Count | None = Field(None, description="CPU threads; none: what PyTorch chooses")
+    log_every: Count = Field(10, description="steps between two lines of the record")
+    validate_every: Count | None = Field(None, description="steps; none: at the end of each epoch")
+    save_every: Count | None = Field(None, description="steps between checkpoints; none: with each validation")
+    keep_checkpoints: Count = Field(2, description="besides the best one")
+    stopping: StoppingConfig = StoppingConfig()
+    divergence: DivergenceConfig = DivergenceConfig()
+    tensorboard: bool = Field(False, description="also write TensorBoard events")
+
+    @model_validator(mode="after")
+    def _check_end(self) -> Self:
+        if self.max_epochs is None and self.max_steps is None and self.max_minutes is None:
+            raise Problem("when does training end?", place="max_epochs", value="null", remedy="max_epochs=10")
+        if self.max_epochs is None and self.max_steps is None and self.schedule.needs_end:
+            raise Problem(
+                "this schedule must know the number of steps",
+                place="schedule.kind",
+                value=self.schedule.kind,
+                remedy="set max_steps or max_epochs, or schedule.kind=constant",
+            )
+        return self
+
+    def checkpoints_kept(self) -> int:
+        return max(self.keep_checkpoints, self.average_last or 0)
