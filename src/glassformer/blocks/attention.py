@@ -45,8 +45,8 @@ def explicit_scores(q_BHLK: Tensor, k_BHMK: Tensor, bias: Tensor | None) -> Tens
 
 def explicit_weights(q_BHLK: Tensor, k_BHMK: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
     """The weights that the fused kernel never shows."""
-    scores_BHLM = explicit_scores(q_BHLK, k_BHMK, bias)
-    return reference.weights(scores_BHLM, mask.dense(*scores_BHLM.shape[-2:], scores_BHLM.device))
+    allowed = mask.dense(q_BHLK.shape[2], k_BHMK.shape[2], q_BHLK.device)
+    return reference.weights(explicit_scores(q_BHLK, k_BHMK, bias), allowed)
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,26 @@ from glassformer.blocks.position import Position
 from glassformer.registry import Kind, register
 
 
+class InputNet(nn.Module):
+    """Token numbers (B, L) in, vectors (B, L, D) out."""
+
+    @property
+    def weight_VD(self) -> Tensor:
+        """The matrix that a tied output borrows."""
+        raise NotImplementedError
+
+
 class InputConfig(Kind):
     """How a token becomes a vector."""
 
-    def build(self, vocabulary: int, hidden_dim: int) -> nn.Module:
+    def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
         raise NotImplementedError
 
     def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
         raise NotImplementedError
 
 
-class TokenVectors(nn.Module):
+class TokenVectors(InputNet):
     """A learned vector per token; `scale` multiplies it by √D, as Vaswani et al. did."""
 
     def __init__(self, vocabulary: int, hidden_dim: int, scale: bool = True) -> None:
@@ -47,14 +56,14 @@ class TokenVectorsConfig(InputConfig):
     kind: Literal["tokens"] = "tokens"
     scale: bool = Field(True, description="multiply the vectors by the root of hidden_dim")
 
-    def build(self, vocabulary: int, hidden_dim: int) -> nn.Module:
+    def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
         return TokenVectors(vocabulary, hidden_dim, self.scale)
 
     def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
         return vocabulary * hidden_dim
 
 
-class OneHot(nn.Module):
+class OneHot(InputNet):
     """A one-hot vector, input dropout, a linear input net.
 
     The product of a one-hot vector with a matrix is one column of it, so that column is looked up.
@@ -79,7 +88,7 @@ class OneHotConfig(InputConfig):
     kind: Literal["one-hot"] = "one-hot"
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the one-hot input")
 
-    def build(self, vocabulary: int, hidden_dim: int) -> nn.Module:
+    def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
         return OneHot(vocabulary, hidden_dim, self.dropout)
 
     def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
@@ -92,19 +101,18 @@ class Embedding(nn.Module):
     Without vectors of its own it borrows those that it is handed: one table for two languages.
     """
 
-    def __init__(
-        self, vectors: nn.Module | None, position: Position, norm: nn.Module, dropout: float
-    ) -> None:
+    def __init__(self, vectors: InputNet | None, position: Position, norm: nn.Module, dropout: float) -> None:
         super().__init__()
         self.vectors = vectors
         self.position = position
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, tokens_BL: Tensor, positions_BL: Tensor, borrowed: nn.Module | None = None
-    ) -> Tensor:
-        vectors = self.vectors if borrowed is None else borrowed
-        assert vectors is not None
-        x_BLD = self.position.embed(vectors(tokens_BL), positions_BL)
-        return self.dropout(self.norm(x_BLD))
+    def input_net(self, borrowed: InputNet | None = None) -> InputNet:
+        net = borrowed if self.vectors is None else self.vectors
+        assert net is not None
+        return net
+
+    def forward(self, tokens_BL: Tensor, positions_BL: Tensor, borrowed: InputNet | None = None) -> Tensor:
+        vectors_BLD = self.input_net(borrowed)(tokens_BL)
+        return self.dropout(self.norm(self.position.embed(vectors_BLD, positions_BL)))

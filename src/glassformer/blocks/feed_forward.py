@@ -25,6 +25,11 @@ class FeedForwardConfig(Kind):
         """How many dim × feed_forward_dim matrices it has."""
         return 2
 
+    def parameter_count(self, dim: int, feed_forward_dim: int, bias: bool) -> int:
+        """All matrices but the last lead into the hidden layer, and so do their biases."""
+        weights = self.matrices() * dim * feed_forward_dim
+        return weights + (self.matrices() - 1) * feed_forward_dim + dim if bias else weights
+
 
 class FeedForward(nn.Module):
     def __init__(
@@ -77,10 +82,14 @@ class ReLUConfig(FeedForwardConfig):
 @register
 class GELUConfig(FeedForwardConfig):
     kind: Literal["gelu"] = "gelu"
-    approximate: Literal["none", "tanh"] = Field("none", description="tanh: the form of GPT-2, a little faster")
+    approximate: Literal["none", "tanh"] = Field(
+        "none", description="tanh: the form of GPT-2, a little faster"
+    )
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
-        return FeedForward(dim, feed_forward_dim, partial(F.gelu, approximate=self.approximate), bias, dropout)
+        return FeedForward(
+            dim, feed_forward_dim, partial(F.gelu, approximate=self.approximate), bias, dropout
+        )
 
 
 @register

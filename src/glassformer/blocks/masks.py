@@ -1,6 +1,7 @@
 """Who may attend to whom. True means *may attend*, everywhere.
 
-A row with nothing to attend to gives zeros, never NaN: the kernels in `attention.py` see to that.
+A row with nothing to attend to gives zeros, never NaN, and so do its gradients: `reference.weights` and
+PyTorch's kernel (from 2.5 on) see to that.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ class NoPositionConfig(PositionConfig):
 class Sinusoidal(Position):
     """Sines and cosines of falling frequency, added to the embedding (Vaswani et al. 2017)."""
 
+    table: Tensor
+
     def __init__(self, hidden_dim: int, base: float, max_length: int) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
@@ -95,10 +97,10 @@ class Learned(Position):
         nn.init.normal_(self.table.weight, std=0.5)  # as loud as the scaled token vectors
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
-        last = int(positions_BL.max())
-        if last >= self.table.num_embeddings:
+        longest, needed = self.table.num_embeddings, int(positions_BL.max()) + 1
+        if needed > longest:
             raise Problem(
-                f"learned positions end at length {self.table.num_embeddings}, this sequence needs {last + 1}",
+                f"learned positions end at length {longest}, this sequence needs {needed}",
                 place="model.position.kind",
                 value="learned",
                 remedy="train with a longer maximum length, or use another position kind",
@@ -229,6 +231,8 @@ class BucketsConfig(PositionConfig):
 class ALiBi(Position):
     """A penalty that grows with distance, with a slope per head (Press et al. 2022); both ways alike."""
 
+    slopes_H: Tensor
+
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         self.register_buffer("slopes_H", torch.tensor(self._slopes(num_heads)), persistent=False)
@@ -257,6 +261,8 @@ class ALiBiConfig(PositionConfig):
 
 class Rotary(Position):
     """Queries and keys turned by an angle that grows with the position (Su et al. 2021)."""
+
+    frequencies: Tensor
 
     def __init__(self, head_dim: int, base: float) -> None:
         super().__init__()

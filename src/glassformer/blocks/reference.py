@@ -52,5 +52,6 @@ def weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """The softmax over the keys that a query may attend to; a row of zeros where there are none."""
     if mask is None:
         return scores.softmax(-1)
-    masked = scores.masked_fill(~mask, -torch.inf)
-    return masked.softmax(-1).masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    # Not −∞, so that a row without any key has no NaN on its way, forth or back.
+    masked = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return masked.softmax(-1).masked_fill(~mask, 0.0)

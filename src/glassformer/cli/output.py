@@ -29,9 +29,13 @@ class Output:
             self._console = Console(stderr=self.is_json, highlight=False, soft_wrap=True)
         return self._console
 
-    def say(self, text: str = "") -> None:
+    def say(self, text: str = "", style: str = "") -> None:
         """A plain line: brackets in it are brackets."""
-        print(text, file=sys.stderr if self.is_json else sys.stdout, flush=True)
+        stream = sys.stderr if self.is_json else sys.stdout
+        if style and stream.isatty():
+            self.console.print(text, style=style, markup=False)
+        else:
+            print(text, file=stream, flush=True)
 
     def show(self, *renderables: RenderableType) -> None:
         """Tables and the like."""

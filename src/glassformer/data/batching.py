@@ -48,7 +48,8 @@ class Examples:
     def checksum(self) -> str:
         digest = hashlib.sha256()
         for side in (self.inputs, self.targets):
-            for row in side:
+            rows = [np.asarray(side.shape), side] if isinstance(side, np.ndarray) else side
+            for row in rows:
                 digest.update(np.ascontiguousarray(row).tobytes())
                 digest.update(b"|")
         return digest.hexdigest()

@@ -36,9 +36,7 @@ class Model(nn.Module):
     def forward(self, **inputs: Tensor | None) -> Tensor:
         return self.head(self.hidden(**inputs), self.tied_weight())
 
-    def score(
-        self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
-    ) -> Score:
+    def score(self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0) -> Score:
         return self.head.score(self(**inputs), targets, label_smoothing)
 
 
@@ -62,7 +60,8 @@ class DecodingState:
         if real_BL is None:
             real_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
         written_B1 = self.real_BM.sum(1, keepdim=True)
-        positions_BL = written_B1 + torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
+        # Padding stands where the last real token stands, and so never runs over a maximum length.
+        positions_BL = (written_B1 + real_BL.cumsum(1) - 1).clamp(min=0)
         self.positions_BM = torch.cat([self.positions_BM, positions_BL], 1)
         self.real_BM = torch.cat([self.real_BM, real_BL], 1)
         allowed = None if bool(self.real_BM.all()) else padding(self.real_BM)
@@ -88,7 +87,10 @@ class Generating(Protocol):
         ...
 
     def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
-        """Append tokens (padding on the right) and return the logits (B, V) after each row's last one."""
+        """Append tokens (padding on the right) and return the logits (B, V) after each row's last one.
+
+        Each row brings at least one real token; the logits of one that does not mean nothing.
+        """
         ...
 
 

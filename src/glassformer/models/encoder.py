@@ -48,7 +48,7 @@ class TokenPredictor(Backbone):
         self.is_tied = is_tied
 
     def tied_weight(self) -> Tensor | None:
-        return self.embedding.vectors.weight_VD if self.is_tied else None
+        return self.embedding.input_net().weight_VD if self.is_tied else None
 
     def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
         return self.encode(tokens, real)

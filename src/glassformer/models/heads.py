@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.blocks import reference
 from glassformer.blocks.feed_forward import linear
 from glassformer.data.batching import IGNORED
 from glassformer.registry import Kind, register
@@ -24,7 +25,7 @@ class Score:
 
 
 class PoolingConfig(Kind):
-    """How the vectors of a sequence become one."""
+    """How the vectors of a sequence become one. What stands at padding must not matter."""
 
     def build(self, dim: int) -> nn.Module:
         raise NotImplementedError
@@ -43,9 +44,10 @@ class MeanPooling(nn.Module):
 
 class MaxPooling(nn.Module):
     def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        if real_BL is not None:
-            x_BLD = x_BLD.masked_fill(~real_BL[..., None], torch.finfo(x_BLD.dtype).min)
-        return x_BLD.amax(1)
+        if real_BL is None:
+            return x_BLD.amax(1)
+        largest_BD = x_BLD.masked_fill(~real_BL[..., None], torch.finfo(x_BLD.dtype).min).amax(1)
+        return largest_BD.masked_fill(~real_BL.any(1, keepdim=True), 0.0)
 
 
 class FirstPooling(nn.Module):
@@ -68,10 +70,8 @@ class AttentionPooling(nn.Module):
         self.query = linear(dim, 1, bias=False)
 
     def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        scores_BL = self.query(x_BLD).squeeze(-1)
-        if real_BL is not None:
-            scores_BL = scores_BL.masked_fill(~real_BL, torch.finfo(x_BLD.dtype).min)
-        return (scores_BL.softmax(-1)[..., None] * x_BLD).sum(1)
+        weights_BL = reference.weights(self.query(x_BLD).squeeze(-1), real_BL)
+        return (weights_BL[..., None] * x_BLD).sum(1)
 
 
 def last_real(x_BLD: Tensor, real_BL: Tensor) -> Tensor:
@@ -170,7 +170,9 @@ class TransformOutputConfig(OutputConfig):
 class Head(nn.Module):
     """An output net and a linear map to `outputs` numbers; a tied one borrows the embedding's matrix."""
 
-    def __init__(self, body: nn.Module, dim: int, outputs: int, is_tied: bool = False, bias: bool = True) -> None:
+    def __init__(
+        self, body: nn.Module, dim: int, outputs: int, is_tied: bool = False, bias: bool = True
+    ) -> None:
         super().__init__()
         self.body = body
         self.weight = None if is_tied else nn.Parameter(torch.empty(outputs, dim))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.blocks.attention import Placement
 from glassformer.blocks.embedding import Embedding
@@ -34,12 +34,8 @@ class EncoderDecoder(Backbone):
         self.head = head
         self.is_tied = is_tied
 
-    def target_vectors(self) -> nn.Module:
-        own = self.target_embedding.vectors
-        return self.embedding.vectors if own is None else own
-
     def tied_weight(self) -> Tensor | None:
-        return self.target_vectors().weight_VD if self.is_tied else None
+        return self.target_embedding.input_net(self.embedding.vectors).weight_VD if self.is_tied else None
 
     def hidden(  # type: ignore[override]
         self, *, tokens: Tensor, target: Tensor, real: Tensor | None = None
@@ -48,7 +44,7 @@ class EncoderDecoder(Backbone):
         memory_BMD = self.encode(tokens, real)
         positions_BL = torch.arange(target.shape[1], device=target.device)[None]
         placement = Placement(self.target_embedding.position, positions_BL, positions_BL)
-        x_BLD = self.target_embedding(target, positions_BL, self.target_vectors())
+        x_BLD = self.target_embedding(target, positions_BL, self.embedding.vectors)
         return self.decoder(x_BLD, placement, Mask(is_causal=True), memory_BMD, Mask.of(real_BM=real))
 
     def start(self, *, tokens: Tensor, real: Tensor | None = None) -> DecodingState:
@@ -60,7 +56,7 @@ class EncoderDecoder(Backbone):
     def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
         positions_BL, mask = state.place(tokens_BL, real_BL)
         placement = Placement(self.target_embedding.position, positions_BL, state.positions_BM)
-        x_BLD = self.target_embedding(tokens_BL, positions_BL, self.target_vectors())
+        x_BLD = self.target_embedding(tokens_BL, positions_BL, self.embedding.vectors)
         memory_mask = Mask.of(real_BM=state.memory_real_BM)
         x_BLD = self.decoder(x_BLD, placement, mask, state.memory_BMD, memory_mask, state.caches)
         x_BD = x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)

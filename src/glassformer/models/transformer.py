@@ -17,6 +17,7 @@ from glassformer.blocks.position import PositionConfig, SinusoidalConfig
 from glassformer.errors import Problem
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.causal_lm import CausalLanguageModel
+from glassformer.models.closed_form import transformer_terms
 from glassformer.models.encoder import SequenceClassifier, TokenPredictor
 from glassformer.models.heads import (
     ClassHead,
@@ -61,6 +62,7 @@ class TransformerConfig(ModelConfig):
     feed_forward: FeedForwardConfig = GELUConfig()
     input: InputConfig = TokenVectorsConfig()
     output: OutputConfig = LinearOutputConfig()
+    output_bias: bool = Field(True, description="a bias per answer")
     tied_output: bool = Field(False, description="the output matrix is the embedding's")
     pooling: PoolingConfig = MeanPoolingConfig()
     is_causal: bool = Field(False, description="for labels and classes: look only back")
@@ -98,6 +100,9 @@ class TransformerConfig(ModelConfig):
         if build is None:
             raise self.refuse(shape)
         return build(self, shape)
+
+    def parameter_terms(self, shape: Shape) -> dict[str, int]:
+        return transformer_terms(self, shape)
 
     @property
     def has_final_norm(self) -> bool:
@@ -143,10 +148,12 @@ class TransformerConfig(ModelConfig):
         return DecoderStack(blocks, self._build_final_norm())
 
     def build_class_head(self, classes: int, is_tied: bool = False) -> ClassHead:
-        return ClassHead(self.output.build(self.hidden_dim, self.dropout), self.hidden_dim, classes, is_tied)
+        body = self.output.build(self.hidden_dim, self.dropout)
+        return ClassHead(body, self.hidden_dim, classes, is_tied, self.output_bias)
 
     def build_real_head(self, outputs: int) -> RealHead:
-        return RealHead(self.output.build(self.hidden_dim, self.dropout), self.hidden_dim, outputs)
+        body = self.output.build(self.hidden_dim, self.dropout)
+        return RealHead(body, self.hidden_dim, outputs, bias=self.output_bias)
 
     def _attention_arguments(self) -> tuple[int, int, int | None, bool, float]:
         return self.hidden_dim, self.num_heads, self.num_key_value_heads, self.bias, self.attention_dropout

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,15 +17,25 @@ from glassformer.data.batching import (
     collate_per_token,
     collate_sequence_to_sequence,
 )
+from glassformer.generation import DecodingConfig, GreedyConfig
+from glassformer.models.base import Model
 from glassformer.models.shapes import Shape
 from glassformer.registry import Kind
+from glassformer.tasks.answering import Answer, answer_by_writing, answer_per_sequence, answer_per_token
+
+Splits = Mapping[str, Examples]
 
 
 class TaskConfig(Kind):
     """What is to be learned, and from which data."""
 
     def build(self, seed: int) -> Task:
+        """The task; a run's `seed` never decides which examples there are, nor in which split."""
         raise NotImplementedError
+
+    def restore(self, state: Mapping[str, Any], seed: int = 0) -> Task:
+        """The task of a trained run, from its `state`: no data file is read before a split is asked for."""
+        return self.build(seed)
 
 
 class Task:
@@ -35,9 +46,21 @@ class Task:
     drop_last: ClassVar[bool] = False
     """Whether training leaves out the last, incomplete batch of an epoch."""
 
-    def __init__(self, shape: Shape, splits: Mapping[str, Examples]) -> None:
+    def __init__(
+        self, shape: Shape, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
+    ) -> None:
+        """`splits` may be a function, called when first needed; `notes` tell a person about the data."""
         self.shape = shape
-        self.splits = dict(splits)
+        self.notes = list(notes)
+        self._splits = splits
+
+    @cached_property
+    def splits(self) -> dict[str, Examples]:
+        return dict(self._splits() if callable(self._splits) else self._splits)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs besides the config, as JSON: what was learned from the data files."""
+        return {}
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         raise NotImplementedError
@@ -69,15 +92,39 @@ class Task:
         """The whole answer as one line."""
         return " ".join(self.output_symbols(tokens))
 
+    def answer(
+        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+    ) -> list[list[Answer]]:
+        """What the model says to each input, the likeliest answer first."""
+        raise NotImplementedError
 
+    def decode_metrics(
+        self, model: Model, split: str, batches: list[np.ndarray], decoding: DecodingConfig
+    ) -> dict[str, float]:
+        """Metrics of answers that the model writes by itself, for the tasks that have such answers."""
+        return {}
+
+    def solve(self, tokens: Sequence[int]) -> list[int] | None:
+        """The right answer to an input, where the task itself knows it."""
+        return None
 
 
 class PerTokenTask(Task):
     collate = staticmethod(collate_per_token)  # type: ignore[assignment]
 
+    def answer(
+        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+    ) -> list[list[Answer]]:
+        return [[answer] for answer in answer_per_token(model, rows)]
+
 
 class PerSequenceTask(Task):
     collate = staticmethod(collate_per_sequence)  # type: ignore[assignment]
+
+    def answer(
+        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+    ) -> list[list[Answer]]:
+        return [[answer] for answer in answer_per_sequence(model, rows)]
 
 
 class NextTokenTask(Task):
@@ -92,6 +139,21 @@ class SequenceToSequenceTask(Task):
     collate = staticmethod(collate_sequence_to_sequence)  # type: ignore[assignment]
     begin: int
     end: int
+
+    def answer(
+        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+    ) -> list[list[Answer]]:
+        return answer_by_writing(model, rows, begin=self.begin, end=self.end, decoding=decoding or GreedyConfig())
+
+    def decode_metrics(
+        self, model: Model, split: str, batches: list[np.ndarray], decoding: DecodingConfig
+    ) -> dict[str, float]:
+        outputs, references = [], []
+        for indices in batches:
+            taken = self.splits[split].take(indices)
+            outputs += [answers[0].tokens for answers in self.answer(model, list(taken.inputs), decoding)]
+            references += [[int(token) for token in target[1:-1]] for target in taken.targets]
+        return self.compare(outputs, references)
 
     def compare(self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
         """Metrics of decoded answers against the right ones, both without `begin` and `end`."""

@@ -84,8 +84,8 @@ class CheckpointStore:
             write_durably(temporary / file, data)
         sync_folder(temporary)
         self.verify(temporary)
-        if final.exists():
-            shutil.rmtree(final)
+        if final.exists():  # a damaged one of the same step, which a resumed run has reached again
+            os.rename(final, self.folder / f"{SAVING}old-{name}")
         os.rename(temporary, final)
         sync_folder(self.folder)
         if is_best:
@@ -184,6 +184,7 @@ class CheckpointStore:
         for name in names:
             if name not in kept:
                 shutil.rmtree(self.folder / name)
+        self._discard_unfinished()
 
     def _discard_unfinished(self) -> None:
         if self.folder.is_dir():

@@ -1,0 +1,113 @@
+"""Scaled dot-product attention in its four forms: how fast each is, and that all four are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from glassformer.bench.base import Benchmark, Progress, Result, time_alternately
+from glassformer.bench.machine import machine
+from glassformer.registry import register
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from torch import Tensor
+
+LARGEST_ALLOWED = 1e-4
+"""fp32 rounding over sums of this size stays well below; a wrong mask or scale is far above."""
+
+SLOWEST = "loop, one sequence"
+
+
+@register
+class AttentionBenchmark(Benchmark):
+    """Two loops for one sequence, two loops over a batch, no loop, and the fused kernel."""
+
+    kind: Literal["attention"] = "attention"
+    batch: int = Field(4, ge=1, description="sequences")
+    heads: int = Field(4, ge=1, description="heads of each sequence")
+    length: int = Field(32, ge=1, description="queries, and keys, of each head")
+    width: int = Field(32, ge=1, description="numbers in a query, a key or a value")
+    causal: bool = Field(False, description="a query may attend only to itself and what is before it")
+
+    def measure(self, progress: Progress) -> Result:
+        import torch
+
+        shape = (self.batch, self.heads, self.length, self.width)
+        generator = torch.Generator().manual_seed(0)
+        q_BHLK, k_BHLK, v_BHLK = (torch.randn(shape, generator=generator) for _ in range(3))
+        forms = self.forms(q_BHLK, k_BHLK, v_BHLK)
+        exact_BHLK = self.forms(q_BHLK.double(), k_BHLK.double(), v_BHLK.double())["no loop"]()
+        differences = {name: float((form() - exact_BHLK).abs().max()) for name, form in forms.items()}
+        timings = time_alternately(forms, self.repeats, progress)
+        ratios = {name: timings[SLOWEST].median / timing.median for name, timing in timings.items()}
+        rows: list[dict[str, Any]] = [
+            {
+                "form": name,
+                **timing.as_row(),
+                "speed_up": ratios[name],
+                "largest_difference": differences[name],
+            }
+            for name, timing in timings.items()
+        ]
+        wrong = [name for name, difference in differences.items() if not difference <= LARGEST_ALLOWED]
+        complaint = (
+            f"more than {LARGEST_ALLOWED:g} from the exact result: {', '.join(wrong)}" if wrong else ""
+        )
+        return Result(self.kind, machine(), rows, ratios, complaint)
+
+    def forms(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor) -> dict[str, Callable[[], Tensor]]:
+        """Each form as a call that does all the work: every head of every sequence of the batch."""
+        import torch
+
+        from glassformer.blocks.attention import fused_kernel
+        from glassformer.blocks.masks import Mask, causal
+        from glassformer.blocks.reference import (
+            attention_batch_loops,
+            attention_no_loop,
+            attention_one_sequence,
+        )
+
+        shape = q_BHLK.shape
+        mask_LL = causal(self.length, self.length) if self.causal else None
+        flat = [x.flatten(0, 1) for x in (q_BHLK, k_BHLK, v_BHLK)]
+
+        def one_by_one() -> Tensor:
+            heads = [attention_one_sequence(q, k, v, mask_LL) for q, k, v in zip(*flat, strict=True)]
+            return torch.stack(heads).view(shape)
+
+        return {
+            SLOWEST: one_by_one,
+            "loop, batch": lambda: attention_batch_loops(*flat, mask_LL).view(shape),
+            "no loop": lambda: attention_no_loop(q_BHLK, k_BHLK, v_BHLK, mask_LL),
+            "fused": lambda: fused_kernel(q_BHLK, k_BHLK, v_BHLK, Mask(is_causal=self.causal), None, 0.0),
+        }
+
+    def show(self, result: Result) -> RenderableType:
+        from rich.table import Table
+
+        size = f"{self.batch} × {self.heads} heads × length {self.length} × width {self.width}"
+        table = Table(title=f"attention, {size}{', causal' if self.causal else ''}", title_justify="left")
+        table.add_column("form")
+        for heading in ("median ms", "quartiles ms", "speed-up", "difference"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in result.rows:
+            low, high = row["seconds_quartiles"]
+            is_wrong = not row["largest_difference"] <= LARGEST_ALLOWED
+            table.add_row(
+                row["form"],
+                _milliseconds(row["seconds"]),
+                f"{_milliseconds(low)} – {_milliseconds(high)}",
+                f"{row['speed_up']:,.1f} ×",
+                f"{row['largest_difference']:.1e}",
+                style="red" if is_wrong else None,
+            )
+        table.caption = "difference: the largest, from the same attention in fp64"
+        table.caption_justify = "left"
+        return table
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f}"

@@ -1,0 +1,105 @@
+"""`glassformer bench NAME`: a benchmark's options are the fields of its class."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from typing import TYPE_CHECKING, Any
+
+from glassformer.bench import benchmarks
+from glassformer.cli.output import Output
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from rich.progress import Progress
+
+QUIET_SECONDS = 2.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    known = benchmarks()
+    width = max(map(len, known)) + 2
+    lines = [
+        f"  {name:<{width}}{(kind.__doc__ or '').strip().splitlines()[0]}" for name, kind in known.items()
+    ]
+    parser.epilog = "\n".join(["benchmarks:", *lines])
+    parser.add_argument("name", metavar="NAME", help="which benchmark")
+    fields: dict[str, FieldInfo] = {}
+    for kind in known.values():
+        fields |= {name: field for name, field in kind.model_fields.items() if name != "kind"}
+    for name, field in fields.items():
+        _add_option(parser, name, field)
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, field: FieldInfo) -> None:
+    """Without a default: that is written once, on the field."""
+    flag, default = f"--{name.replace('_', '-')}", field.default
+    help_text = field.description or ""
+    if default is False:
+        parser.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
+        return
+    if default is not None:
+        help_text = f"{help_text} ({default} unless said)"
+    parser.add_argument(flag, dest=name, metavar="VALUE", default=argparse.SUPPRESS, help=help_text)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from glassformer.config import parse_yaml, validate
+    from glassformer.errors import user_error
+
+    known = benchmarks()
+    if arguments.name not in known:
+        raise user_error("no such benchmark", place="NAME", value=arguments.name, allowed=list(known))
+    given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
+    options = {
+        key: parse_yaml(value, f"--{key}") if isinstance(value, str) else value
+        for key, value in given.items()
+    }
+    benchmark = validate(known[arguments.name], {"kind": arguments.name, **options})
+    with LateProgress(output) as progress:
+        result = benchmark.run(progress)
+    output.show(benchmark.show(result))
+    output.say(str(result.machine))
+    if result.complaint:
+        output.say(f"FAILED: {result.complaint}")
+        output.exit_code = 1
+    return result.document()
+
+
+class LateProgress:
+    """A bar on a terminal, a line elsewhere, and nothing at all for what is soon over."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.done, self.total = 0, 0
+        self.bar: Progress | None = None
+        self.timer = threading.Timer(QUIET_SECONDS, self._appear)
+        self.timer.daemon = True
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=done, total=total)
+
+    def _appear(self) -> None:
+        """In a thread of its own: the first sample may take long."""
+        if not self.output.console.is_terminal:
+            self.output.say(f"measuring: {self.done} of {self.total} samples" if self.total else "measuring")
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+        columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+        bar = Progress(*columns, console=self.output.console, transient=True)
+        bar.add_task("samples", total=self.total or None, completed=self.done)
+        bar.start()
+        self.bar = bar
+
+    def __enter__(self) -> LateProgress:
+        self.timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.timer.cancel()
+        self.timer.join()
+        if self.bar is not None:
+            self.bar.stop()

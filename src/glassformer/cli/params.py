@@ -1,0 +1,168 @@
+"""`glassformer params WHAT`: what a model consists of and what it costs, before anything is trained."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassformer.cli.output import Output
+from glassformer.cli.what import add_what, resolve_what
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from glassformer.data.batching import Batch
+    from glassformer.experiment import Experiment
+    from glassformer.models.closed_form import Comparison
+
+CONVENTION = """\
+FLOPs: matrix products, 2 a multiply-add, attention scores included and not halved by a causal mask;
+a backward pass is 2 forward passes. Activations: what autograd keeps for the backward pass."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_what(parser)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    import torch
+
+    from glassformer.experiment import Experiment
+    from glassformer.models.closed_form import compare
+    from glassformer.models.size import measure
+    from glassformer.training.precision import DTYPES
+
+    experiment = Experiment(resolve_what(arguments))
+    training = experiment.config.training
+    batch = longest_batch(experiment)
+    size = measure(
+        lambda: experiment.config.model.build(experiment.task.shape),
+        batch,
+        label_smoothing=training.label_smoothing,
+        dtype=getattr(torch, DTYPES[training.precision]),
+    )
+    terms = experiment.config.model.parameter_terms(experiment.task.shape)
+    comparisons = compare(terms, size.by_module)
+    flops = size.flops_per_token()
+    memory = size.memory_bytes(
+        training.optimizer.state_floats_per_parameter, is_averaged=training.ema_decay is not None
+    )
+
+    output.show(tree(size.total, comparisons))
+    output.show(costs(flops, memory, batch, size.tokens))
+    output.say(CONVENTION)
+    if size.why_not:
+        output.say(f"FLOPs and activations are not known: {size.why_not}")
+    for comparison in comparisons:
+        if not comparison.agrees:
+            output.exit_code = 1
+    return {
+        "total": size.total,
+        "by_module": size.by_module,
+        "closed_form": sum(map(int, terms.values())) if terms else None,
+        "terms": {comparison.path: _term_document(comparison) for comparison in comparisons},
+        "flops_per_token": flops,
+        "memory_bytes": memory,
+        "batch": {"sequences": len(batch.indices), "tokens": size.tokens},
+        "note": size.why_not,
+    }
+
+
+def longest_batch(experiment: Experiment) -> Batch:
+    """The batch that needs most memory: as many of the longest training examples as one batch may have."""
+    import numpy as np
+
+    training = experiment.config.training
+    lengths = experiment.task.splits["train"].lengths()
+    count = training.batch_size
+    if training.batch_tokens is not None:
+        count = max(1, training.batch_tokens // int(lengths.max()))
+    return experiment.task.batch("train", np.argsort(lengths, kind="stable")[-count:])
+
+
+def _term_document(comparison: Comparison) -> dict[str, Any]:
+    from glassformer.models.closed_form import Count
+
+    formula = comparison.term.formula if isinstance(comparison.term, Count) else None
+    term = None if comparison.term is None else int(comparison.term)
+    return {"formula": formula, "closed_form": term, "counted": comparison.counted}
+
+
+def tree(total: int, comparisons: Sequence[Comparison]) -> Tree:
+    """Parameters by module; a branch without a choice shares its line with what it leads to."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    stated = [int(comparison.term) for comparison in comparisons if comparison.term is not None]
+    head = Text(f"{total:,} parameters", style="bold")
+    if not stated:
+        head.append("  (this kind of model states no formula)", style="dim")
+    elif sum(stated) == total and all(comparison.agrees for comparison in comparisons):
+        head.append(f"  closed form {sum(stated):,}, the same", style="green")
+    else:
+        head.append(f"  closed form {sum(stated):,}, NOT the same", style="bold red")
+    root = Tree(head)
+    _grow(root, [(comparison.path.split("."), comparison) for comparison in comparisons])
+    return root
+
+
+def _grow(branch: Tree, entries: Sequence[tuple[list[str], Comparison]]) -> None:
+    from rich.text import Text
+
+    groups: dict[str, list[tuple[list[str], Comparison]]] = {}
+    for parts, comparison in entries:
+        groups.setdefault(parts[0], []).append((parts[1:], comparison))
+    for name, group in groups.items():
+        while len({tuple(parts[:1]) for parts, _ in group}) == 1 and group[0][0]:
+            name = f"{name}.{group[0][0][0]}"
+            group = [(parts[1:], comparison) for parts, comparison in group]
+        own = [comparison for parts, comparison in group if not parts]
+        below = [(parts, comparison) for parts, comparison in group if parts]
+        label = Text(name, style="bold")
+        if own:
+            label.append_text(_describe(own[0]))
+        else:
+            label.append(f"  {sum(comparison.counted for _, comparison in below):,}", style="cyan")
+        _grow(branch.add(label), below)
+
+
+def _describe(comparison: Comparison) -> Text:
+    """`vocabulary × hidden_dim = 100 × 200 = 20,000`"""
+    from rich.text import Text
+
+    from glassformer.models.closed_form import Count
+
+    term, text = comparison.term, Text("  ")
+    if isinstance(term, Count):
+        text.append(f"{term.formula} = ", style="dim")
+        if term.numbers != f"{term:,}":
+            text.append(f"{term.numbers} = ", style="dim")
+    if comparison.agrees:
+        return text.append(f"{comparison.counted:,}", style="cyan")
+    return text.append(f"{int(term or 0):,}, but the model has {comparison.counted:,}", style="bold red")
+
+
+def costs(
+    flops: dict[str, int | None], memory: dict[str, int | None], batch: Batch, tokens: int
+) -> RenderableType:
+    from rich.table import Table
+
+    sequences = len(batch.indices)
+    title = f"one batch: {sequences:,} sequences, {tokens:,} tokens"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in flops.items():
+        table.add_row(f"FLOPs a token, {name}", "unknown" if count is None else f"{count:,}")
+    table.add_section()
+    for name, count in memory.items():
+        if count != 0:
+            table.add_row(f"memory, {name}", "unknown" if count is None else megabytes(count))
+    return table
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,90 @@
+"""`glassformer runs [list | compare RUN RUN … | remove RUN …]`"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from glassformer.cli.output import Output
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", default="list", choices=["list", "compare", "remove"])
+    parser.add_argument("paths", metavar="RUN", nargs="*", type=Path)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from glassformer.errors import user_error
+    from glassformer.runs import RunFolder, list_runs
+
+    if arguments.action == "list":
+        return _list(list_runs(arguments.runs), arguments.runs, output)
+    folders = [RunFolder.open(path) for path in arguments.paths]
+    if not folders:
+        raise user_error("which runs?", place=arguments.action, remedy=f"glassformer runs {arguments.action} RUN …")
+    if arguments.action == "compare":
+        return _compare(folders, output)
+    for folder in folders:
+        folder.remove()
+        output.say(f"removed {folder.path}")
+    return {"removed": [str(folder.path) for folder in folders]}
+
+
+def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
+    from rich.table import Table
+
+    table = Table("run", "status", "step", "headline", "value")
+    rows = []
+    for folder in folders:
+        status, results = folder.status(), folder.results()
+        headline, value = _headline(results)
+        rows.append(
+            {
+                "run": str(folder.path),
+                "status": status.name,
+                "step": status.step,
+                "headline": headline,
+                "value": value,
+            }
+        )
+        of = f"/{status.total_steps}" if status.total_steps else ""
+        number = "" if value is None else f"{value:.4f}"
+        table.add_row(str(folder.path), status.name, f"{status.step}{of}", headline or "", number)
+    if rows:
+        output.show(table)
+    else:
+        output.say(f"no runs in {where}; start one: glassformer train reversal")
+    return {"runs": rows}
+
+
+def _headline(results: dict[str, Any]) -> tuple[str | None, float | None]:
+    metrics = results.get("metrics", {})
+    best = metrics.get("test") or metrics.get("validation") or {}
+    headline = results.get("headline")
+    return headline, best.get(headline)
+
+
+def _compare(folders: list[Any], output: Output) -> dict[str, Any]:
+    from rich.table import Table
+
+    from glassformer.config import flatten
+
+    names = [str(folder.path) for folder in folders]
+    trees = [
+        flatten({"config": folder.config(), "results": _numbers(folder.results())}) for folder in folders
+    ]
+    table = Table("", *names)
+    rows = {}
+    for path in dict.fromkeys(path for tree in trees for path in tree):
+        values = [tree.get(path) for tree in trees]
+        if len(folders) == 1 or any(value != values[0] for value in values[1:]):
+            rows[path] = dict(zip(names, values, strict=True))
+            table.add_row(path, *("" if value is None else str(value) for value in values))
+    output.show(table)
+    return {"differences": rows}
+
+
+def _numbers(results: dict[str, Any]) -> dict[str, Any]:
+    return {key: results[key] for key in ("steps", "seconds", "tokens_per_second", "metrics") if key in results}

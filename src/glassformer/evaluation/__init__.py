@@ -1,0 +1,1 @@
+"""Measuring models: one evaluator for training, `evaluate`, reports and the studio."""

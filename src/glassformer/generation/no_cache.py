@@ -1,0 +1,53 @@
+"""Decoding without a cache: the definition that the caches are held to, and much slower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.models.base import DecodingState, Model
+from glassformer.models.shapes import SequenceToSequence
+
+
+@dataclass
+class WholeSequences(DecodingState):
+    """All that was written, and all inputs."""
+
+    inputs: dict[str, Tensor | None] = field(kw_only=True)
+    tokens_BM: Tensor = field(kw_only=True)
+
+    def select(self, rows: Tensor) -> None:
+        super().select(rows)
+        self.inputs = {name: None if x is None else x[rows] for name, x in self.inputs.items()}
+        self.tokens_BM = self.tokens_BM[rows]
+
+
+class NoCache(nn.Module):
+    """A generating model that runs over the whole sequence at each step, as it did in training."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.shape = model.shape
+
+    def start(self, **inputs: Tensor | None) -> WholeSequences:
+        tokens = inputs["tokens"]
+        assert tokens is not None
+        nothing_B0 = tokens.new_empty(len(tokens), 0)
+        return WholeSequences([], nothing_B0, nothing_B0.bool(), inputs=inputs, tokens_BM=nothing_B0)
+
+    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        assert isinstance(state, WholeSequences)
+        state.place(tokens_BL, real_BL)
+        state.tokens_BM = torch.cat([state.tokens_BM, tokens_BL], 1)
+        # What was written stands on the left, all padding on the right.
+        lengths_B = state.real_BM.sum(1)
+        order_BM = state.real_BM.byte().argsort(dim=1, descending=True, stable=True)
+        written_BL = state.tokens_BM.gather(1, order_BM)[:, : int(lengths_B.max())]
+        if isinstance(self.shape, SequenceToSequence):
+            logits_BLV = self.model(**state.inputs, target=written_BL)
+        else:
+            logits_BLV = self.model(tokens=written_BL)
+        return logits_BLV[torch.arange(len(logits_BLV), device=logits_BLV.device), lengths_B - 1]

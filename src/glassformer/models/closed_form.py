@@ -1,0 +1,202 @@
+"""The Transformer's parameter count as a formula that can be read, to hold against what was built.
+
+A kind states its own share in plain arithmetic (`parameter_count`). It is handed numbers that remember
+their names, so the formula is written once, in the kind, and shows itself. No kind's name is known here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glassformer.models.shapes import (
+    MaskedToken,
+    NextToken,
+    PerSequence,
+    PerToken,
+    SequenceToSequence,
+    Shape,
+)
+
+if TYPE_CHECKING:
+    from glassformer.models.transformer import TransformerConfig
+
+_SUM, _PRODUCT, _ATOM = 1, 2, 3
+
+
+class Count(int):
+    """A whole number that remembers how it came about: `formula` in names, `numbers` in digits."""
+
+    formula: str
+    numbers: str
+    _binding: int
+
+    def __new__(cls, value: int, formula: str, numbers: str = "", binding: int = _ATOM) -> Count:
+        count = super().__new__(cls, value)
+        count.formula, count.numbers, count._binding = formula, numbers or f"{value:,}", binding
+        return count
+
+    @classmethod
+    def of(cls, value: int) -> Count:
+        return value if isinstance(value, Count) else cls(value, f"{value:,}")
+
+    def __add__(self, other: int) -> Count:
+        return _combine(self, "+", other, int(self) + int(other))
+
+    def __radd__(self, other: int) -> Count:
+        return _combine(other, "+", self, int(other) + int(self))
+
+    def __sub__(self, other: int) -> Count:
+        return _combine(self, "−", other, int(self) - int(other))
+
+    def __rsub__(self, other: int) -> Count:
+        return _combine(other, "−", self, int(other) - int(self))
+
+    def __mul__(self, other: int) -> Count:
+        return _combine(self, "×", other, int(self) * int(other))
+
+    def __rmul__(self, other: int) -> Count:
+        return _combine(other, "×", self, int(other) * int(self))
+
+    def __floordiv__(self, other: int) -> Count:
+        return _combine(self, "÷", other, int(self) // int(other))
+
+    def __rfloordiv__(self, other: int) -> Count:
+        return _combine(other, "÷", self, int(other) // int(self))
+
+
+_BINDING = {"+": _SUM, "−": _SUM, "×": _PRODUCT, "÷": _PRODUCT}
+_NEUTRAL = {"+": "0", "−": "0", "×": "1", "÷": "1"}
+
+
+def _combine(left: int, operator: str, right: int, value: int) -> Count:
+    left, right = Count.of(left), Count.of(right)
+    if right.formula == _NEUTRAL[operator]:
+        return left
+    if operator in "+×" and left.formula == _NEUTRAL[operator]:
+        return right
+    binding = _BINDING[operator]
+    # On the right of − and ÷ even an equally strong operator needs its brackets.
+    strict = binding + (operator in "−÷")
+    frame = f"{'({})' if left._binding < binding else '{}'} {operator} "
+    frame += "({})" if right._binding < strict else "{}"
+    return Count(
+        value,
+        frame.format(left.formula, right.formula),
+        frame.format(left.numbers, right.numbers),
+        binding,
+    )
+
+
+def transformer_terms(config: TransformerConfig, shape: Shape) -> dict[str, int]:
+    """Module path → count. `*` in a path stands for all blocks of a stack; terms of zero are left out."""
+    hidden_dim = Count(config.hidden_dim, "hidden_dim")
+    vocabulary = Count(shape.vocabulary, "vocabulary")
+    max_length = Count(shape.max_length, "max_length")
+    outputs, is_tied = _answers(config, shape)
+    terms = _embedding(config, "embedding", vocabulary, max_length)
+    terms |= _stack(config, "encoder", Count(config.num_layers, "num_layers"), ["attention"])
+    if isinstance(shape, SequenceToSequence):
+        target_vocabulary = None if shape.is_shared_vocabulary else outputs
+        max_target_length = Count(shape.max_target_length, "max_target_length")
+        terms |= _embedding(config, "target_embedding", target_vocabulary, max_target_length)
+        layers = Count(config.num_decoder_layers, "decoder_layers")
+        terms |= _stack(config, "decoder", layers, ["attention", "cross_attention"])
+    if isinstance(shape, PerSequence):
+        terms["pooling"] = config.pooling.parameter_count(hidden_dim)
+    terms["head.body"] = config.output.parameter_count(hidden_dim)
+    terms["head"] = (0 if is_tied else outputs * hidden_dim) + (outputs if config.output_bias else 0)
+    return {path: Count.of(term) for path, term in terms.items() if term}
+
+
+def _answers(config: TransformerConfig, shape: Shape) -> tuple[Count, bool]:
+    """How many numbers the head puts out, and whether it borrows the embedding's matrix."""
+    match shape:
+        case PerToken():
+            return Count(shape.classes, "classes"), False
+        case PerSequence():
+            return Count(shape.outputs, "outputs"), False
+        case NextToken() | MaskedToken():
+            return Count(shape.vocabulary, "vocabulary"), config.tied_output
+        case SequenceToSequence():
+            return Count(shape.target_vocabulary, "target_vocabulary"), config.tied_output
+        case _:
+            raise config.refuse(shape)
+
+
+def _embedding(
+    config: TransformerConfig, path: str, vocabulary: Count | None, max_length: Count
+) -> dict[str, int]:
+    hidden_dim = Count(config.hidden_dim, "hidden_dim")
+    num_heads = Count(config.num_heads, "num_heads")
+    position = config.position.parameter_count(
+        hidden_dim=hidden_dim, num_heads=num_heads, max_length=max_length
+    )
+    return {
+        f"{path}.vectors": 0 if vocabulary is None else config.input.parameter_count(vocabulary, hidden_dim),
+        f"{path}.position": position,
+        f"{path}.norm": config.norm.parameter_count(hidden_dim) if config.embedding_norm else 0,
+    }
+
+
+def _stack(config: TransformerConfig, path: str, layers: Count, attentions: list[str]) -> dict[str, int]:
+    hidden_dim = Count(config.hidden_dim, "hidden_dim")
+    feed_forward_dim = Count(config.feed_forward_dim, "feed_forward_dim")
+    norm = config.norm.parameter_count(hidden_dim)
+    feed_forward = config.feed_forward.parameter_count(hidden_dim, feed_forward_dim, config.bias)
+    terms: dict[str, int] = {}
+    for attention in attentions:
+        terms[f"{path}.layers.*.{attention}"] = layers * _attention(config, hidden_dim)
+    terms[f"{path}.layers.*.feed_forward"] = layers * feed_forward
+    for sublayer in [*attentions, "feed_forward"]:
+        terms[f"{path}.layers.*.{sublayer}_residual"] = layers * norm
+    terms[f"{path}.final_norm"] = norm if config.has_final_norm else 0
+    return terms
+
+
+def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
+    """Queries and output have the model's width; keys and values may have fewer heads."""
+    if config.num_key_value_heads is None:
+        return 4 * hidden_dim * hidden_dim + (4 * hidden_dim if config.bias else 0)
+    head_dim = hidden_dim // Count(config.num_heads, "num_heads")
+    keys = Count(config.num_key_value_heads, "num_key_value_heads") * head_dim
+    weights = 2 * hidden_dim * hidden_dim + 2 * hidden_dim * keys
+    return weights + (2 * hidden_dim + 2 * keys if config.bias else 0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One term of the formula beside what the built model has there; `term` is None where none was stated."""
+
+    path: str
+    term: int | None
+    counted: int
+
+    @property
+    def agrees(self) -> bool:
+        return self.term is None or self.term == self.counted
+
+
+def compare(terms: Mapping[str, int], by_module: Mapping[str, int]) -> list[Comparison]:
+    """Each module goes to the longest term that covers it; where there are terms, none may be left over."""
+    counted = Counter(dict.fromkeys(terms, 0))
+    for module, count in by_module.items():
+        path = starred(module)
+        covering = [term for term in terms if path == term or path.startswith(f"{term}.")]
+        counted[max(covering, key=len, default=path)] += count
+    missing = 0 if terms else None
+    return [Comparison(path, terms.get(path, missing), count) for path, count in counted.items()]
+
+
+def starred(path: str) -> str:
+    """`encoder.layers.3.attention` as `encoder.layers.*.attention`: blocks of a stack are alike.
+
+    Only a number that follows `layers` is starred; the parts of a Sequential are not alike.
+    """
+    parts = path.split(".")
+    return ".".join(
+        "*" if part.isdigit() and before == "layers" else part
+        for before, part in zip(["", *parts], parts, strict=False)
+    )

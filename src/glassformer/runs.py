@@ -1,0 +1,238 @@
+"""A run's folder: resolved config, record, checkpoints, environment, results. And a folder of such folders.
+
+    config.yaml  task.json  environment.json  events.jsonl  results.json  status.json  checkpoints/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from glassformer import __version__
+from glassformer.config import Tree, flatten, read_yaml_file
+from glassformer.errors import user_error
+from glassformer.training.checkpoints import CheckpointStore
+from glassformer.training.events import EventLog
+from glassformer.training.files import json_bytes, replace_file, storage_error
+
+CONFIG = "config.yaml"
+STALLED_AFTER_SECONDS = 120.0
+HEARTBEAT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """`new`, `running`, `stalled` (alive but silent), `stopped` (by a signal), `crashed`, `diverged` or `done`."""
+
+    name: str
+    step: int
+    total_steps: int | None
+    pid: int | None
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events = EventLog(path / "events.jsonl")
+        self._lock: IO[str] | None = None
+        self._last_beat = 0.0
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder that holds a run."""
+        run = cls(path)
+        if not run.exists():
+            raise user_error(
+                "is a folder without a run" if path.is_dir() else "no such run",
+                place=str(path),
+                remedy="glassformer runs lists the runs there are",
+            )
+        return run
+
+    def exists(self) -> bool:
+        return (self.path / CONFIG).is_file()
+
+    def checkpoints(self, keep: int = 2) -> CheckpointStore:
+        return CheckpointStore(self.path / "checkpoints", keep)
+
+    def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        """Write what does not change; the config comes last, since it makes the folder a run."""
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            replace_file(self.path / "task.json", json_bytes(task_state))
+            replace_file(self.path / "environment.json", json_bytes(environment))
+            replace_file(self.path / CONFIG, text.encode())
+        except OSError as error:
+            raise storage_error(error, self.path, len(text)) from error
+
+    def config(self) -> Tree:
+        return read_yaml_file(self.path / CONFIG)
+
+    def task_state(self) -> dict[str, Any]:
+        return self._read_json("task.json")
+
+    def environment(self) -> dict[str, Any]:
+        return self._read_json("environment.json")
+
+    def results(self) -> dict[str, Any]:
+        """What the end of training measured; empty while there is no end."""
+        return self._read_json("results.json") if (self.path / "results.json").exists() else {}
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        replace_file(self.path / "results.json", json_bytes(results))
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise user_error(
+                f"cannot be read: {error}", place=str(path), remedy="restore it from a copy of the run"
+            ) from None
+        if not isinstance(content, dict):
+            raise user_error("is not a JSON object", place=str(path), remedy="restore it from a copy of the run")
+        return content
+
+    def lock(self) -> None:
+        """One process at a time; the lock goes with the process, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115  held until the run ends
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise user_error(
+                f"another process is training here (pid {holder})",
+                place=str(self.path),
+                remedy="wait for it, stop it, or choose another --run",
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def is_locked(self) -> bool:
+        """Whether a living process trains here."""
+        try:
+            with open(self.path / "lock", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def beat(self, state: str, step: int, total_steps: int | None) -> None:
+        """Say that the run is alive; often called, seldom written."""
+        now = time.monotonic()
+        if state == "running" and now - self._last_beat < HEARTBEAT_SECONDS:
+            return
+        self._last_beat = now
+        beat = {"state": state, "step": step, "total_steps": total_steps, "pid": os.getpid()}
+        temporary = self.path / ".status.saving"
+        temporary.write_bytes(json_bytes({**beat, "host": socket.gethostname(), "time": time.time()}))
+        os.replace(temporary, self.path / "status.json")
+
+    def status(self) -> Status:
+        if not (self.path / "status.json").exists():
+            return Status("running" if self.is_locked() else "new", 0, None, None)
+        beat = self._read_json("status.json")
+        name = beat.get("state", "new")
+        if name == "running":
+            is_alive = self.is_locked() if beat.get("host") == socket.gethostname() else True
+            is_silent = time.time() - beat.get("time", 0) > STALLED_AFTER_SECONDS
+            name = ("stalled" if is_silent else "running") if is_alive else "crashed"
+        return Status(name, beat.get("step", 0), beat.get("total_steps"), beat.get("pid"))
+
+    def remove(self) -> None:
+        if self.is_locked():
+            raise user_error("is being trained", place=str(self.path), remedy="stop the training first")
+        shutil.rmtree(self.path)
+
+
+def list_runs(folder: Path) -> list[RunFolder]:
+    """The runs directly in a folder, the newest first."""
+    if not folder.is_dir():
+        return []
+    runs = [RunFolder(path) for path in folder.iterdir() if (path / CONFIG).is_file()]
+    return sorted(runs, key=lambda run: (run.path / CONFIG).stat().st_mtime, reverse=True)
+
+
+def new_run_path(folder: Path, name: str) -> Path:
+    """The first free `name-N`, made at once so that nobody else takes it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            path = folder / f"{name}-{number}"
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise storage_error(error, folder, 0) from error
+
+
+def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
+    """The paths at which two configs differ."""
+    left, right = flatten(old), flatten(new)
+    return {
+        path: (left.get(path), right.get(path))
+        for path in sorted({*left, *right})
+        if left.get(path) != right.get(path)
+    }
+
+
+def environment(data_checksum: str, threads: int) -> dict[str, Any]:
+    """What a result depends on besides its config. No paths, no names of people or machines."""
+    import torch
+
+    return {
+        "glassformer": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "data_sha256": data_checksum,
+        "git": git_state(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and cleanliness of the folder one stands in, if it is a checkout."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "is_clean": _git("status", "--porcelain", "--untracked-files=no") == ""}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, timeout=5, check=True
+    ).stdout.strip()

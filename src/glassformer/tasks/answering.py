@@ -1,0 +1,93 @@
+"""From a trained model to answers with their probabilities, by the shape of the question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.data.batching import pad
+from glassformer.generation import DecodingConfig, generate
+from glassformer.models.base import Model
+from glassformer.models.heads import RealHead
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens (or one class, or one number), how likely the whole is, and how likely each part was."""
+
+    tokens: list[int]
+    probability: float | None
+    probabilities: list[float]
+    alternatives: list[list[tuple[int, float]]]
+    """For each part the likeliest tokens with their probabilities."""
+    value: float | None = None
+
+
+ALTERNATIVES = 5
+
+
+def answer_per_token(model: Model, rows: Sequence[np.ndarray]) -> list[Answer]:
+    logits_BLV = _forward(model, rows)
+    return [_choose(logits[: len(row)]) for logits, row in zip(logits_BLV, rows, strict=True)]
+
+
+def answer_per_sequence(model: Model, rows: Sequence[np.ndarray]) -> list[Answer]:
+    answers_BV = _forward(model, rows)
+    if isinstance(model.head, RealHead):
+        return [Answer([], None, [], [], float(value)) for value in answers_BV.squeeze(-1)]
+    return [_choose(logits[None]) for logits in answers_BV]
+
+
+def answer_by_writing(
+    model: Model,
+    rows: Sequence[np.ndarray],
+    *,
+    begin: int,
+    end: int,
+    decoding: DecodingConfig,
+) -> list[list[Answer]]:
+    """The hypotheses of each row, the best first."""
+    tokens_BL, real_BL = _tensors(model, rows)
+    written = generate(
+        model,
+        {"tokens": tokens_BL, "real": real_BL},
+        begin=begin,
+        end=end,
+        strategy=decoding,
+        forbidden=[begin],
+    )
+    return [
+        [
+            Answer(h.tokens, math.exp(h.log_probability), [math.exp(p) for p in h.log_probabilities], [])
+            for h in hypotheses
+        ]
+        for hypotheses in written
+    ]
+
+
+def _tensors(model: Model, rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+    device = next(model.parameters()).device
+    tokens_BL, real_BL = pad(list(rows))
+    return tokens_BL.to(device), None if real_BL is None else real_BL.to(device)
+
+
+def _forward(model: Model, rows: Sequence[np.ndarray]) -> Tensor:
+    tokens_BL, real_BL = _tensors(model, rows)
+    with torch.inference_mode():
+        return model(tokens=tokens_BL, real=real_BL).float().cpu()
+
+
+def _choose(logits_LV: Tensor) -> Answer:
+    probabilities_LV = logits_LV.double().softmax(-1)
+    best_LA, tokens_LA = probabilities_LV.topk(min(ALTERNATIVES, logits_LV.shape[-1]), dim=-1)
+    alternatives = [
+        list(zip(tokens, values, strict=True))
+        for tokens, values in zip(tokens_LA.tolist(), best_LA.tolist(), strict=True)
+    ]
+    chosen = best_LA[:, 0].tolist()
+    return Answer(tokens_LA[:, 0].tolist(), math.prod(chosen), chosen, alternatives)

@@ -1,0 +1,328 @@
+"""Arithmetic, written digit by digit: `BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS` → `BOS POSITIVE 0 4 EOS`.
+
+Expressions are generated, or read from a file. Either way they pass through whole numbers, so that an
+expression has one spelling: zero is POSITIVE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from glassformer.data.batching import Examples
+from glassformer.data.readers import DataConfig, Rows, split_off
+from glassformer.data.vocabulary import Vocabulary
+from glassformer.errors import Problem, UserError, shorten
+from glassformer.models.shapes import SequenceToSequence
+from glassformer.registry import register
+from glassformer.tasks.base import SequenceToSequenceTask, TaskConfig
+from glassformer.tasks.spaces import Space, choose_rows
+
+SYMBOLS = [*"0123456789", "BOS", "EOS", "POSITIVE", "NEGATIVE", "add", "subtract", "multiply"]
+BOS, EOS, POSITIVE, NEGATIVE = range(10, 14)
+FIRST_OPERATION = 14
+
+ROLES = {"input": "inp_expression", "target": "out_expression"}
+FILE_TEST_FRACTION = 0.1
+
+
+@dataclass(frozen=True)
+class Operation:
+    compute: Callable[[Any, Any], Any]
+    words: tuple[str, ...]
+    """What a person may type for it."""
+
+
+OPERATIONS = {
+    "add": Operation(lambda a, b: a + b, ("+", "add", "plus")),
+    "subtract": Operation(lambda a, b: a - b, ("-", "subtract", "minus")),
+    "multiply": Operation(lambda a, b: a * b, ("*", "×", "·", "x", "multiply", "times")),
+}
+OPERATION_OF_WORD = {word: name for name, operation in OPERATIONS.items() for word in operation.words}
+
+_DIGITS = r"(?:POSITIVE|NEGATIVE)\s*\d(?:\s*\d)*|[+-]?\s*\d+"
+_OPERAND = rf"({_DIGITS}|\(\s*(?:{_DIGITS})\s*\))"
+_WORDS = "|".join(re.escape(word) for word in OPERATION_OF_WORD)
+_EXPRESSION = re.compile(
+    rf"(?:BOS\s*)?{_OPERAND}\s*({_WORDS})\s*{_OPERAND}\s*(?:EOS|=\s*\??)?", re.ASCII | re.IGNORECASE
+)
+_ANSWER = re.compile(rf"(?:BOS\s*)?{_OPERAND}\s*(?:EOS)?", re.ASCII | re.IGNORECASE)
+# What word processors make of a hyphen, a plus and a space.
+_TYPED = str.maketrans("−–—－﹣＋＊\u00a0\u202f", "-----+*  ")
+_KNOWN = re.compile(rf"(?:BOS|EOS|POSITIVE|NEGATIVE|{_WORDS}|\d+|[()=?]|\s+)*", re.ASCII | re.IGNORECASE)
+
+
+@register
+class ArithmeticConfig(TaskConfig):
+    """Sums, differences and, if wished, products of whole numbers."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    digits: int = Field(2, ge=1, le=18, description="digits of an operand")
+    smallest: int | None = Field(
+        None, description="operand; none: as far as sums need no further digit, -49 for two digits"
+    )
+    largest: int | None = Field(None, description="operand; none: as far as sums need no further digit")
+    operations: list[Literal["add", "subtract", "multiply"]] = Field(["add", "subtract"], min_length=1)
+    train_fraction: float = Field(0.6, gt=0, lt=1, description="of all expressions, for training")
+    validation_fraction: float = Field(0.02, gt=0, lt=1, description="of all; the rest is the test set")
+    max_examples: int = Field(100_000, ge=3, description="if there are more expressions, this many are drawn")
+    overfit: bool = Field(
+        False, description="train on max_examples, and measure on the same: can the model learn at all?"
+    )
+    data: DataConfig | None = Field(None, description="expressions from a file, instead of generated ones")
+    leaky: bool = Field(False, description="split a file's rows as they are, duplicates across splits and all")
+    data_seed: int = Field(0, ge=0, description="drives the examples; the run's seed does not")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        limit = 10**self.digits - 1
+        for name, value in (("smallest", self.smallest), ("largest", self.largest)):
+            if value is not None and abs(value) > limit:
+                raise Problem(
+                    f"has more than {self.digits} digits", place=name, value=value, remedy="more digits"
+                )
+        low, high = self.operand_range
+        if low > high:
+            raise Problem(f"above the largest operand, {high}", place="smallest", value=low, remedy="swap them")
+        if len(set(self.operations)) != len(self.operations):
+            raise Problem("an operation stands twice", place="operations", value=self.operations)
+        if "multiply" in self.operations and self.digits > 9:
+            raise Problem("products of more than 9 digits", place="digits", value=self.digits, remedy="9")
+        if self.train_fraction + self.validation_fraction >= 1:
+            raise Problem("leaves nothing for the test set", place="train_fraction", value=self.train_fraction)
+        if self.leaky and self.data is None:
+            raise Problem("is for a file's rows", place="leaky", value=True, remedy="task.data.train=FILE.json")
+        return self
+
+    @property
+    def operand_range(self) -> tuple[int, int]:
+        limit = 10**self.digits // 2 - 1
+        low = -limit if self.smallest is None else self.smallest
+        return low, limit if self.largest is None else self.largest
+
+    @property
+    def answer_digits(self) -> int:
+        """As many as the operands have, or as the longest answer needs."""
+        ends = self.operand_range
+        results = [OPERATIONS[name].compute(a, b) for name in self.operations for a in ends for b in ends]
+        return max(self.digits, *(len(str(abs(result))) for result in results))
+
+    @property
+    def symbols(self) -> list[str]:
+        return SYMBOLS if "multiply" in self.operations else SYMBOLS[:-1]
+
+    def build(self, seed: int) -> ArithmeticTask:
+        task = ArithmeticTask(self)
+        if self.data is not None:
+            _ = task.splits  # a file's faults show now, not at the first batch
+        return task
+
+    def restore(self, state: Mapping[str, Any], seed: int = 0) -> ArithmeticTask:
+        return ArithmeticTask(self)
+
+    def space(self) -> Space:
+        """Rows of first operand, number of the operation, second operand."""
+        low, high = self.operand_range
+        operands, operations = high - low + 1, len(self.operations)
+        size = operands * operands * operations
+
+        def enumerate_all() -> np.ndarray:
+            first, operation, second = np.unravel_index(np.arange(size), (operands, operations, operands))
+            return np.stack([first + low, operation, second + low], axis=1)
+
+        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+            first, second = (rng.integers(low, high, count, endpoint=True) for _ in range(2))
+            return np.stack([first, rng.integers(0, operations, count), second], axis=1)
+
+        return Space(size, enumerate_all, draw)
+
+    def counts(self) -> dict[str, int]:
+        """How many generated expressions stand in each split."""
+        total = min(self.max_examples, self.space().size)
+        if self.overfit:
+            return {"train": total}
+        if total < 3:
+            raise UserError(
+                Problem(f"only {total} expressions exist, too few for three splits", place="task.largest")
+            )
+        train = min(max(1, round(total * self.train_fraction)), total - 2)
+        validation = min(max(1, round(total * self.validation_fraction)), total - train - 1)
+        return {"train": train, "validation": validation, "test": total - train - validation}
+
+    def notes(self) -> list[str]:
+        if self.overfit:
+            return ["validation and test are the training examples themselves, as asked for"]
+        total, size = sum(self.counts().values()), self.space().size
+        return [f"{total:,} of {size:,} expressions were drawn"] if total < size and self.data is None else []
+
+
+class ArithmeticTask(SequenceToSequenceTask):
+    """Expressions are rows of first operand, number of the operation, second operand until they are encoded."""
+
+    begin, end = BOS, EOS
+
+    def __init__(self, config: ArithmeticConfig) -> None:
+        self.config = config
+        self.vocabulary = Vocabulary(config.symbols)
+        shape = SequenceToSequence(
+            vocabulary=len(self.vocabulary),
+            max_length=2 * config.digits + 5,
+            target_vocabulary=len(self.vocabulary),
+            max_target_length=config.answer_digits + 3,
+            is_shared_vocabulary=True,
+        )
+        super().__init__(shape, self._encode_splits, config.notes())
+
+    def _encode_splits(self) -> dict[str, Examples]:
+        if self.config.data is None:
+            rows = choose_rows(self.config.space(), self.config.counts(), self.config.data_seed)
+        else:
+            rows = self._read(self.config.data)
+        if self.config.overfit:
+            rows = dict.fromkeys(("train", "validation", "test"), rows["train"][: self.config.max_examples])
+        return {
+            split: Examples(self._encode_inputs(part), self._encode_numbers(self._compute(part)))
+            for split, part in rows.items()
+        }
+
+    def _read(self, data: DataConfig) -> dict[str, np.ndarray]:
+        """The files' expressions: a single file is split in three, 80/10/10 unless said otherwise."""
+        config = self.config
+        given = {split: data.read(split, ROLES) for split in ("train", "validation", "test")}
+        rows = {split: self._check_rows(part) for split, part in given.items() if part is not None}
+        if not config.leaky:
+            rows = self._without_duplicates(rows)
+        fractions = {} if "validation" in rows else {"validation": data.validation_fraction}
+        if len(rows) == 1:
+            fractions["test"] = FILE_TEST_FRACTION
+        train = rows.pop("train")
+        keys = range(len(train)) if config.leaky else [tuple(row) for row in train.tolist()]
+        parts = split_off(keys, fractions, config.data_seed, f"task.data.train: {data.train}")
+        rows |= {split: train[indices] for split, indices in parts.items()}
+        if config.leaky:
+            learned = {tuple(row) for row in rows["train"].tolist()}
+            for split in sorted(rows.keys() - {"train"}):
+                leaked = sum(tuple(row) in learned for row in rows[split].tolist())
+                self.notes.append(f"{leaked:,} of {len(rows[split]):,} {split} expressions also stand in train")
+        return rows
+
+    def _check_rows(self, rows: Rows) -> np.ndarray:
+        """The expressions of a file; every row that is malformed or wrong is an error."""
+        expressions, problems = [], []
+        for index, (question, answer) in enumerate(zip(rows.values["input"], rows.values["target"], strict=True)):
+            try:
+                row = self._read_expression(str(question))
+                right, said = int(self._compute(np.array([row]))[0]), self._read_answer(str(answer))
+                if said != right:
+                    raise Problem(f"{shorten(str(question), 60)!r} is {right}, and the file says {said}")
+                expressions.append(row)
+            except Problem as problem:
+                problems.append(Problem(problem.problem, place=rows.place(index)))
+        if problems:
+            problems[0].remedy = f"correct or remove {len(problems):,} of {len(rows):,} rows"
+            raise UserError(*problems)
+        return np.array(expressions, dtype=np.int64)
+
+    def _without_duplicates(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Each expression once, in the first of train, validation, test that has it."""
+        seen: set[tuple[int, ...]] = set()
+        kept = {}
+        for split, part in rows.items():
+            fresh = list(dict.fromkeys(row for row in map(tuple, part.tolist()) if row not in seen))
+            if not fresh:
+                raise UserError(Problem("every expression also stands in train", place=f"task.data.{split}"))
+            if len(fresh) < len(part):
+                self.notes.append(f"{split}: {len(part):,} rows, of which {len(fresh):,} are new; these are used")
+            seen.update(fresh)
+            kept[split] = np.array(fresh)
+        return kept
+
+    def _compute(self, rows: np.ndarray) -> np.ndarray:
+        computed = [OPERATIONS[name].compute(rows[:, 0], rows[:, 2]) for name in self.config.operations]
+        return np.choose(rows[:, 1], computed)
+
+    def _encode_inputs(self, rows: np.ndarray) -> np.ndarray:
+        digits, ones = self.config.digits, np.ones((len(rows), 1), dtype=np.uint8)
+        operation_tokens = np.array(self.vocabulary.encode(self.config.operations), dtype=np.uint8)
+        first, second = (_write(rows[:, side], digits) for side in (0, 2))
+        return np.hstack([ones * BOS, first, operation_tokens[rows[:, 1], None], second, ones * EOS])
+
+    def _encode_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        ones = np.ones((len(numbers), 1), dtype=np.uint8)
+        return np.hstack([ones * BOS, _write(numbers, self.config.answer_digits), ones * EOS])
+
+    def parse(self, text: str) -> np.ndarray:
+        """`4 + -11`, `4+-11`, `4 add -11`, `BOS POSITIVE 04 add NEGATIVE 11 EOS` and the like."""
+        return self._encode_inputs(np.array([self._read_expression(text)]))[0].astype(np.int64)
+
+    def _read_expression(self, text: str) -> tuple[int, int, int]:
+        text = text.translate(_TYPED).strip()
+        match = _EXPRESSION.fullmatch(text)
+        if match is None:
+            raise _explain(text)
+        first, word, second = match.groups()
+        operation = OPERATION_OF_WORD[word.lower()]
+        if operation not in self.config.operations:
+            known = " and ".join(self.config.operations)
+            raise Problem(f"cannot {operation}: the model is for expressions that {known}")
+        low, high = self.config.operand_range
+        for operand in (first, second):
+            if not low <= _read_number(operand) <= high:
+                raise Problem(f"{shorten(operand, 40)} is out of range: operands go from {low} to {high}")
+        return _read_number(first), self.config.operations.index(operation), _read_number(second)
+
+    def _read_answer(self, text: str) -> int:
+        match = _ANSWER.fullmatch(text.translate(_TYPED).strip())
+        if match is None:
+            raise Problem(f"the answer is not a number: {shorten(repr(text), 60)}")
+        return _read_number(match.group(1))
+
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.vocabulary.decode(tokens)
+
+    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.vocabulary.decode(tokens)
+
+    def show_output(self, tokens: Sequence[int]) -> str:
+        """`-7`; the tokens as they are if they make no number."""
+        sign, *digits = [token for token in tokens if token not in (BOS, EOS)] or [BOS]
+        if sign not in (POSITIVE, NEGATIVE) or not digits or max(digits) > 9:
+            return super().show_output(tokens)
+        return ("-" if sign == NEGATIVE else "") + str(int("".join(map(str, digits))))
+
+    def solve(self, tokens: Sequence[int]) -> list[int]:
+        row = self._read_expression(" ".join(self.input_symbols(tokens)))
+        return self._encode_numbers(self._compute(np.array([row])))[0, 1:-1].tolist()
+
+
+def _write(numbers: np.ndarray, digits: int) -> np.ndarray:
+    """A sign and so many digits each."""
+    signs = np.where(numbers < 0, NEGATIVE, POSITIVE)
+    places = np.abs(numbers)[:, None] // 10 ** np.arange(digits)[::-1] % 10
+    return np.hstack([signs[:, None], places]).astype(np.uint8)
+
+
+def _read_number(text: str) -> int:
+    digits = re.sub(r"\D", "", text).lstrip("0") or "0"
+    # Python refuses to read numbers of thousands of digits, and any of twenty is out of range anyway.
+    return (-1 if "-" in text or "NEGATIVE" in text.upper() else 1) * int(digits[:20])
+
+
+def _explain(text: str) -> Problem:
+    """Why a line is no expression."""
+    if not text:
+        return Problem("the line is empty: no expression to compute", remedy="4 + -11")
+    known = _KNOWN.match(text)
+    if known is not None and known.end() < len(text):
+        begun = len(text[: known.end()]) - len(text[: known.end()].rstrip(ascii_letters))
+        word = re.findall(r"[^\W\d_]+|.", text[known.end() - begun :], re.DOTALL)[0]
+        return Problem(f"unknown symbol {shorten(repr(word), 40)}", remedy="4 + -11")
+    if len(re.findall(r"\d+", text)) > 2 and not re.search("POSITIVE|NEGATIVE", text, re.IGNORECASE):
+        return Problem("too long: one operation between two numbers is read, such as 4 + -11")
+    return Problem(f"not one operation between two numbers, such as 4 + -11: {shorten(repr(text), 60)}")

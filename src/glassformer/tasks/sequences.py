@@ -1,0 +1,246 @@
+"""Sequences over a few categories, and a question about them that has one right answer.
+
+Reversal, copy, sort and shift ask for a category at each place; palindrome asks one question about the
+whole. A task of this family is a config class with an `answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from glassformer.data.batching import Examples, generator
+from glassformer.errors import Problem, shorten
+from glassformer.models.shapes import PerSequence, PerToken
+from glassformer.registry import register
+from glassformer.tasks.base import PerSequenceTask, PerTokenTask, Task, TaskConfig
+from glassformer.tasks.spaces import Space, choose_rows, repeat_to, share
+
+PALINDROME_LABELS = ["no palindrome", "palindrome"]
+
+
+class SequencesConfig(TaskConfig):
+    """What the tasks of this family share."""
+
+    length: int = Field(100, ge=1, le=1_000_000, description="tokens a sequence")
+    categories: int = Field(10, ge=2, le=1_000_000, description="different tokens, numbered from 0")
+    train_examples: Annotated[int, Field(ge=1)] = 50_000
+    validation_examples: Annotated[int, Field(ge=1)] = 1_000
+    test_examples: Annotated[int, Field(ge=0)] = 10_000
+    data_seed: int = Field(0, ge=0, description="drives the examples; the run's seed does not")
+
+    def answer(self, inputs: np.ndarray) -> np.ndarray:
+        """The targets of inputs, a row an example."""
+        raise NotImplementedError
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": self.train_examples,
+            "validation": self.validation_examples,
+            "test": self.test_examples,
+        }
+
+    @property
+    def token_type(self) -> np.dtype:
+        return np.min_scalar_type(self.categories - 1)
+
+    def sequences(self, length: int) -> Space:
+        """All sequences of this length."""
+
+        def enumerate_all() -> np.ndarray:
+            numbers = np.arange(self.categories**length)
+            powers = self.categories ** np.arange(length)[::-1]
+            return (numbers[:, None] // powers % self.categories).astype(self.token_type)
+
+        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+            return rng.integers(0, self.categories, (count, length), dtype=self.token_type)
+
+        return Space(self.categories**length, enumerate_all, draw)
+
+
+class SequenceTask(Task):
+    """How a person writes and reads sequences of categories."""
+
+    config: SequencesConfig
+
+    def parse(self, text: str) -> np.ndarray:
+        """`3 1 4`, `3,1,4`, `[3, 1, 4]`, and `314` if no category has two digits."""
+        words = text.strip().strip("[]()").replace(",", " ").split()
+        if not words:
+            raise Problem("the line is empty: no sequence to read", remedy="3 1 4")
+        if len(words) == 1 and self.config.categories <= 10 and words[0].isdigit():
+            words = list(words[0])
+        length, last = self.config.length, self.config.categories - 1
+        tokens = []
+        for place, word in enumerate(words, start=1):
+            # Not int(): it also takes 1_0, and other scripts' digits.
+            token = (word.lstrip("0") or "0") if word.isascii() and word.isdigit() else ""
+            if not token or len(token) > 9 or int(token) > last:
+                symbol = shorten(repr(word), 40)
+                raise Problem(f"unknown symbol {symbol} at place {place}: numbers from 0 to {last} are known")
+            tokens.append(int(token))
+        if len(tokens) > length:
+            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {length}")
+        return np.array(tokens, dtype=np.int64)
+
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return [str(token) for token in tokens]
+
+    def solve(self, tokens: Sequence[int]) -> list[int]:
+        return np.atleast_1d(self.config.answer(np.array([tokens]))[0]).tolist()
+
+
+class CategoryPerToken(SequenceTask, PerTokenTask):
+    drop_last = True
+
+    def __init__(self, config: TokenSequencesConfig) -> None:
+        self.config = config
+        shape = PerToken(vocabulary=config.categories, max_length=config.length, classes=config.categories)
+        self._space = config.sequences(config.length)
+        self._counts = share(self._space.size, config.sizes())
+        notes = _tell_small("sequences", self._space.size, self._counts, config.sizes())
+        super().__init__(shape, self._generate, notes)
+
+    def _generate(self) -> dict[str, Examples]:
+        chosen = choose_rows(self._space, self._counts, self.config.data_seed)
+        chosen["train"] = repeat_to(chosen["train"], self.config.train_examples)
+        return {split: Examples(rows, self.config.answer(rows)) for split, rows in chosen.items()}
+
+    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return [str(token) for token in tokens]
+
+
+class TokenSequencesConfig(SequencesConfig):
+    """A category at each place."""
+
+    def build(self, seed: int) -> CategoryPerToken:
+        return CategoryPerToken(self)
+
+
+@register
+class ReversalConfig(TokenSequencesConfig):
+    """The sequence, last token first."""
+
+    kind: Literal["reversal"] = "reversal"
+
+    def answer(self, inputs: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(inputs[:, ::-1])
+
+
+@register
+class CopyConfig(TokenSequencesConfig):
+    """The sequence itself."""
+
+    kind: Literal["copy"] = "copy"
+
+    def answer(self, inputs: np.ndarray) -> np.ndarray:
+        return inputs
+
+
+@register
+class SortConfig(TokenSequencesConfig):
+    """The sequence in rising order."""
+
+    kind: Literal["sort"] = "sort"
+
+    def answer(self, inputs: np.ndarray) -> np.ndarray:
+        return np.sort(inputs, axis=1, kind="stable")  # a radix sort
+
+
+@register
+class ShiftConfig(TokenSequencesConfig):
+    """The sequence moved to the right; what falls off comes in on the left."""
+
+    kind: Literal["shift"] = "shift"
+    places: int = Field(1, description="how far; to the left if negative")
+
+    def answer(self, inputs: np.ndarray) -> np.ndarray:
+        return np.roll(inputs, self.places, axis=1)
+
+
+@register
+class PalindromeConfig(SequencesConfig):
+    """Does the sequence read the same from both ends?
+
+    Half of the sequences do. Each of the others is a palindrome with two unequal tokens of its left half
+    exchanged: it has the same tokens equally often, so that counting them tells nothing.
+    """
+
+    kind: Literal["palindrome"] = "palindrome"
+    length: int = Field(16, ge=4, le=1_000_000, description="tokens a sequence")
+
+    def build(self, seed: int) -> PalindromeTask:
+        return PalindromeTask(self)
+
+    def answer(self, inputs: np.ndarray) -> np.ndarray:
+        return (inputs == inputs[:, ::-1]).all(axis=1).astype(np.uint8)
+
+    def halves(self) -> Space:
+        """Left halves, the middle of an odd length included, with two unequal tokens to exchange."""
+        half, middle = self.length // 2, self.length % 2
+        every = self.sequences(half + middle)
+
+        def has_unequal(rows: np.ndarray) -> np.ndarray:
+            return rows[(rows[:, :half] != rows[:, :1]).any(axis=1)]
+
+        return Space(
+            (self.categories**half - self.categories) * self.categories**middle,
+            lambda: has_unequal(every.enumerate()),
+            lambda rng, count: has_unequal(every.draw(rng, count)),
+        )
+
+
+class PalindromeTask(SequenceTask, PerSequenceTask):
+    """Each half makes one palindrome and one other sequence; a half is in one split only."""
+
+    drop_last = True
+
+    def __init__(self, config: PalindromeConfig) -> None:
+        self.config: PalindromeConfig = config
+        shape = PerSequence(
+            vocabulary=config.categories, max_length=config.length, outputs=len(PALINDROME_LABELS)
+        )
+        self._space = config.halves()
+        pairs = {split: -(-count // 2) for split, count in config.sizes().items()}
+        self._counts = share(self._space.size, pairs)
+        notes = _tell_small("usable palindromes", self._space.size, self._counts, pairs)
+        super().__init__(shape, self._generate, notes)
+
+    def _generate(self) -> dict[str, Examples]:
+        chosen = choose_rows(self._space, self._counts, self.config.data_seed)
+        chosen["train"] = repeat_to(chosen["train"], -(-self.config.train_examples // 2))
+        sizes = self.config.sizes()
+        return {split: self._complete(split, halves, sizes[split]) for split, halves in chosen.items()}
+
+    def _complete(self, split: str, halves: np.ndarray, count: int) -> Examples:
+        half = self.config.length // 2
+        right = halves[:, half - 1 :: -1]
+        palindromes = np.concatenate([halves, right], axis=1)
+        others = palindromes.copy()
+        # Random keys choose a place, and another one among those with an unequal token.
+        rows = np.arange(len(halves))
+        rng = generator(self.config.data_seed, "exchange", split)
+        keys = rng.random((len(halves), half), dtype=np.float32)
+        one = keys.argmax(axis=1)
+        unequal = halves[:, :half] != halves[rows, one][:, None]
+        other = np.where(unequal, keys, np.float32(-1)).argmax(axis=1)
+        others[rows, one], others[rows, other] = halves[rows, other], halves[rows, one]
+        inputs = np.stack([palindromes, others], axis=1).reshape(-1, self.config.length)[:count]
+        return Examples(inputs, self.config.answer(inputs))
+
+    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return [PALINDROME_LABELS[token] for token in tokens]
+
+
+def _tell_small(what: str, size: int, counts: dict[str, int], wanted: dict[str, int]) -> list[str]:
+    """What a person should know when a space is too small for the wanted splits."""
+    if all(counts.get(split, 0) >= count for split, count in wanted.items()):
+        return []
+    shares = ", ".join(f"{split} {count:,}" for split, count in counts.items())
+    return [
+        f"only {size:,} {what} exist, shared out without overlap ({shares}); "
+        "training repeats its own, the other splits are smaller than asked for"
+    ]

@@ -1,0 +1,99 @@
+"""How long a run will take and how much memory it will need, from a few timed steps on a copy of the model."""
+
+from __future__ import annotations
+
+import copy
+import resource
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from glassformer.evaluation.evaluator import evaluation_batches
+from glassformer.training.state import random_tensors, restore_random
+from glassformer.training.trainer import Surroundings, Trainer
+
+WARMING_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    seconds_per_step: float
+    seconds_per_validation: float
+    steps: int | None
+    validations: int
+    seconds: float | None
+    peak_bytes: int
+    available_bytes: int | None
+
+    def fits(self) -> bool:
+        return self.available_bytes is None or self.peak_bytes <= self.available_bytes
+
+
+def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
+    """Times steps spread over an epoch and a part of a validation. The trainer is left as it was."""
+    before = random_tensors()
+    twin = Trainer(
+        trainer.task,
+        copy.deepcopy(trainer.model),
+        trainer.config,
+        trainer.evaluation,
+        trainer.seed,
+        Surroundings(),
+    )
+    twin.model.train()
+    plan = twin.plan(0)
+    spread = np.linspace(0, len(plan) - 1, min(steps + WARMING_STEPS, len(plan))).astype(int)
+    seconds = []
+    for place in spread:
+        started = time.perf_counter()
+        twin.step([twin.task.batch("train", indices, 0).to(twin.device) for indices in plan[place]])
+        seconds.append(time.perf_counter() - started)
+    per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds)
+    per_validation = _validation_seconds(twin)
+    restore_random(before)
+
+    remaining = None if trainer.total_steps is None else trainer.total_steps - trainer.state.step
+    every = trainer.config.validate_every or trainer.steps_per_epoch
+    validations = 0 if remaining is None else max(1, remaining // every)
+    total = None if remaining is None else remaining * per_step + validations * per_validation
+    if trainer.config.max_minutes is not None:
+        total = min(total or float("inf"), 60 * trainer.config.max_minutes + per_validation)
+    return Estimate(
+        per_step, per_validation, remaining, validations, total, peak_memory(), available_memory()
+    )
+
+
+def _validation_seconds(twin: Trainer) -> float:
+    """One batch of the validation set, times their number; decoding is counted by measuring it too."""
+    batches = evaluation_batches(twin.task, "validation", twin.evaluation)
+    sample = batches[len(batches) // 2]
+    twin.model.eval()
+    started = time.perf_counter()
+    with torch.inference_mode():
+        batch = twin.task.batch("validation", sample).to(twin.device)
+        twin.model.head.score(twin.model(**batch.inputs), batch.targets)
+        if twin.evaluation.decode_during_training:
+            twin.task.decode_metrics(twin.model, "validation", [sample], twin.evaluation.decoding)
+    return (time.perf_counter() - started) * len(batches)
+
+
+def peak_memory() -> int:
+    """The most memory this process has held so far."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def available_memory() -> int | None:
+    """What the machine can give this process, with what it has already."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return free + resident_pages * resource.getpagesize()

@@ -1,0 +1,75 @@
+"""Devices, and which number formats really run on them.
+
+A CPU may advertise bf16 and kill the process with an illegal instruction, so a precision is tried in a
+child process, never in ours.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+import torch
+
+from glassformer.errors import user_error
+
+_PROBE = """
+import sys, torch
+dtype = getattr(torch, sys.argv[1])
+device = sys.argv[2]
+x = torch.ones(64, 64, device=device, requires_grad=True)
+with torch.autocast(device.split(":")[0], dtype):
+    y = torch.nn.functional.scaled_dot_product_attention(*[(x @ x).view(1, 2, 32, 64)] * 3)
+    y = torch.nn.functional.linear(y, x)
+y.float().sum().backward()
+assert torch.isfinite(x.grad).all()
+"""
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@cache
+def probe(precision: str, device: str = "cpu") -> str | None:
+    """None if a forward and a backward pass run in this precision, else one line that says what happened."""
+    child = subprocess.run(
+        [sys.executable, "-c", _PROBE, DTYPES[precision], device],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if child.returncode == 0:
+        return None
+    if child.returncode < 0:
+        return f"the processor stopped it with signal {-child.returncode}"
+    lines = child.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {child.returncode}"
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    if precision == "fp32":
+        return
+    failure = probe(precision, str(device))
+    if failure:
+        raise user_error(
+            f"does not run on {device}: {failure}",
+            place="training.precision",
+            value=precision,
+            remedy="training.precision=fp32",
+        )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    available = ["auto", "cpu"]
+    available += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    available += ["cuda"] if torch.cuda.is_available() else []
+    available += ["mps"] if torch.backends.mps.is_available() else []
+    if name not in available:
+        raise user_error("no such device here", place="training.device", value=name, allowed=available)
+    return torch.device(name)

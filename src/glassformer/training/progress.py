@@ -1,0 +1,110 @@
+"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Reporter:
+    """Says nothing. The others say the same things, each in its own way."""
+
+    def begin(self, step: int, total_steps: int | None) -> None: ...
+
+    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None: ...
+
+    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class LineReporter(Reporter):
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.total_steps: int | None = None
+        self.last = 0.0
+
+    def begin(self, step: int, total_steps: int | None) -> None:
+        self.total_steps = total_steps
+
+    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+        if time.monotonic() - self.last < SECONDS_BETWEEN_LINES:
+            return
+        self.last = time.monotonic()
+        of = f"/{self.total_steps}" if self.total_steps else ""
+        self.note(f"step {step}{of}  {_numbers(loss, accuracy)}  {tokens_per_second:,.0f} tokens/s")
+
+    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
+        self.note(_validation_line(step, metrics, is_best))
+
+    def note(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
+
+class BarReporter(Reporter):
+    """A rich progress bar with loss, accuracy, speed and the time left."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        self.bar: TaskID | None = None
+
+    def begin(self, step: int, total_steps: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.progress = Progress(
+            TextColumn("step {task.completed:,.0f}/{task.total:,.0f}" if total_steps else "step {task.completed}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[speed]}", style="dim"),
+            TimeRemainingColumn(compact=True),
+            console=Console(stderr=True, highlight=False),
+            transient=True,
+        )
+        self.bar = self.progress.add_task("training", total=total_steps, completed=step, numbers="", speed="")
+        self.progress.start()
+
+    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+        if self.progress is not None and self.bar is not None:
+            self.progress.update(
+                self.bar,
+                completed=step,
+                numbers=_numbers(loss, accuracy),
+                speed=f"{tokens_per_second:,.0f} tokens/s",
+            )
+
+    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
+        self.note(_validation_line(step, metrics, is_best))
+
+    def note(self, text: str) -> None:
+        if self.progress is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self.progress.console.print(text, markup=False)
+
+    def end(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+
+def reporter_for(stream: TextIO) -> Reporter:
+    return BarReporter() if stream.isatty() else LineReporter(stream)
+
+
+def _numbers(loss: float, accuracy: float) -> str:
+    return f"loss {loss:.4f}  accuracy {accuracy:.4f}"
+
+
+def _validation_line(step: int, metrics: Mapping[str, float], is_best: bool) -> str:
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    return f"step {step}: validation {numbers}{'  (best so far)' if is_best else ''}"

@@ -1,0 +1,382 @@
+"""The training loop: step, log, validate, save.
+
+It knows nothing of config files, presets or the command line; `experiment.py` hands it built parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from glassformer.data.batching import Batch, plan_batches
+from glassformer.errors import UserError, user_error
+from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
+from glassformer.evaluation.metrics import is_better, reaches
+from glassformer.models.base import Model
+from glassformer.tasks.base import Task
+from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
+from glassformer.training.config import TrainingConfig
+from glassformer.training.events import EventLog
+from glassformer.training.progress import Reporter
+from glassformer.training.state import (
+    TrainingState,
+    Window,
+    optimizer_tensors,
+    random_tensors,
+    restore_optimizer,
+    restore_random,
+)
+
+
+class Diverged(Exception):
+    """The loss is no number, or jumped; the update was not made."""
+
+    def __init__(self, step: int, reason: str, indices: list[int]) -> None:
+        self.step, self.reason, self.indices = step, reason, indices
+        super().__init__(f"step {step}: {reason}")
+
+
+@dataclass
+class Surroundings:
+    """What a run has around it; every part may be left out."""
+
+    store: CheckpointStore | None = None
+    events: EventLog | None = None
+    reporter: Reporter = field(default_factory=Reporter)
+    heartbeat: Callable[[TrainingState], None] = lambda state: None
+    stop_requested: Callable[[], bool] = lambda: False
+    watch: Callable[[Model, int], Mapping[str, Any]] | None = None
+    """Called at each validation; what it returns goes into the record."""
+
+
+class Trainer:
+    def __init__(
+        self,
+        task: Task,
+        model: Model,
+        config: TrainingConfig,
+        evaluation: EvaluationConfig,
+        seed: int,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self.task = task
+        self.model = model
+        self.config = config
+        self.evaluation = evaluation
+        self.seed = seed
+        self.around = surroundings or Surroundings()
+        self.device = next(model.parameters()).device
+        self.optimizer = config.optimizer.build(model)
+        self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema_decay else None
+        self.state = TrainingState()
+        self.lengths = task.splits["train"].lengths()
+        self.steps_per_epoch = len(self.plan(0))
+        self.total_steps = self._count_steps()
+        self._planned: tuple[int, list[list[np.ndarray]]] | None = None
+        self._saved: str | None = None
+        self._gradient_norm = 0.0
+
+    @property
+    def model_in_use(self) -> Model:
+        """The averaged weights, where there are any."""
+        return self.averaged or self.model
+
+    def fit(self) -> TrainingState:
+        """Train to the end, or until asked to stop; `state.ended` says which."""
+        self.model.train()
+        self.around.reporter.begin(self.state.step, self.total_steps)
+        try:
+            while True:
+                try:
+                    self._fit()
+                    return self.state
+                except Diverged as divergence:
+                    self._recover(divergence)
+        finally:
+            self.around.reporter.end()
+
+    def _fit(self) -> None:
+        for batches in self._groups():
+            is_epoch_end = self.step(batches)
+            if self.state.step % self.config.log_every == 0:
+                self._log()
+            if self._is_validation_due(is_epoch_end):
+                self.validate()
+            self.state.ended = self._reason_to_end()
+            if self.state.ended:
+                self._finish()
+            is_stopping = self.around.stop_requested()
+            if self.state.ended or is_stopping or self._is_save_due():
+                self.save()
+            self.around.heartbeat(self.state)
+            if self.state.ended or is_stopping:
+                return
+
+    def step(self, batches: list[Batch]) -> bool:
+        """One update from one or more batches; True at the end of an epoch."""
+        started = time.perf_counter()
+        state, number = self.state, self.state.step + 1
+        count = sum(batch.target_count() for batch in batches)
+        loss, correct = 0.0, 0
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in batches:
+            with self._autocast():
+                score = self.model.score(batch.inputs, batch.targets, self.config.label_smoothing)
+            (score.loss / max(count, 1)).backward()
+            loss += float(score.loss.detach())
+            correct += int(score.correct)
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or math.inf))
+        self._guard(number, loss / max(count, 1), norm, batches)
+        self._update(number)
+
+        state.step = number
+        state.remember_loss(loss / max(count, 1))
+        state.target_tokens += count
+        for batch in batches:
+            state.order = hashlib.sha256(state.order.encode() + batch.indices.tobytes()).hexdigest()
+        seconds = time.perf_counter() - started
+        state.seconds += seconds
+        window = state.window
+        window.loss, window.correct = window.loss + loss, window.correct + correct
+        window.count, window.seconds = window.count + count, window.seconds + seconds
+        self._gradient_norm = norm
+        return self._advance_epoch()
+
+    def _advance_epoch(self) -> bool:
+        self.state.steps_in_epoch += 1
+        if self.state.steps_in_epoch < self.steps_per_epoch:
+            return False
+        self.state.epoch += 1
+        self.state.steps_in_epoch = 0
+        return True
+
+    def _update(self, number: int) -> None:
+        rate = self.rate(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        if self.averaged is not None and self.config.ema_decay is not None:
+            # A short memory at first, so that the random start is soon forgotten.
+            decay = min(self.config.ema_decay, number / (number + 10))
+            with torch.no_grad():
+                torch._foreach_lerp_(
+                    list(self.averaged.parameters()), list(self.model.parameters()), 1 - decay
+                )
+
+    def rate(self, step: int) -> float:
+        factor = self.config.schedule.factor(step, self.total_steps or step)
+        return self.config.optimizer.learning_rate * factor * self.state.rate_factor
+
+    def _guard(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
+        usual, factor = self.state.usual_loss(), self.config.divergence.spike_factor
+        if not math.isfinite(loss):
+            reason = f"the loss is {loss}"
+        elif not math.isfinite(norm):
+            reason = f"the gradient's norm is {norm}"
+        elif usual is not None and factor is not None and loss > factor * usual:
+            reason = f"the loss jumped from about {usual:.4g} to {loss:.4g}"
+        else:
+            return
+        raise Diverged(step, reason, [int(i) for batch in batches for i in batch.indices])
+
+    def validate(self) -> dict[str, float]:
+        metrics = evaluate(
+            self.model_in_use,
+            self.task,
+            "validation",
+            self.evaluation,
+            decodes=self.evaluation.decode_during_training,
+        )
+        state, headline = self.state, self.headline(metrics)
+        is_best = is_better(headline, metrics[headline], state.best)
+        if is_best:
+            state.best, state.best_step, state.validations_without_best = metrics[headline], state.step, 0
+        else:
+            state.validations_without_best += 1
+        state.last_metrics, state.last_validation = metrics, state.step
+        watched = self.around.watch(self.model_in_use, state.step) if self.around.watch else {}
+        self._record("validation", step=state.step, epoch=state.epoch, **metrics, **watched)
+        self.around.reporter.validated(state.step, metrics, is_best)
+        return metrics
+
+    def headline(self, metrics: Mapping[str, float]) -> str:
+        return self.task.headline if self.task.headline in metrics else "loss"
+
+    def save(self) -> None:
+        name = checkpoint_name(self.state.step, self.state.rollbacks)
+        if self.around.store is None or self._saved == name:
+            return
+        if self.around.events is not None:
+            self.around.events.sync()
+        is_best = self.state.best_step == self.state.step
+        self.around.store.save(name, self.checkpoint(), is_best=is_best)
+        self._saved = name
+
+    def checkpoint(self) -> Checkpoint:
+        tensors = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.optimizer),
+            "random": random_tensors(),
+        }
+        if self.averaged is not None:
+            tensors["averaged"] = self.averaged.state_dict()
+        events_bytes = self.around.events.size() if self.around.events else 0
+        return Checkpoint(tensors, {"training": self.state.to_json(), "events_bytes": events_bytes})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self.model.load_state_dict(dict(checkpoint.tensors["model"]))
+        restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
+        restore_random(checkpoint.tensors["random"])
+        if self.averaged is not None and "averaged" in checkpoint.tensors:
+            self.averaged.load_state_dict(dict(checkpoint.tensors["averaged"]))
+        self.state = TrainingState.from_json(checkpoint.state["training"])
+        self.state.ended = ""
+        self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
+        if self.around.events is not None:
+            self.around.events.truncate(checkpoint.state["events_bytes"])
+
+    def _recover(self, divergence: Diverged) -> None:
+        """As configured: end with advice, or go back to the last checkpoint at half the rate."""
+        guard, store = self.config.divergence, self.around.store
+        newest = store.load_newest(self.around.reporter.note) if store is not None else None
+        if guard.action == "stop" or newest is None or self.state.rollbacks >= guard.max_rollbacks:
+            self._record("diverged", step=divergence.step, reason=divergence.reason)
+            raise self._advice(divergence)
+        rollbacks, rate_factor = self.state.rollbacks + 1, self.state.rate_factor / 2
+        self.restore(newest[1])
+        self.state.rollbacks, self.state.rate_factor = rollbacks, rate_factor
+        self._record(
+            "roll-back",
+            step=divergence.step,
+            to_step=self.state.step,
+            reason=divergence.reason,
+            rate_factor=rate_factor,
+        )
+        self.around.reporter.note(
+            f"{divergence}; back to step {self.state.step} with {rate_factor:g} of the learning rate"
+        )
+        self.save()
+
+    def _advice(self, divergence: Diverged) -> UserError:
+        shown = ", ".join(map(str, divergence.indices[:8])) + (" …" if len(divergence.indices) > 8 else "")
+        rate = self.config.optimizer.learning_rate
+        return user_error(
+            f"training diverged at step {divergence.step}: {divergence.reason} (examples {shown})",
+            place="training.optimizer.learning_rate",
+            value=rate,
+            remedy=f"learning_rate={rate / 3:.1g}, more schedule.warmup_steps, model.norm_placement=pre,"
+            " or divergence.action=roll-back; the last good checkpoint is kept",
+        )
+
+    def _groups(self) -> Iterator[list[Batch]]:
+        """The batches of each step, from where the state stands."""
+        while self.total_steps is None or self.state.step < self.total_steps:
+            epoch = self.state.epoch
+            if self._planned is None or self._planned[0] != epoch:
+                self._planned = (epoch, self.plan(epoch))
+            group = self._planned[1][self.state.steps_in_epoch]
+            yield [self.task.batch("train", indices, epoch).to(self.device) for indices in group]
+
+    def plan(self, epoch: int) -> list[list[np.ndarray]]:
+        """The numbers of the examples of each batch of each step of an epoch."""
+        batches = plan_batches(
+            self.lengths,
+            seed=self.seed,
+            split="train",
+            epoch=epoch,
+            batch_size=self.config.batch_size,
+            batch_tokens=self.config.batch_tokens,
+            drop_last=self.task.drop_last,
+        )
+        size = self.config.accumulation
+        return [batches[start : start + size] for start in range(0, len(batches), size)]
+
+    def _count_steps(self) -> int | None:
+        limits = []
+        if self.config.max_steps is not None:
+            limits.append(self.config.max_steps)
+        if self.config.max_epochs is not None:
+            limits.append(self.config.max_epochs * self.steps_per_epoch)
+        return min(limits) if limits else None
+
+    def _is_validation_due(self, is_epoch_end: bool) -> bool:
+        every = self.config.validate_every
+        return is_epoch_end if every is None else self.state.step % every == 0
+
+    def _is_save_due(self) -> bool:
+        if self.config.save_every is None:
+            return self.state.last_validation == self.state.step
+        return self.state.step % self.config.save_every == 0 or self.state.best_step == self.state.step
+
+    def _reason_to_end(self) -> str:
+        state, stopping = self.state, self.config.stopping
+        if state.last_validation == state.step:
+            headline = self.headline(state.last_metrics)
+            if stopping.target is not None and reaches(headline, state.last_metrics[headline], stopping.target):
+                return "target"
+            if stopping.patience is not None and state.validations_without_best >= stopping.patience:
+                return "patience"
+        if state.step == self.total_steps:
+            return "max_steps" if state.step == self.config.max_steps else "max_epochs"
+        if self.config.max_minutes is not None and state.seconds >= 60 * self.config.max_minutes:
+            return "max_minutes"
+        return ""
+
+    def _finish(self) -> None:
+        if self.state.last_validation != self.state.step:
+            self.validate()
+        if self.config.average_last is not None and self.around.store is not None:
+            self._average_checkpoints(self.around.store, self.config.average_last)
+        self._record("end", step=self.state.step, reason=self.state.ended)
+
+    def _average_checkpoints(self, store: CheckpointStore, count: int) -> None:
+        """The mean of the last checkpoints' weights, kept if it is better than the best of them."""
+        before, current = self.averaged, self.model_in_use
+        group = "model" if before is None else "averaged"
+        earlier = [store.load(name, [group]).tensors[group] for name in store.names()[1 - count :]]
+        self.averaged = copy.deepcopy(current).requires_grad_(False)
+        for name, weight in self.averaged.state_dict().items():
+            weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in earlier)]).mean(0))
+        self.validate()
+        is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
+        if not is_kept:
+            self.averaged = before
+        self._record("averaged", step=self.state.step, checkpoints=len(earlier) + 1, is_kept=is_kept)
+
+    def _log(self) -> None:
+        window, state = self.state.window, self.state
+        loss, accuracy = window.loss / max(window.count, 1), window.correct / max(window.count, 1)
+        speed = window.count / window.seconds if window.seconds else 0.0
+        self._record(
+            "step",
+            step=state.step,
+            epoch=state.epoch,
+            loss=loss,
+            accuracy=accuracy,
+            learning_rate=self.rate(state.step),
+            gradient_norm=self._gradient_norm,
+            order=state.order[:16],
+            tokens_per_second=round(speed, 1),
+            seconds=round(state.seconds, 3),
+        )
+        self.around.reporter.step(state.step, loss, accuracy, speed)
+        state.window = Window()
+
+    def _record(self, kind: str, **fields: Any) -> None:
+        if self.around.events is not None:
+            self.around.events.append(kind, **fields)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
