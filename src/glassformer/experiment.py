@@ -145,7 +145,8 @@ class Training:
         try:
             with self.signals:
                 self._prepare()
-                self._announce()
+                if type(self.reporter) is not Reporter:
+                    self._announce()
                 self._beat("running")
                 try:
                     state = self.trainer.fit()

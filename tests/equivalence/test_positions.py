@@ -1,4 +1,4 @@
-"""Positions against what others compute: T5, BLOOM, Llama and Marian of `transformers`, and Shaw's formula."""
+"""Positions against what others compute (T5, BLOOM, Llama, Marian), and against Shaw's formula."""
 
 from __future__ import annotations
 

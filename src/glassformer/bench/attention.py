@@ -72,15 +72,15 @@ class AttentionBenchmark(Benchmark):
 
         shape = q_BHLK.shape
         mask_LL = causal(self.length, self.length) if self.causal else None
-        flat = [x.flatten(0, 1) for x in (q_BHLK, k_BHLK, v_BHLK)]
+        q_NLK, k_NLK, v_NLK = (x.flatten(0, 1) for x in (q_BHLK, k_BHLK, v_BHLK))  # N: every head
 
         def one_by_one() -> Tensor:
-            heads = [attention_one_sequence(q, k, v, mask_LL) for q, k, v in zip(*flat, strict=True)]
+            heads = [attention_one_sequence(q, k, v, mask_LL) for q, k, v in zip(q_NLK, k_NLK, v_NLK, strict=True)]
             return torch.stack(heads).view(shape)
 
         return {
             SLOWEST: one_by_one,
-            "loop, batch": lambda: attention_batch_loops(*flat, mask_LL).view(shape),
+            "loop, batch": lambda: attention_batch_loops(q_NLK, k_NLK, v_NLK, mask_LL).view(shape),
             "no loop": lambda: attention_no_loop(q_BHLK, k_BHLK, v_BHLK, mask_LL),
             "fused": lambda: fused_kernel(q_BHLK, k_BHLK, v_BHLK, Mask(is_causal=self.causal), None, 0.0),
         }

@@ -22,6 +22,9 @@ CONVENTION = """\
 FLOPs: matrix products, 2 a multiply-add, attention scores included and not halved by a causal mask;
 a backward pass is 2 forward passes. Activations: what autograd keeps for the backward pass."""
 
+LINE_WIDTH = 50
+"""Of a formula that shares its line with a name and a result."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_what(parser)
@@ -44,7 +47,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         label_smoothing=training.label_smoothing,
         dtype=getattr(torch, DTYPES[training.precision]),
     )
-    terms = experiment.config.model.parameter_terms(experiment.task.shape)
+    terms = stated_terms(experiment)
     comparisons = compare(terms, size.by_module)
     flops = size.flops_per_token()
     memory = size.memory_bytes(
@@ -56,9 +59,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     output.say(CONVENTION)
     if size.why_not:
         output.say(f"FLOPs and activations are not known: {size.why_not}")
-    for comparison in comparisons:
-        if not comparison.agrees:
-            output.exit_code = 1
+    if not all(comparison.agrees for comparison in comparisons):
+        output.exit_code = 1
     return {
         "total": size.total,
         "by_module": size.by_module,
@@ -69,6 +71,14 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         "batch": {"sequences": len(batch.indices), "tokens": size.tokens},
         "note": size.why_not,
     }
+
+
+def stated_terms(experiment: Experiment) -> dict[str, int]:
+    """The closed form; none if the model, or a plug-in's part of it, states no count of its parameters."""
+    try:
+        return experiment.config.model.parameter_terms(experiment.task.shape)
+    except NotImplementedError:
+        return {}
 
 
 def longest_batch(experiment: Experiment) -> Batch:
@@ -99,7 +109,7 @@ def tree(total: int, comparisons: Sequence[Comparison]) -> Tree:
     stated = [int(comparison.term) for comparison in comparisons if comparison.term is not None]
     head = Text(f"{total:,} parameters", style="bold")
     if not stated:
-        head.append("  (this kind of model states no formula)", style="dim")
+        head.append("  no closed form: a kind in it states no parameter_count", style="dim")
     elif sum(stated) == total and all(comparison.agrees for comparison in comparisons):
         head.append(f"  closed form {sum(stated):,}, the same", style="green")
     else:
@@ -121,7 +131,7 @@ def _grow(branch: Tree, entries: Sequence[tuple[list[str], Comparison]]) -> None
             group = [(parts[1:], comparison) for parts, comparison in group]
         own = [comparison for parts, comparison in group if not parts]
         below = [(parts, comparison) for parts, comparison in group if parts]
-        label = Text(name, style="bold")
+        label = Text(name, style="bold", no_wrap=False, overflow="fold")
         if own:
             label.append_text(_describe(own[0]))
         else:
@@ -130,19 +140,22 @@ def _grow(branch: Tree, entries: Sequence[tuple[list[str], Comparison]]) -> None
 
 
 def _describe(comparison: Comparison) -> Text:
-    """`vocabulary × hidden_dim = 100 × 200 = 20,000`"""
+    """`vocabulary × hidden_dim = 100 × 200 = 20,000`; a long formula stands below its result."""
     from rich.text import Text
 
     from glassformer.models.closed_form import Count
 
-    term, text = comparison.term, Text("  ")
-    if isinstance(term, Count):
-        text.append(f"{term.formula} = ", style="dim")
-        if term.numbers != f"{term:,}":
-            text.append(f"{term.numbers} = ", style="dim")
-    if comparison.agrees:
-        return text.append(f"{comparison.counted:,}", style="cyan")
-    return text.append(f"{int(term or 0):,}, but the model has {comparison.counted:,}", style="bold red")
+    term = comparison.term
+    result = Text(f"{comparison.counted:,}", style="cyan")
+    if not comparison.agrees:
+        result = Text(f"{int(term or 0):,}, but the model has {comparison.counted:,}", style="bold red")
+    if not isinstance(term, Count):
+        return Text("  ").append_text(result)
+    steps = [term.formula] if term.numbers == f"{term:,}" else [term.formula, term.numbers]
+    if sum(map(len, steps)) > LINE_WIDTH:
+        below = Text("\n" + "\n= ".join(steps), style="dim")
+        return Text("  ").append_text(result).append_text(below)
+    return Text("  ").append(" = ".join(steps) + " = ", style="dim").append_text(result)
 
 
 def costs(

@@ -38,7 +38,7 @@ class Examples:
     def lengths(self) -> np.ndarray:
         """How many tokens an example takes up, on its longer side."""
         lengths = _lengths(self.inputs)
-        if np.ndim(self.targets) == 1 and not isinstance(self.targets, list):
+        if isinstance(self.targets, np.ndarray) and self.targets.ndim == 1:
             return lengths
         return np.maximum(lengths, _lengths(self.targets))
 

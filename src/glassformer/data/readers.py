@@ -114,7 +114,7 @@ def split_off(
     members = list(groups.values())
     if len(members) <= len(fractions):
         raise user_error(
-            f"{_count(len(members), 'different example')} cannot be split into {', '.join(['train', *fractions])}",
+            f"{_count(len(members), 'different example')} cannot be split {len(fractions) + 1} ways",
             place=place,
             remedy="more data, or a file for each split",
         )
@@ -138,7 +138,8 @@ class _Wanted:
     def names(self) -> dict[str, Column]:
         """For rows whose values have names of their own."""
         return {
-            role: self.default_names[role] if column is None else column for role, column in self.asked.items()
+            role: self.default_names[role] if column is None else column
+            for role, column in self.asked.items()
         }
 
     def has_header(self, first: Sequence[str]) -> bool:
@@ -217,7 +218,9 @@ def read_text(path: Path, place: str) -> str:
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise user_error("not a whole gzip file", place=where, remedy="gzip -t FILE checks it") from None
     except OSError as error:
-        raise user_error(f"cannot be read: {error.strerror}", place=where, remedy="check its permissions") from None
+        raise user_error(
+            f"cannot be read: {error.strerror}", place=where, remedy="check its permissions"
+        ) from None
     if not data.strip():
         raise user_error("the file is empty", place=where, remedy="one example a line")
     try:
@@ -319,7 +322,9 @@ def _table_reader(
 
 def _tell_headerless(path: Path, positions: Mapping[str, int], first: Sequence[str]) -> str:
     taken = ", ".join(f"{role} = column {position}" for role, position in positions.items())
-    return f"{path} was read without a header line: {taken}; it begins with {shorten(' | '.join(first), 60)!r}"
+    return (
+        f"{path} was read without a header line: {taken}; it begins with {shorten(' | '.join(first), 60)!r}"
+    )
 
 
 def _read_json_lines(path: Path, wanted: _Wanted, place: str) -> Rows:
@@ -350,7 +355,7 @@ def _pick(row: Any, column: Column, where: str) -> Any:
                 remedy="equally many on each line",
             )
         return row[column]
-    given = {dict: "an object", list: "a list"}.get(type(row), "a single value")
+    given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
     raise user_error(
         f"{given} stands here, and the column {column!r} is asked for",
         place=where,
@@ -387,7 +392,9 @@ def _parse_json(text: str, where: str) -> Any:
             f"not valid JSON: {error.msg} (column {error.colno})", place=at, remedy="check it there"
         ) from None
     except (RecursionError, ValueError):
-        raise user_error("nested too deeply, or too long a number", place=where, remedy="simplify it") from None
+        raise user_error(
+            "nested too deeply, or too long a number", place=where, remedy="simplify it"
+        ) from None
 
 
 _READERS: dict[str, Callable[[Path, _Wanted, str], Rows]] = {

@@ -5,7 +5,7 @@ greedy decoding and sampling are searches with one branch.
 
 Axes: B rows still being written, W branches of a row, C candidates of a row, N = B × W lines, K likeliest
 tokens, T tokens written so far, S hypotheses that are enough for a row, V vocabulary. Sums are in double
-precision, so that unequal log-probabilities stay unequal when added to one sum: a beam of one is exactly greedy.
+precision, so that unequal log-probabilities stay unequal when added to a sum: a beam of 1 is exactly greedy.
 """
 
 from __future__ import annotations

@@ -49,10 +49,18 @@ class DecodingConfig(Kind):
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest values of the last axis and their places; of equals the first, unlike `topk`."""
-    best, places = values.topk(min(count + 1, values.shape[-1]))
-    if bool(((best[..., 1:] == best[..., :-1]) & best[..., 1:].isfinite()).any()):
+    """The largest values of the last axis, falling, and their places; of equals the first, unlike `topk`."""
+    if count >= values.shape[-1]:
         best, places = values.sort(dim=-1, descending=True, stable=True)
+        return best, places
+    best, places = values.topk(count + 1)
+    places, order = places.sort(dim=-1)
+    best, order = best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    places = places.gather(-1, order)
+    # Where the last one taken and the first one left are equal, others left may stand before them.
+    is_open = (best[..., -2] == best[..., -1]) & best[..., -1].isfinite()
+    if bool(is_open.any()):
+        places[is_open] = values[is_open].sort(dim=-1, descending=True, stable=True).indices[:, : count + 1]
     return best[..., :count], places[..., :count]
 
 
@@ -98,16 +106,28 @@ class Sample(Chooser):
 
     def weights(self, log_probabilities_BV: Tensor) -> Tensor:
         """What each token is drawn in proportion to: temperature, then top-k, then top-p of what is left."""
-        peak_B1 = log_probabilities_BV.amax(-1, keepdim=True)
-        weights_BV = ((log_probabilities_BV - peak_B1) / self.temperature).exp()
-        if self.top_k is None and self.top_p is None:
-            return weights_BV
-        vocabulary = weights_BV.shape[-1]
-        best_BK, places_BK = top(weights_BV, min(self.top_k or vocabulary, vocabulary))
+        logs_BV = (log_probabilities_BV - log_probabilities_BV.amax(-1, keepdim=True)) / self.temperature
+        if self.top_k is not None:
+            logs_BV = _only(logs_BV, *top(logs_BV, self.top_k))
         if self.top_p is not None:
-            upto_BK = best_BK.cumsum(-1, dtype=torch.float64)
-            best_BK = best_BK.masked_fill(upto_BK - best_BK >= self.top_p * upto_BK[:, -1:], 0)
-        return torch.zeros_like(weights_BV).scatter(-1, places_BK, best_BK)
+            logs_BV = _only(logs_BV, *_nucleus(logs_BV, self.top_p))
+        return logs_BV.exp()
+
+
+def _only(logs_BV: Tensor, best_BK: Tensor, places_BK: Tensor) -> Tensor:
+    return torch.full_like(logs_BV, -torch.inf).scatter(-1, places_BK, best_BK)
+
+
+def _nucleus(logs_BV: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """The fewest likeliest tokens that have this share of the whole; the rest of what is returned is −∞."""
+    share_B1 = share * logs_BV.exp().sum(-1, keepdim=True, dtype=torch.float64)
+    # Sorting a whole vocabulary takes longer than a small model does, and a few tokens are mostly enough.
+    best_BK, places_BK = top(logs_BV, 128)
+    if bool((best_BK.exp().sum(-1, keepdim=True, dtype=torch.float64) < share_B1).any()):
+        best_BK, places_BK = top(logs_BV, logs_BV.shape[-1])
+    weights_BK = best_BK.exp()
+    before_BK = weights_BK.cumsum(-1, dtype=torch.float64) - weights_BK
+    return best_BK.masked_fill(before_BK >= share_B1, -torch.inf), places_BK
 
 
 @register
@@ -116,7 +136,7 @@ class SampleConfig(DecodingConfig):
 
     kind: Literal["sample"] = "sample"
     temperature: float = Field(
-        1.0, gt=0, description="below 1 favours the likely tokens, above 1 the unlikely"
+        1.0, ge=1e-3, description="below 1 favours the likely tokens, above 1 the unlikely"
     )
     top_k: int | None = Field(None, ge=1, description="only from this many likeliest tokens; none: from all")
     top_p: float | None = Field(

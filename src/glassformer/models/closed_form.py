@@ -160,10 +160,9 @@ def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
     """Queries and output have the model's width; keys and values may have fewer heads."""
     if config.num_key_value_heads is None:
         return 4 * hidden_dim * hidden_dim + (4 * hidden_dim if config.bias else 0)
-    head_dim = hidden_dim // Count(config.num_heads, "num_heads")
-    keys = Count(config.num_key_value_heads, "num_key_value_heads") * head_dim
-    weights = 2 * hidden_dim * hidden_dim + 2 * hidden_dim * keys
-    return weights + (2 * hidden_dim + 2 * keys if config.bias else 0)
+    head_dim = config.hidden_dim // config.num_heads
+    both = hidden_dim + Count(config.num_key_value_heads * head_dim, "key_value_dim")
+    return 2 * hidden_dim * both + (2 * both if config.bias else 0)
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,11 @@ def measure(
     label_smoothing: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> Size:
-    """Build the model without its weights' content and send `batch` through it, in mixed precision if asked."""
+    """Build the model without content and send `batch` through it; another `dtype` means mixed precision."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs: dict[str, Tensor | None] = {name: None if x is None else mode.from_tensor(x) for name, x in batch.inputs.items()}
+    inputs: dict[str, Tensor | None] = {
+        name: None if x is None else mode.from_tensor(x) for name, x in batch.inputs.items()
+    }
     targets = mode.from_tensor(batch.targets)
     with mode:
         model = build()

@@ -76,7 +76,9 @@ class ArithmeticConfig(TaskConfig):
         False, description="train on max_examples, and measure on the same: can the model learn at all?"
     )
     data: DataConfig | None = Field(None, description="expressions from a file, instead of generated ones")
-    leaky: bool = Field(False, description="split a file's rows as they are, duplicates across splits and all")
+    leaky: bool = Field(
+        False, description="split a file's rows as they are, duplicates across splits and all"
+    )
     data_seed: int = Field(0, ge=0, description="drives the examples; the run's seed does not")
 
     @model_validator(mode="after")
@@ -89,15 +91,21 @@ class ArithmeticConfig(TaskConfig):
                 )
         low, high = self.operand_range
         if low > high:
-            raise Problem(f"above the largest operand, {high}", place="smallest", value=low, remedy="swap them")
+            raise Problem(
+                f"above the largest operand, {high}", place="smallest", value=low, remedy="swap them"
+            )
         if len(set(self.operations)) != len(self.operations):
             raise Problem("an operation stands twice", place="operations", value=self.operations)
         if "multiply" in self.operations and self.digits > 9:
             raise Problem("products of more than 9 digits", place="digits", value=self.digits, remedy="9")
         if self.train_fraction + self.validation_fraction >= 1:
-            raise Problem("leaves nothing for the test set", place="train_fraction", value=self.train_fraction)
+            raise Problem(
+                "leaves nothing for the test set", place="train_fraction", value=self.train_fraction
+            )
         if self.leaky and self.data is None:
-            raise Problem("is for a file's rows", place="leaky", value=True, remedy="task.data.train=FILE.json")
+            raise Problem(
+                "is for a file's rows", place="leaky", value=True, remedy="task.data.train=FILE.json"
+            )
         return self
 
     @property
@@ -163,7 +171,7 @@ class ArithmeticConfig(TaskConfig):
 
 
 class ArithmeticTask(SequenceToSequenceTask):
-    """Expressions are rows of first operand, number of the operation, second operand until they are encoded."""
+    """Until they are encoded, expressions are rows: first operand, operation number, second operand."""
 
     begin, end = BOS, EOS
 
@@ -209,13 +217,17 @@ class ArithmeticTask(SequenceToSequenceTask):
             learned = {tuple(row) for row in rows["train"].tolist()}
             for split in sorted(rows.keys() - {"train"}):
                 leaked = sum(tuple(row) in learned for row in rows[split].tolist())
-                self.notes.append(f"{leaked:,} of {len(rows[split]):,} {split} expressions also stand in train")
+                self.notes.append(
+                    f"{leaked:,} of {len(rows[split]):,} {split} expressions also stand in train"
+                )
         return rows
 
     def _check_rows(self, rows: Rows) -> np.ndarray:
         """The expressions of a file; every row that is malformed or wrong is an error."""
         expressions, problems = [], []
-        for index, (question, answer) in enumerate(zip(rows.values["input"], rows.values["target"], strict=True)):
+        for index, (question, answer) in enumerate(
+            zip(rows.values["input"], rows.values["target"], strict=True)
+        ):
             try:
                 row = self._read_expression(str(question))
                 right, said = int(self._compute(np.array([row]))[0]), self._read_answer(str(answer))
@@ -238,7 +250,9 @@ class ArithmeticTask(SequenceToSequenceTask):
             if not fresh:
                 raise UserError(Problem("every expression also stands in train", place=f"task.data.{split}"))
             if len(fresh) < len(part):
-                self.notes.append(f"{split}: {len(part):,} rows, of which {len(fresh):,} are new; these are used")
+                self.notes.append(
+                    f"{split}: {len(part):,} rows, of which {len(fresh):,} are new; these are used"
+                )
             seen.update(fresh)
             kept[split] = np.array(fresh)
         return kept

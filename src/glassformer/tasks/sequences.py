@@ -89,7 +89,7 @@ class SequenceTask(Task):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
 
-    def solve(self, tokens: Sequence[int]) -> list[int]:
+    def solve(self, tokens: Sequence[int]) -> list[int] | None:
         return np.atleast_1d(self.config.answer(np.array([tokens]))[0]).tolist()
 
 

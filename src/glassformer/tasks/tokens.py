@@ -7,16 +7,20 @@ asked without the files that it learned from.
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from glassformer.data.batching import Examples
+from glassformer.data.batching import Examples, Sequences
 from glassformer.data.readers import DataConfig, Rows, split_off
 from glassformer.data.vocabulary import Vocabulary
-from glassformer.errors import Problem, UserError, shorten, user_error
+from glassformer.errors import Problem, UserError, near_match, shorten, user_error
 from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence, Shape
 from glassformer.registry import register
 from glassformer.tasks.base import PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task, TaskConfig
@@ -44,34 +48,314 @@ class TokensConfig(TaskConfig):
     data_seed: int = Field(0, ge=0, description="drives which rows are split off; the run's seed does not")
 
     def build(self, seed: int) -> TokensTask:
-        return _TASKS[self.answer].learn(self)
+        kind = _TASKS[self.answer]
+        splits = kind.read(self)
+        task = kind(self, kind.learn(self, splits))
+        task.splits = task.encode(splits)
+        task.notes += task.tell(splits)
+        return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TokensTask:
-        task = _TASKS[self.answer]
-        return task(self, state, lambda: task.encode_all(self, state, task.read(self)))
+        return _TASKS[self.answer](self, state)
 
     def tokens(self, value: Any) -> list[str]:
-        """A cell of the file, or a typed line, as tokens."""
+        """A cell of a file, or a typed line, as tokens."""
         if isinstance(value, list):
-            return [_symbol(item) for item in value]
-        text = _symbol(value)
-        if self.separator == "":
-            return list(text.strip())
-        return [token for token in text.split(self.separator) if token]
+            found = [_symbol(item) for item in value]
+        elif self.separator == "":
+            found = list(_symbol(value).strip())
+        else:
+            found = [token for token in _symbol(value).split(self.separator) if token]
+        return [sys.intern(token) for token in found]  # a corpus has few different ones
 
 
 def _symbol(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (bool, int, float)):
-        return str(value).lower()
-    raise Problem(f"a string or a number belongs here, not {shorten(repr(value), 40)}")
+    if isinstance(value, (str, bool, int, float)):
+        return value if isinstance(value, str) else str(value).lower()
+    raise Problem(f"a text or a number belongs here, not {shorten(repr(value), 40)}")
 
 
+@dataclass(frozen=True)
 class Parsed:
-    """A split's rows as tokens and targets, each with its place in a file."""
+    """The rows of a split: tokens, and whatever answers them."""
 
-    def __init__(self, rows: Rows, inputs: list[list[str]], targets: list[Any]) -> None:
-        self.rows = rows
-        self.inputs = inputs
-        self.targets = targets
+    rows: Rows
+    inputs: list[list[str]]
+    targets: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, indices: Iterable[int]) -> Parsed:
+        kept = list(indices)
+        return Parsed(self.rows.take(kept), [self.inputs[i] for i in kept], [self.targets[i] for i in kept])
+
+
+class TokensTask(Task):
+    """What the kinds of answer share. Each says how a target is read, encoded and shown."""
+
+    def __init__(self, config: TokensConfig, state: Mapping[str, Any]) -> None:
+        self.config = config
+        self._state = dict(state)
+        self.vocabulary = Vocabulary(state["symbols"])
+        self.target_vocabulary = Vocabulary(state["target_symbols"])
+        super().__init__(self._shape(), lambda: self.encode(self.read(config)))
+
+    def state(self) -> dict[str, Any]:
+        return dict(self._state)
+
+    def _shape(self) -> Shape:
+        raise NotImplementedError
+
+    @classmethod
+    def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
+        """The symbols of all targets, one after another."""
+        return chain.from_iterable(parsed.targets)
+
+    def encode_targets(self, parsed: Parsed) -> Sequences:
+        raise NotImplementedError
+
+    @classmethod
+    def learn(cls, config: TokensConfig, splits: Mapping[str, Parsed]) -> dict[str, Any]:
+        """What is kept of the data. A label that only another split has is a label nevertheless."""
+        return {
+            "symbols": [UNKNOWN, *_different(chain.from_iterable(splits["train"].inputs))],
+            "target_symbols": _different(chain.from_iterable(map(cls.target_symbols, splits.values()))),
+            "max_length": max(len(tokens) for parsed in splits.values() for tokens in parsed.inputs),
+        }
+
+    @classmethod
+    def read(cls, config: TokensConfig) -> dict[str, Parsed]:
+        """The splits; without a validation file, part of train."""
+        splits = {}
+        for split in ("train", "validation", "test"):
+            rows = config.data.read(split, ROLES)
+            if rows is not None:
+                splits[split] = cls._parse_rows(config, rows)
+        if "validation" not in splits:
+            train = splits["train"]
+            fractions = {"validation": config.data.validation_fraction}
+            keys = [tuple(tokens) for tokens in train.inputs]
+            parts = split_off(keys, fractions, config.data_seed, train.rows.name)
+            splits |= {split: train.take(indices) for split, indices in parts.items()}
+        return splits
+
+    @classmethod
+    def _parse_rows(cls, config: TokensConfig, rows: Rows) -> Parsed:
+        parsed = Parsed(rows, [], [])
+        for index, (cell, target) in enumerate(zip(rows.values["input"], rows.values["target"], strict=True)):
+            try:
+                tokens = _refuse_reserved(config.tokens(cell))
+                if not tokens:
+                    raise Problem("the input holds no token", remedy="remove the line")
+                parsed.inputs.append(tokens)
+                parsed.targets.append(cls.read_target(config, target, tokens))
+            except Problem as problem:
+                raise _at(problem, rows.place(index)) from None
+        return parsed
+
+    def encode(self, splits: Mapping[str, Parsed]) -> dict[str, Examples]:
+        return {
+            split: Examples(_pack(self.vocabulary, parsed.inputs), self.encode_targets(parsed))
+            for split, parsed in splits.items()
+        }
+
+    def tell(self, splits: Mapping[str, Parsed]) -> list[str]:
+        """What a person should know about the files."""
+        notes = list(dict.fromkeys(note for parsed in splits.values() for note in parsed.rows.notes))
+        if self.config.data.validation is None:
+            split_off, total = len(splits["validation"]), len(splits["validation"]) + len(splits["train"])
+            notes.append(f"validation: {split_off:,} of {total:,} training rows, split off")
+        for split in sorted(splits.keys() - {"train"}):
+            notes += _compare(split, self._comparable(splits[split]), self._comparable(splits["train"]))
+        return notes
+
+    def _comparable(self, parsed: Parsed) -> dict[str, Counter[Any]]:
+        return {
+            "input symbols": Counter(chain.from_iterable(parsed.inputs)),
+            "target symbols": Counter(self.target_symbols(parsed)),
+            "inputs": Counter(tuple(tokens) for tokens in parsed.inputs),
+        }
+
+    def parse(self, text: str) -> np.ndarray:
+        tokens = self.config.tokens(text)
+        if not tokens:
+            raise Problem("the line is empty: no token to read", remedy="tokens as in the training file")
+        for place, token in enumerate(tokens, start=1):
+            if token not in self.vocabulary.number or token in RESERVED:
+                near = near_match(token, self.vocabulary.symbols)
+                hint = f"; did you mean {near!r}?" if near else ""
+                symbol = shorten(repr(token), 40)
+                raise Problem(f"unknown symbol {symbol} at place {place}: training had none such{hint}")
+        if len(tokens) > self.shape.max_length:
+            longest = self.shape.max_length
+            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
+        return np.array(self.vocabulary.encode(tokens), dtype=np.int64)
+
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.vocabulary.decode(tokens)
+
+    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.target_vocabulary.decode(tokens)
+
+    def show_output(self, tokens: Sequence[int]) -> str:
+        symbols = [symbol for symbol in self.output_symbols(tokens) if symbol not in (BEGIN, END)]
+        return (" " if self.config.separator is None else self.config.separator).join(symbols)
+
+
+class LabelPerToken(TokensTask, PerTokenTask):
+    def _shape(self) -> Shape:
+        return PerToken(len(self.vocabulary), self._state["max_length"], classes=len(self.target_vocabulary))
+
+    @classmethod
+    def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> list[str]:
+        labels = config.tokens(cell)
+        if len(labels) != len(tokens):
+            raise Problem(
+                f"{len(tokens)} tokens but {len(labels)} labels",
+                remedy="a label a token; or task.answer=label, number or sequence",
+            )
+        return labels
+
+    def encode_targets(self, parsed: Parsed) -> Sequences:
+        return _pack(self.target_vocabulary, parsed.targets, parsed.rows)
+
+
+class LabelPerSequence(TokensTask, PerSequenceTask):
+    def _shape(self) -> Shape:
+        return PerSequence(
+            len(self.vocabulary), self._state["max_length"], outputs=len(self.target_vocabulary)
+        )
+
+    @classmethod
+    def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> str:
+        label = _symbol(cell).strip()
+        if not label:
+            raise Problem("the label is empty", remedy="give it one, or remove the line")
+        return label
+
+    @classmethod
+    def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
+        return parsed.targets
+
+    def encode_targets(self, parsed: Parsed) -> Sequences:
+        one_each = _pack(self.target_vocabulary, [[label] for label in parsed.targets], parsed.rows)
+        return np.asarray(one_each)[:, 0]
+
+
+class NumberPerSequence(TokensTask, PerSequenceTask):
+    headline = "mean_absolute_error"
+
+    def _shape(self) -> Shape:
+        return PerSequence(len(self.vocabulary), self._state["max_length"], outputs=1, is_real=True)
+
+    @classmethod
+    def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> float:
+        try:
+            number = float(cell)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(cell, bool) or not math.isfinite(number):
+            raise Problem("not a number", value=cell, remedy="a number, such as 0.5; or task.answer=label")
+        return number
+
+    @classmethod
+    def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
+        return ()
+
+    def encode_targets(self, parsed: Parsed) -> Sequences:
+        return np.array(parsed.targets, dtype=np.float32)
+
+    def output_symbols(self, tokens: Sequence[float]) -> list[str]:
+        return [f"{number:.6g}" for number in tokens]
+
+
+class SequencePerSequence(TokensTask, SequenceToSequenceTask):
+    def _shape(self) -> Shape:
+        self.begin, self.end = self.target_vocabulary.encode([BEGIN, END])
+        return SequenceToSequence(
+            len(self.vocabulary),
+            self._state["max_length"],
+            target_vocabulary=len(self.target_vocabulary),
+            max_target_length=self._state["max_target_length"],
+            is_shared_vocabulary=self.config.shared_vocabulary,
+        )
+
+    @classmethod
+    def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> list[str]:
+        return [BEGIN, *_refuse_reserved(config.tokens(cell)), END]
+
+    @classmethod
+    def learn(cls, config: TokensConfig, splits: Mapping[str, Parsed]) -> dict[str, Any]:
+        state = super().learn(config, splits)
+        written = set(cls.target_symbols(splits["train"]))
+        if config.shared_vocabulary:
+            written |= set(state["symbols"])
+            state["symbols"] = [*RESERVED, *_different(written - set(RESERVED))]
+        state["target_symbols"] = [*RESERVED, *_different(written - set(RESERVED))]
+        longest = max(len(target) for parsed in splits.values() for target in parsed.targets)
+        return {**state, "max_target_length": longest}
+
+    def encode_targets(self, parsed: Parsed) -> Sequences:
+        return _pack(self.target_vocabulary, parsed.targets)
+
+
+_TASKS: dict[str, type[TokensTask]] = {
+    "token-labels": LabelPerToken,
+    "label": LabelPerSequence,
+    "number": NumberPerSequence,
+    "sequence": SequencePerSequence,
+}
+
+
+def _different(symbols: Iterable[str]) -> list[str]:
+    return sorted(set(symbols))
+
+
+def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter[Any]]) -> list[str]:
+    notes = []
+    for what in ("input symbols", "target symbols"):
+        new = {symbol: count for symbol, count in here[what].items() if symbol not in train[what]}
+        if new:
+            examples = shorten(", ".join(map(repr, new)), 60)
+            notes.append(f"{split}: {sum(new.values()):,} {what} that train does not have: {examples}")
+    known = sum(count for tokens, count in here["inputs"].items() if tokens in train["inputs"])
+    if known:
+        notes.append(f"{split}: {known:,} of {here['inputs'].total():,} inputs also stand in train")
+    return notes
+
+
+def _refuse_reserved(tokens: list[str]) -> list[str]:
+    for token in tokens:
+        if token in RESERVED:
+            raise Problem("a symbol with a meaning of its own", value=token, remedy="write it differently")
+    return tokens
+
+
+def _at(problem: Problem, place: str) -> UserError:
+    return user_error(problem.problem, place=place, value=problem.value, remedy=problem.remedy)
+
+
+def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None = None) -> Sequences:
+    """Symbols as numbers; an unknown one is UNKNOWN or, in `rows` of labels, an error."""
+    number_of = vocabulary.number
+    unknown = number_of[UNKNOWN] if rows is None else None
+    dtype = np.min_scalar_type(len(vocabulary))
+    packed = []
+    for index, symbols in enumerate(sequences):
+        numbers = [number_of.get(symbol, unknown) for symbol in symbols]
+        if None in numbers and rows is not None:
+            symbol = symbols[numbers.index(None)]
+            raise user_error(
+                "a label that the model does not know",
+                place=rows.place(index),
+                value=symbol,
+                allowed=vocabulary.symbols,
+            )
+        packed.append(np.array(numbers, dtype=dtype))
+    is_even = len({len(row) for row in packed}) == 1
+    return np.stack(packed) if is_even else packed

@@ -1,0 +1,64 @@
+"""`glassformer prove-resume WHAT [--kills N]`"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from glassformer.cli.output import Output
+from glassformer.cli.what import add_what, resolve_what
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_what(parser)
+    parser.add_argument("--kills", type=int, default=5, metavar="N", help="how often the run is killed (default 5)")
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps to train (default 200)")
+    parser.add_argument("--kill-seed", type=int, default=0, help="drives the moments of the kills")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep both runs in this folder")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from rich.table import Table
+
+    from glassformer.errors import user_error
+    from glassformer.proofs import prove_resume
+
+    config = resolve_what(arguments)
+    if arguments.kills < 1 or arguments.steps < 2 * arguments.kills + 2:
+        raise user_error(
+            "so many kills need more steps between them",
+            place="--steps",
+            value=arguments.steps,
+            remedy=f"--steps {max(50, 10 * arguments.kills)}",
+        )
+    if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
+        raise user_error("the folder is not empty", place=str(arguments.keep), remedy="name a new one")
+    with tempfile.TemporaryDirectory() as temporary:
+        proof = prove_resume(
+            config,
+            arguments.keep or Path(temporary),
+            kills=arguments.kills,
+            steps=arguments.steps,
+            seed=arguments.kill_seed,
+            plugins=tuple(arguments.plugin),
+            say=output.say,
+        )
+    table = Table("compared", "uninterrupted", "interrupted", "equal")
+    for name, item in proof.compared.items():
+        digests = (str(item[side])[:16] for side in ("uninterrupted", "interrupted"))
+        table.add_row(name, *digests, "yes" if item["is_equal"] else "NO")
+    output.show(table)
+    is_complete = proof.kills == arguments.kills
+    verdict = "equal to the bit" if proof.passed else "NOT EQUAL"
+    output.say(f"{proof.kills} kills, {proof.kills_during_save} of them during a save: {verdict}")
+    if not is_complete:
+        output.say(f"the run ended before kill {proof.kills + 1}: give it more --steps")
+    output.exit_code = 0 if proof.passed and is_complete else 1
+    return {
+        "passed": proof.passed and is_complete,
+        "kills": proof.kills,
+        "kills_during_save": proof.kills_during_save,
+        "compared": proof.compared,
+    }

@@ -1,0 +1,135 @@
+"""What holds for any tokens: the future stays unseen, padding changes nothing, order is known by position only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from glassformer.blocks.position import PositionConfig
+from glassformer.models.base import Model
+from glassformer.models.heads import PoolingConfig
+from glassformer.models.shapes import (
+    MaskedToken,
+    NextToken,
+    PerSequence,
+    PerToken,
+    SequenceToSequence,
+    Shape,
+)
+from glassformer.models.transformer import TransformerConfig
+from glassformer.registry import kinds
+
+VOCABULARY, LONGEST = 11, 12
+POSITIONS = sorted(kinds(PositionConfig))
+
+each_position = pytest.mark.parametrize("position", POSITIONS)
+seeds = st.integers(0, 2**32 - 1)
+# In fp64 rounding is far below this, and what a leak changes is far above it.
+NOTHING = {"atol": 1e-9, "rtol": 1e-9}
+
+
+def build(shape: Shape, position: str, **options: Any) -> Model:
+    torch.manual_seed(1)
+    tree = {"num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 16, "feed_forward_dim": 24}
+    config = TransformerConfig.model_validate({**tree, "position": position, **options})
+    return config.build(shape).double().eval()
+
+
+def draw_tokens(seed: int, *shape: int) -> Tensor:
+    return torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def changed_places(before: Tensor, after: Tensor) -> Tensor:
+    return (before - after).abs().amax(-1) > 1e-9
+
+
+@each_position
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@given(seed=seeds, length=st.integers(2, LONGEST), data=st.data())
+def test_the_future_cannot_change_the_past(
+    position: str, placement: str, seed: int, length: int, data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(1, length - 1))
+    tokens = draw_tokens(seed, 1, length)
+    other = tokens.clone()
+    other[:, place:] = (
+        tokens[:, place:] + 1 + draw_tokens(seed + 1, 1, length - place) % (VOCABULARY - 1)
+    ) % VOCABULARY
+    source = draw_tokens(seed + 2, 1, 5)
+    for shape, options, fixed, name in (
+        (NextToken(VOCABULARY, LONGEST), {}, {}, "tokens"),
+        (PerToken(VOCABULARY, LONGEST, 3), {"is_causal": True}, {}, "tokens"),
+        (SequenceToSequence(VOCABULARY, 5, VOCABULARY, LONGEST), {}, {"tokens": source}, "target"),
+    ):
+        model = build(shape, position, norm_placement=placement, **options)
+        changed = changed_places(model(**fixed, **{name: tokens}), model(**fixed, **{name: other}))[0]
+        assert not changed[:place].any()
+        assert changed[place:].all()
+
+
+@each_position
+@given(seed=seeds, length=st.integers(1, LONGEST - 1), more=st.integers(1, LONGEST))
+def test_padding_cannot_change_real_positions(position: str, seed: int, length: int, more: int) -> None:
+    """A row alone, and the same row in a longer batch with any tokens behind it."""
+    longest = min(length + more, LONGEST)
+    batch = draw_tokens(seed, 3, longest)
+    real = torch.arange(longest) < torch.tensor([[longest], [length], [longest]])
+    alone = batch[1:2, :length]
+    target = draw_tokens(seed + 1, 3, 4)
+    for shape in (
+        PerToken(VOCABULARY, LONGEST, 3),
+        NextToken(VOCABULARY, LONGEST),
+        MaskedToken(VOCABULARY, LONGEST),
+    ):
+        model = build(shape, position)
+        assert_close(model(tokens=batch, real=real)[1:2, :length], model(tokens=alone), **NOTHING)
+    model = build(SequenceToSequence(VOCABULARY, LONGEST, VOCABULARY, 4), position)
+    padded = model(tokens=batch, real=real, target=target)[1:2]
+    assert_close(padded, model(tokens=alone, target=target[1:2]), **NOTHING)
+
+
+@pytest.mark.parametrize("pooling", sorted(kinds(PoolingConfig)))
+@pytest.mark.parametrize("is_causal", [False, True])
+@given(seed=seeds, length=st.integers(1, LONGEST - 1))
+def test_padding_cannot_change_a_pooled_answer(pooling: str, is_causal: bool, seed: int, length: int) -> None:
+    model = build(PerSequence(VOCABULARY, LONGEST, 3), "sinusoidal", pooling=pooling, is_causal=is_causal)
+    batch = draw_tokens(seed, 2, LONGEST)
+    real = torch.arange(LONGEST) < torch.tensor([[LONGEST], [length]])
+    assert_close(model(tokens=batch, real=real)[1:], model(tokens=batch[1:, :length]), **NOTHING)
+
+
+@pytest.mark.parametrize("pooling", sorted(kinds(PoolingConfig)))
+def test_an_empty_sequence_in_the_batch_stays_finite(pooling: str) -> None:
+    model = build(PerSequence(VOCABULARY, LONGEST, 3), "alibi", pooling=pooling)
+    tokens = draw_tokens(0, 2, 5)
+    real = torch.tensor([[True] * 5, [False] * 5])
+    answers = model(tokens=tokens, real=real)
+    assert answers.isfinite().all() and answers.abs().max() < 100
+    answers.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@given(seed=seeds, length=st.integers(2, LONGEST))
+def test_without_positions_an_encoder_permutes_with_its_input(seed: int, length: int) -> None:
+    tokens = draw_tokens(seed, 2, length)
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    for shape in (PerToken(VOCABULARY, LONGEST, 3), MaskedToken(VOCABULARY, LONGEST)):
+        model = build(shape, "none")
+        assert_close(model(tokens=tokens[:, order]), model(tokens=tokens)[:, order], **NOTHING)
+    for pooling in ("mean", "max", "attention"):
+        model = build(PerSequence(VOCABULARY, LONGEST, 3), "none", pooling=pooling)
+        assert_close(model(tokens=tokens[:, order]), model(tokens=tokens), **NOTHING)
+
+
+@pytest.mark.parametrize("position", [kind for kind in POSITIONS if kind != "none"])
+def test_with_positions_it_does_not(position: str) -> None:
+    model = build(MaskedToken(VOCABULARY, LONGEST), position)
+    tokens = torch.arange(8)[None]
+    order = torch.tensor([2, 0, 1, 3, 7, 6, 5, 4])
+    assert changed_places(model(tokens=tokens[:, order]), model(tokens=tokens)[:, order]).all()
