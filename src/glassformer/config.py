@@ -138,11 +138,13 @@ for _tag, _pattern, _first in (
 
 def parse_yaml(text: str, place: str) -> Any:
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a subclass of SafeLoader
+        return yaml.load(text, Loader=_StrictLoader)  # a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{place}, line {mark.line + 1}, column {mark.column + 1}" if mark else place
-        raise user_error(f"not valid YAML: {error.problem}", place=where, remedy=_yaml_remedy(error)) from None
+        raise user_error(
+            f"not valid YAML: {error.problem}", place=where, remedy=_yaml_remedy(error)
+        ) from None
     except (yaml.YAMLError, ValueError) as error:
         raise user_error(
             f"not valid YAML: {error}", place=place, remedy="save the file as plain UTF-8 text"
@@ -177,7 +179,9 @@ def read_yaml_file(path: Path) -> Tree:
     except UnicodeDecodeError as error:
         raise user_error(f"not UTF-8 at byte {error.start}", place=place, remedy="save it as UTF-8") from None
     except OSError as error:
-        raise user_error(f"cannot be read: {error.strerror}", place=place, remedy="check its permissions") from None
+        raise user_error(
+            f"cannot be read: {error.strerror}", place=place, remedy="check its permissions"
+        ) from None
     tree = parse_yaml(text, place)
     if tree is None:
         raise user_error("the file is empty", place=place, remedy="start with 'task: {kind: reversal}'")

@@ -61,12 +61,16 @@ class ExperimentConfig(Node):
     model: ModelConfig = TransformerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    seed: int = Field(0, ge=0, lt=2**31, description="drives the first weights, the order of examples and dropout")
+    seed: int = Field(
+        0, ge=0, lt=2**31, description="drives the first weights, the order of examples and dropout"
+    )
 
 
 def presets() -> list[str]:
     folder = resources.files("glassformer") / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
+    )
 
 
 def preset_text(name: str) -> str:
@@ -129,9 +133,7 @@ def _torch_seed(seed: int, purpose: str) -> int:
 class Training:
     """One training in one run folder, from its first step or from where it stopped."""
 
-    def __init__(
-        self, config: ExperimentConfig, folder: RunFolder, reporter: Reporter | None = None
-    ) -> None:
+    def __init__(self, config: ExperimentConfig, folder: RunFolder, reporter: Reporter | None = None) -> None:
         self.config = config
         self.folder = folder
         self.reporter = reporter or Reporter()
@@ -173,7 +175,9 @@ class Training:
             self._check_same(checksum)
         else:
             self.folder.create(
-                self.config.dump(), self.experiment.task.state(), environment(checksum, torch.get_num_threads())
+                self.config.dump(),
+                self.experiment.task.state(),
+                environment(checksum, torch.get_num_threads()),
             )
         newest = around.store.load_newest(self.reporter.note) if around.store else None
         if newest is None:
@@ -209,7 +213,8 @@ class Training:
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
         self.reporter.note(
             f"{size:,} parameters on {self.trainer.device}; {expected.steps or 'any number of'} steps of"
-            f" {expected.seconds_per_step * 1000:,.1f} ms, {seconds}; memory {expected.peak_bytes / 2**20:,.0f} MiB"
+            f" {expected.seconds_per_step * 1000:,.1f} ms, {seconds};"
+            f" memory {expected.peak_bytes / 2**20:,.0f} MiB"
         )
         if not expected.fits():
             self.reporter.note(
@@ -338,7 +343,13 @@ class Run:
 
     def predict(self, text: str, decoding: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One element of what `predict --json` prints; what cannot be answered has an `error` instead."""
-        empty = {"input": text, "output": None, "probability": None, "error": None, "answers": []}
+        empty: dict[str, Any] = {
+            "input": text,
+            "output": None,
+            "probability": None,
+            "error": None,
+            "answers": [],
+        }
         strategy = self.config.evaluation.decoding
         if decoding:
             strategy = validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
@@ -348,7 +359,11 @@ class Run:
         except Problem as problem:
             return empty | {"error": problem.problem}
         shown = [self._show(answer) for answer in answers]
-        return empty | {"output": shown[0]["output"], "probability": shown[0]["probability"], "answers": shown}
+        return empty | {
+            "output": shown[0]["output"],
+            "probability": shown[0]["probability"],
+            "answers": shown,
+        }
 
     def _show(self, answer: Answer) -> dict[str, Any]:
         if answer.value is not None:

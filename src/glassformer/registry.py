@@ -1,12 +1,12 @@
 """Kinds by name. A kind is a config class that builds its module; a family is what it competes in.
 
-    class PositionConfig(Kind): ...                       # a family: a direct subclass of Kind
+class PositionConfig(Kind): ...                       # a family: a direct subclass of Kind
 
-    @register
-    class RotaryConfig(PositionConfig):
-        kind: Literal["rotary"] = "rotary"
-        base: float = 10000.0
-        def build(self, ...): ...
+@register
+class RotaryConfig(PositionConfig):
+    kind: Literal["rotary"] = "rotary"
+    base: float = 10000.0
+    def build(self, ...): ...
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Kind(Node):
         return known[name].model_validate(data)
 
 
-KindType = TypeVar("KindType", bound=type[Kind])
+KindType = TypeVar("KindType", bound=Kind)
 
 
-def register(cls: KindType) -> KindType:
+def register(cls: type[KindType]) -> type[KindType]:
     """Make a kind known to its family under the default of its `kind` field."""
     family = family_of(cls)
     name = cls.model_fields["kind"].default

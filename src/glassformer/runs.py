@@ -1,6 +1,6 @@
 """A run's folder: resolved config, record, checkpoints, environment, results. And a folder of such folders.
 
-    config.yaml  task.json  environment.json  events.jsonl  results.json  status.json  checkpoints/
+config.yaml  task.json  environment.json  events.jsonl  results.json  status.json  checkpoints/
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Status:
-    """`new`, `running`, `stalled` (alive but silent), `stopped` (by a signal), `crashed`, `diverged` or `done`."""
+    """`new`, `running`, `stalled` (but alive), `stopped` by a signal, `crashed`, `diverged`, `done`."""
 
     name: str
     step: int
@@ -103,7 +103,9 @@ class RunFolder:
                 f"cannot be read: {error}", place=str(path), remedy="restore it from a copy of the run"
             ) from None
         if not isinstance(content, dict):
-            raise user_error("is not a JSON object", place=str(path), remedy="restore it from a copy of the run")
+            raise user_error(
+                "is not a JSON object", place=str(path), remedy="restore it from a copy of the run"
+            )
         return content
 
     def lock(self) -> None:

@@ -5,6 +5,8 @@ The oracle is the whole model on each row alone: no cache, no padding, no batch.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given
@@ -84,6 +86,7 @@ class Reader:
         return torch.stack(logits)
 
 
+@cache
 def build(shape: Shape, position: str, placement: str = "pre") -> Model:
     torch.manual_seed(2)
     tree = {

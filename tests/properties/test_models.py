@@ -1,7 +1,8 @@
-"""What holds for any tokens: the future stays unseen, padding changes nothing, order is known by position only."""
+"""What holds for any tokens: the future is unseen, padding changes nothing, only positions tell the order."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ seeds = st.integers(0, 2**32 - 1)
 NOTHING = {"atol": 1e-9, "rtol": 1e-9}
 
 
+@cache
 def build(shape: Shape, position: str, **options: Any) -> Model:
     torch.manual_seed(1)
     tree = {"num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 16, "feed_forward_dim": 24}

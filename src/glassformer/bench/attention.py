@@ -75,7 +75,9 @@ class AttentionBenchmark(Benchmark):
         q_NLK, k_NLK, v_NLK = (x.flatten(0, 1) for x in (q_BHLK, k_BHLK, v_BHLK))  # N: every head
 
         def one_by_one() -> Tensor:
-            heads = [attention_one_sequence(q, k, v, mask_LL) for q, k, v in zip(q_NLK, k_NLK, v_NLK, strict=True)]
+            heads = [
+                attention_one_sequence(q, k, v, mask_LL) for q, k, v in zip(q_NLK, k_NLK, v_NLK, strict=True)
+            ]
             return torch.stack(heads).view(shape)
 
         return {

@@ -120,14 +120,21 @@ class LearnedConfig(PositionConfig):
 
 
 class Simple(Position):
-    """position ÷ maximum length, one number added to the whole vector: a baseline that works badly."""
+    """position ÷ maximum length, one number along one direction: a baseline that works badly.
 
-    def __init__(self, max_length: int) -> None:
+    The signs take turns, because a layer norm would take a number that all components share out again.
+    """
+
+    signs_D: Tensor
+
+    def __init__(self, hidden_dim: int, max_length: int) -> None:
         super().__init__()
         self.max_length = max_length
+        signs_D = 1.0 - 2.0 * (torch.arange(hidden_dim) % 2)
+        self.register_buffer("signs_D", signs_D, persistent=False)
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
-        return x_BLD + (positions_BL / self.max_length).to(x_BLD.dtype)[..., None]
+        return x_BLD + (positions_BL / self.max_length).to(x_BLD.dtype)[..., None] * self.signs_D
 
 
 @register
@@ -135,7 +142,7 @@ class SimpleConfig(PositionConfig):
     kind: Literal["simple"] = "simple"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
-        return Simple(max_length)
+        return Simple(hidden_dim, max_length)
 
 
 def distances(query_positions_BL: Tensor, key_positions_BM: Tensor) -> Tensor:

@@ -29,10 +29,16 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     other = [path for path in overrides if path != "evaluation"]
     if other:
         raise user_error(
-            "only evaluation.* can change after training", place=other[0], remedy="evaluation.decoding.kind=beam"
+            "only evaluation.* can change after training",
+            place=other[0],
+            remedy="evaluation.decoding.kind=beam",
         )
-    result = Run(arguments.run, arguments.checkpoint).evaluate(arguments.split, overrides.get("evaluation", {}))
-    table = Table("metric", "value", title=f"{arguments.run}, {arguments.split}, {result['examples']:,} examples")
+    result = Run(arguments.run, arguments.checkpoint).evaluate(
+        arguments.split, overrides.get("evaluation", {})
+    )
+    table = Table(
+        "metric", "value", title=f"{arguments.run}, {arguments.split}, {result['examples']:,} examples"
+    )
     for name, value in result["metrics"].items():
         table.add_row(name, f"{value:.6g}")
     output.show(table)

@@ -1,4 +1,4 @@
-"""Where words go. With `--json`, standard output is one JSON document and everything else is on standard error."""
+"""Where words go. With `--json`, standard output is one JSON document, and all else is on standard error."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from glassformer.cli.what import add_plugin, load_plugins
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
-    parser.add_argument("inputs", metavar="INPUT", nargs="*", help='"-" or nothing reads lines from standard input')
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="*", help='"-" or nothing reads lines from standard input'
+    )
     parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
     parser.add_argument("--beam", type=int, metavar="N", help="search with N beams and show all of them")
     parser.add_argument("--steps", action="store_true", help="show each token with its probability")

@@ -13,7 +13,9 @@ from glassformer.cli.what import add_what, resolve_what
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_what(parser)
-    parser.add_argument("--kills", type=int, default=5, metavar="N", help="how often the run is killed (default 5)")
+    parser.add_argument(
+        "--kills", type=int, default=5, metavar="N", help="how often the run is killed (default 5)"
+    )
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps to train (default 200)")
     parser.add_argument("--kill-seed", type=int, default=0, help="drives the moments of the kills")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep both runs in this folder")

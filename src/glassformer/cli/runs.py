@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         return _list(list_runs(arguments.runs), arguments.runs, output)
     folders = [RunFolder.open(path) for path in arguments.paths]
     if not folders:
-        raise user_error("which runs?", place=arguments.action, remedy=f"glassformer runs {arguments.action} RUN …")
+        raise user_error(
+            "which runs?", place=arguments.action, remedy=f"glassformer runs {arguments.action} RUN …"
+        )
     if arguments.action == "compare":
         return _compare(folders, output)
     for folder in folders:
@@ -87,4 +89,6 @@ def _compare(folders: list[Any], output: Output) -> dict[str, Any]:
 
 
 def _numbers(results: dict[str, Any]) -> dict[str, Any]:
-    return {key: results[key] for key in ("steps", "seconds", "tokens_per_second", "metrics") if key in results}
+    return {
+        key: results[key] for key in ("steps", "seconds", "tokens_per_second", "metrics") if key in results
+    }

@@ -22,7 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
-    from glassformer.experiment import RunFolder, Training, resolve, run_path
+    from glassformer.experiment import Training, resolve, run_path
+    from glassformer.runs import RunFolder
     from glassformer.training.progress import Reporter, reporter_for
 
     load_plugins(arguments)
@@ -47,7 +48,9 @@ def _show(results: dict[str, Any], output: Output) -> None:
         return
     split = "test" if "test" in results["metrics"] else "validation"
     output.say(f"{split} {headline} {results['metrics'][split][headline]:.4f}", style="bold")
-    output.say(f"{results['steps']} steps in {results['seconds']:.1f} s, {results['parameters']:,} parameters")
+    output.say(
+        f"{results['steps']} steps in {results['seconds']:.1f} s, {results['parameters']:,} parameters"
+    )
     output.say(f"the run is in {path}; next:")
     for verb in ("evaluate {}", "predict {}", "attention {} INPUT --out map.png"):
         output.say(f"  glassformer {verb.format(path)}")
@@ -58,7 +61,9 @@ def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, An
     from glassformer.experiment import preset_text, presets
 
     if not arguments.presets:
-        raise user_error("train what?", place="WHAT", value="", allowed=presets(), remedy="glassformer train reversal")
+        raise user_error(
+            "train what?", place="WHAT", value="", allowed=presets(), remedy="glassformer train reversal"
+        )
     heads = {name: _first_comment(preset_text(name)) for name in presets()}
     for name, head in heads.items():
         output.say(f"{name:<24}{head}")

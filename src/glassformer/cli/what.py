@@ -15,12 +15,19 @@ PATH=VALUE sets any option, read as YAML: model.num_layers=2 training.optimizer.
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--plugin", action="append", default=[], type=Path, metavar="FILE.py", help="a file with kinds of your own"
+        "--plugin",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.py",
+        help="a file with kinds of your own",
     )
 
 
 def add_what(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
-    parser.add_argument("what", metavar="WHAT", nargs="?" if is_optional else None, help="preset, file or run")
+    parser.add_argument(
+        "what", metavar="WHAT", nargs="?" if is_optional else None, help="preset, file or run"
+    )
     parser.add_argument("overrides", metavar="PATH=VALUE", nargs="*", help="options to change")
     add_plugin(parser)
     parser.epilog = EPILOG

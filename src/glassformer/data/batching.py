@@ -167,7 +167,7 @@ def collate_next_token(examples: Examples, indices: np.ndarray) -> Batch:
 
 
 def collate_sequence_to_sequence(examples: Examples, indices: np.ndarray) -> Batch:
-    """Targets begin with BOS and end with EOS: the decoder reads all but the last, predicts all but the first."""
+    """Targets run from BOS to EOS: the decoder reads all but the last, and predicts all but the first."""
     taken = examples.take(indices)
     tokens_BL, real_BL = pad(taken.inputs)
     target_BL, _ = pad(taken.targets)

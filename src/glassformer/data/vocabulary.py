@@ -22,7 +22,10 @@ class Vocabulary:
         for place, symbol in enumerate(symbols, start=1):
             if symbol not in self.number:
                 raise Problem(
-                    f"unknown symbol at place {place}", value=symbol, allowed=self.symbols, remedy="check the input"
+                    f"unknown symbol at place {place}",
+                    value=symbol,
+                    allowed=self.symbols,
+                    remedy="check the input",
                 )
             numbers.append(self.number[symbol])
         return numbers

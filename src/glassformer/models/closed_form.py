@@ -23,7 +23,7 @@ from glassformer.models.shapes import (
 if TYPE_CHECKING:
     from glassformer.models.transformer import TransformerConfig
 
-_SUM, _PRODUCT, _ATOM = 1, 2, 3
+_SUM, _QUOTIENT, _PRODUCT, _ATOM = 1, 2, 3, 4  # how strongly a formula's parts hold together
 
 
 class Count(int):
@@ -67,7 +67,14 @@ class Count(int):
         return _combine(other, "÷", self, int(other) // int(self))
 
 
-_BINDING = {"+": _SUM, "−": _SUM, "×": _PRODUCT, "÷": _PRODUCT}
+# The strength of the result, and how strong the left and the right side must be to need no brackets.
+# A quotient is rounded down, so 5 × (7 ÷ 2) is not 5 × 7 ÷ 2.
+_BINDING = {
+    "+": (_SUM, _SUM, _SUM),
+    "−": (_SUM, _SUM, _QUOTIENT),
+    "×": (_PRODUCT, _PRODUCT, _PRODUCT),
+    "÷": (_QUOTIENT, _QUOTIENT, _ATOM),
+}
 _NEUTRAL = {"+": "0", "−": "0", "×": "1", "÷": "1"}
 
 
@@ -77,11 +84,9 @@ def _combine(left: int, operator: str, right: int, value: int) -> Count:
         return left
     if operator in "+×" and left.formula == _NEUTRAL[operator]:
         return right
-    binding = _BINDING[operator]
-    # On the right of − and ÷ even an equally strong operator needs its brackets.
-    strict = binding + (operator in "−÷")
-    frame = f"{'({})' if left._binding < binding else '{}'} {operator} "
-    frame += "({})" if right._binding < strict else "{}"
+    binding, least_left, least_right = _BINDING[operator]
+    frame = f"{'({})' if left._binding < least_left else '{}'} {operator} "
+    frame += "({})" if right._binding < least_right else "{}"
     return Count(
         value,
         frame.format(left.formula, right.formula),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.data.batching import pad
 from glassformer.generation import DecodingConfig, generate
-from glassformer.models.base import Model
+from glassformer.models.base import Generating, Model
 from glassformer.models.heads import RealHead
 
 
@@ -52,6 +52,8 @@ def answer_by_writing(
     decoding: DecodingConfig,
 ) -> list[list[Answer]]:
     """The hypotheses of each row, the best first."""
+    if not isinstance(model, Generating):
+        raise TypeError(f"{type(model).__name__} cannot write")
     tokens_BL, real_BL = _tensors(model, rows)
     written = generate(
         model,

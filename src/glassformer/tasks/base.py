@@ -110,7 +110,7 @@ class Task:
 
 
 class PerTokenTask(Task):
-    collate = staticmethod(collate_per_token)  # type: ignore[assignment]
+    collate = staticmethod(collate_per_token)
 
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
@@ -119,7 +119,7 @@ class PerTokenTask(Task):
 
 
 class PerSequenceTask(Task):
-    collate = staticmethod(collate_per_sequence)  # type: ignore[assignment]
+    collate = staticmethod(collate_per_sequence)
 
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
@@ -129,21 +129,23 @@ class PerSequenceTask(Task):
 
 class NextTokenTask(Task):
     headline = "loss"
-    collate = staticmethod(collate_next_token)  # type: ignore[assignment]
+    collate = staticmethod(collate_next_token)
 
 
 class SequenceToSequenceTask(Task):
     """Targets begin with `begin` and end with `end`; answers are written token by token."""
 
     headline = "exact_match"
-    collate = staticmethod(collate_sequence_to_sequence)  # type: ignore[assignment]
+    collate = staticmethod(collate_sequence_to_sequence)
     begin: int
     end: int
 
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Answer]]:
-        return answer_by_writing(model, rows, begin=self.begin, end=self.end, decoding=decoding or GreedyConfig())
+        return answer_by_writing(
+            model, rows, begin=self.begin, end=self.end, decoding=decoding or GreedyConfig()
+        )
 
     def decode_metrics(
         self, model: Model, split: str, batches: list[np.ndarray], decoding: DecodingConfig
@@ -155,7 +157,11 @@ class SequenceToSequenceTask(Task):
             references += [[int(token) for token in target[1:-1]] for target in taken.targets]
         return self.compare(outputs, references)
 
-    def compare(self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
+    def compare(
+        self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
+    ) -> dict[str, float]:
         """Metrics of decoded answers against the right ones, both without `begin` and `end`."""
-        same = sum(list(output) == list(reference) for output, reference in zip(outputs, references, strict=True))
+        same = sum(
+            list(output) == list(reference) for output, reference in zip(outputs, references, strict=True)
+        )
         return {"exact_match": same / max(len(references), 1)}

@@ -25,7 +25,9 @@ class DivergenceConfig(Node):
         "stop", description="roll-back: return to the last checkpoint and halve the rate"
     )
     spike_factor: float | None = Field(
-        8.0, gt=1, description="a loss this many times the recent median is a spike; none: only NaN and infinity"
+        8.0,
+        gt=1,
+        description="a loss this many times the recent median is a spike; none: only NaN and infinity",
     )
     max_rollbacks: Count = 5
 
@@ -41,7 +43,9 @@ class TrainingConfig(Node):
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = WarmupCosineConfig()
     batch_size: Count = Field(128, description="sequences a step")
-    batch_tokens: Count | None = Field(None, description="tokens a step, padding included, instead of batch_size")
+    batch_tokens: Count | None = Field(
+        None, description="tokens a step, padding included, instead of batch_size"
+    )
     accumulation: Count = Field(1, description="batches that make one step")
     max_epochs: Count | None = 10
     max_steps: Count | None = None
@@ -55,7 +59,9 @@ class TrainingConfig(Node):
     threads: Count | None = Field(None, description="CPU threads; none: what PyTorch chooses")
     log_every: Count = Field(10, description="steps between two lines of the record")
     validate_every: Count | None = Field(None, description="steps; none: at the end of each epoch")
-    save_every: Count | None = Field(None, description="steps between checkpoints; none: with each validation")
+    save_every: Count | None = Field(
+        None, description="steps between checkpoints; none: with each validation"
+    )
     keep_checkpoints: Count = Field(2, description="besides the best one")
     stopping: StoppingConfig = StoppingConfig()
     divergence: DivergenceConfig = DivergenceConfig()

@@ -1,4 +1,4 @@
-"""How long a run will take and how much memory it will need, from a few timed steps on a copy of the model."""
+"""How long a run will take and how much memory it needs, from a few timed steps on a copy of the model."""
 
 from __future__ import annotations
 

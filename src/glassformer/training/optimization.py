@@ -47,9 +47,7 @@ class AdamWConfig(OptimizerConfig):
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(
-            self.groups(model), self.learning_rate, betas, eps=self.epsilon, fused=True
-        )
+        return torch.optim.AdamW(self.groups(model), self.learning_rate, betas, eps=self.epsilon, fused=True)
 
 
 @register

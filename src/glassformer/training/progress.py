@@ -62,7 +62,9 @@ class BarReporter(Reporter):
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.progress = Progress(
-            TextColumn("step {task.completed:,.0f}/{task.total:,.0f}" if total_steps else "step {task.completed}"),
+            TextColumn(
+                "step {task.completed:,.0f}/{task.total:,.0f}" if total_steps else "step {task.completed}"
+            ),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[numbers]}"),
             TextColumn("{task.fields[speed]}", style="dim"),

@@ -322,7 +322,9 @@ class Trainer:
         state, stopping = self.state, self.config.stopping
         if state.last_validation == state.step:
             headline = self.headline(state.last_metrics)
-            if stopping.target is not None and reaches(headline, state.last_metrics[headline], stopping.target):
+            if stopping.target is not None and reaches(
+                headline, state.last_metrics[headline], stopping.target
+            ):
                 return "target"
             if stopping.patience is not None and state.validations_without_best >= stopping.patience:
                 return "patience"
