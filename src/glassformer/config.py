@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,14 +36,24 @@ class Node(BaseModel):
             if isinstance(data, Node):
                 return data
             raise Problem("a mapping of options belongs here", value=data, allowed=list(cls.model_fields))
-        filled = dict(data)
-        for key, value in data.items():
-            field = cls.model_fields.get(key) if isinstance(key, str) else None
-            if field is None:
+        for key in data:
+            if key not in cls.model_fields:
                 raise Problem("unknown key", place=str(key), value=key, allowed=list(cls.model_fields))
-            default_kind = getattr(field.get_default(call_default_factory=True), "kind", None)
-            if isinstance(value, Mapping) and "kind" not in value and default_kind is not None:
-                filled[key] = {"kind": default_kind, **value}
+        return cls.fill_kinds(data)
+
+    @classmethod
+    def fill_kinds(cls, tree: Mapping[str, Any]) -> Tree:
+        """The tree with the default kinds that it leaves out, so that options of another kind can be told."""
+        filled = dict(tree)
+        for key, value in tree.items():
+            field = cls.model_fields.get(key)
+            default = field.get_default(call_default_factory=True) if field else None
+            if not isinstance(default, Node) or not isinstance(value, Mapping):
+                continue
+            kind = getattr(default, "kind", None)
+            filled[key] = value if kind is None else {"kind": kind, **value}
+            if filled[key].get("kind") == kind:
+                filled[key] = type(default).fill_kinds(filled[key])
         return filled
 
     def dump(self) -> Tree:
@@ -100,24 +111,39 @@ def _remedy(error_type: str) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML where `1e-3` is a float and only true/false are booleans; no tags, no aliases."""
+    """Safe YAML: `1e-3` is a float, `010` is ten, only true/false are booleans; no tags, no aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()
         if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported", event.start_mark)
+        if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
-                None, None, "aliases are not supported", self.peek_event().start_mark
+                None, None, f"the tag {event.tag!r} is not supported", event.start_mark
             )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a name", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} stands twice", key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_decimal(self, node: Any) -> int:
+        return int(self.construct_scalar(node))
+
+
+class _StrictDumper(yaml.SafeDumper):
+    """Quotes every text that `_StrictLoader` or another YAML reader would take for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 _StrictLoader.yaml_implicit_resolvers = {}
@@ -134,6 +160,19 @@ for _tag, _pattern, _first in (
     _StrictLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
     )
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_decimal)
+_StrictDumper.yaml_implicit_resolvers = {
+    first: [
+        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+        *_StrictLoader.yaml_implicit_resolvers.get(first, []),
+    ]
+    for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_StrictLoader.yaml_implicit_resolvers}
+}
+
+
+def dump_yaml(tree: Tree) -> str:
+    """What `parse_yaml` reads as the same tree."""
+    return yaml.dump(tree, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)
 
 
 def parse_yaml(text: str, place: str) -> Any:
@@ -164,9 +203,9 @@ def _yaml_remedy(error: yaml.MarkedYAMLError) -> str:
 def read_yaml_file(path: Path) -> Tree:
     """The mapping in a small UTF-8 YAML file, or an error that says what to do."""
     place = str(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise user_error("is a folder, not a YAML file", place=place, remedy="name the file in it")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise user_error("no such file", place=place, remedy="check the path")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise user_error(
@@ -196,21 +235,18 @@ def read_yaml_file(path: Path) -> Tree:
 
 def parse_overrides(overrides: Iterable[str]) -> Tree:
     """`["a.b=1", "a.c=x"]` as one tree, so that their order does not matter."""
-    tree: Tree = {}
+    flat: Tree = {}
     for override in overrides:
         path, equals, text = override.partition("=")
-        keys = path.strip().split(".")
-        if not equals or not all(keys):
+        path = path.strip()
+        if not equals or not all(path.split(".")):
             raise user_error("not of the form PATH=VALUE", value=override, remedy="model.num_layers=2")
-        branch = tree
-        for key in keys[:-1]:
-            branch = branch.setdefault(key, {})
-            if not isinstance(branch, dict):
-                raise user_error("set twice, once as a whole", place=path, remedy="give one of the two")
-        if keys[-1] in branch:
+        if not text.strip():
+            raise user_error("no value after '='", place=path, remedy=f"{path}=null, if none is meant")
+        if path in flat:
             raise user_error("set twice", place=path, remedy="give it once")
-        branch[keys[-1]] = parse_yaml(text, path)
-    return tree
+        flat[path] = parse_yaml(text, path)
+    return unflatten(flat)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
@@ -231,7 +267,9 @@ def unflatten(flat: Mapping[str, Any]) -> Tree:
     for path, value in flat.items():
         *parents, last = str(path).split(".")
         branch = tree
-        for key in parents:
+        for depth, key in enumerate(parents, start=1):
+            if ".".join(parents[:depth]) in flat:
+                raise user_error("set twice, once as a whole", place=str(path), remedy="give one of the two")
             branch = branch.setdefault(key, {})
         branch[last] = value
     return tree

@@ -26,7 +26,8 @@ class Problem(ValueError):
         super().__init__(problem)
 
     def lines(self) -> list[str]:
-        head = f"{self.place}: {self.problem}" if self.place else self.problem
+        problem = shorten(self.problem, 300)
+        head = f"{self.place}: {problem}" if self.place else problem
         lines = [head]
         if self.value is not None:
             lines.append(f"  given:   {shorten(repr(self.value))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -28,7 +29,7 @@ from glassformer.errors import Problem, UserError, user_error
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.transformer import TransformerConfig
-from glassformer.runs import RunFolder, differences, environment, list_runs, new_run_path
+from glassformer.runs import CONFIG, RunFolder, differences, environment, list_runs, new_run_path
 from glassformer.tasks.answering import Answer
 from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.checkpoints import DamagedCheckpoint
@@ -38,6 +39,7 @@ from glassformer.training.precision import check_precision, choose_device
 from glassformer.training.progress import Reporter
 from glassformer.training.signals import StopSignals
 from glassformer.training.state import TrainingState
+from glassformer.training.tensorboard import TensorBoardMirror
 from glassformer.training.trainer import Surroundings, Trainer
 
 DEFAULT_RUNS = Path("runs")
@@ -80,16 +82,16 @@ def preset_text(name: str) -> str:
 def resolve(what: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ExperimentConfig:
     """A preset's name, a YAML file or a run's folder, with options changed."""
     overlay = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    return validate(ExperimentConfig, merge(_read(what), overlay))
+    return validate(ExperimentConfig, merge(ExperimentConfig.fill_kinds(_read(what)), overlay))
 
 
 def _read(what: str) -> Tree:
     path = Path(what)
     if what in presets():
         return dict(parse_yaml(preset_text(what), f"preset {what}"))
-    if (path / "config.yaml").is_file():
+    if RunFolder(path).exists():
         return RunFolder(path).config()
-    if path.suffix in (".yaml", ".yml") or "/" in what or path.exists():
+    if path.suffix in (".yaml", ".yml") or "/" in what or os.path.exists(path):
         return read_yaml_file(path)
     raise user_error(
         "no preset, YAML file or run of this name", value=what, allowed=presets(), remedy="check the name"
@@ -137,7 +139,11 @@ class Training:
         self.config = config
         self.folder = folder
         self.reporter = reporter or Reporter()
-        self.experiment = Experiment(config)
+        try:
+            self.experiment = Experiment(config)
+        except BaseException:
+            folder.discard_empty()
+            raise
         self.signals = StopSignals(self.reporter.note)
         self.trainer: Trainer
 
@@ -153,7 +159,8 @@ class Training:
                 try:
                     state = self.trainer.fit()
                 except UserError:
-                    self._beat("diverged")
+                    if self.trainer.state.ended == "diverged":
+                        self._beat("diverged")
                     raise
                 return self._conclude(state)
         finally:
@@ -185,6 +192,10 @@ class Training:
         else:
             self.trainer.restore(newest[1])
             self.reporter.note(f"going on from {newest[0]}")
+        if self.config.training.tensorboard:
+            self.folder.events.mirror = TensorBoardMirror(
+                self.folder.path / "tensorboard", self.trainer.state.step
+            )
 
     def _check_same(self, checksum: str) -> None:
         """A resumed run is the same run: config and data."""
@@ -209,13 +220,8 @@ class Training:
 
     def _announce(self) -> None:
         expected = estimate(self.trainer)
-        seconds = "until stopped" if expected.seconds is None else f"about {_duration(expected.seconds)}"
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
-        self.reporter.note(
-            f"{size:,} parameters on {self.trainer.device}; {expected.steps or 'any number of'} steps of"
-            f" {expected.seconds_per_step * 1000:,.1f} ms, {seconds};"
-            f" memory {expected.peak_bytes / 2**20:,.0f} MiB"
-        )
+        self.reporter.note(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
         if not expected.fits():
             self.reporter.note(
                 f"WARNING: only {(expected.available_bytes or 0) / 2**20:,.0f} MiB are free;"
@@ -239,8 +245,8 @@ class Training:
             "seed": self.config.seed,
             "steps": state.step,
             "epochs": state.epoch,
-            "seconds": round(state.seconds, 3),
-            "tokens_per_second": round(state.target_tokens / state.seconds, 1) if state.seconds else 0.0,
+            "seconds": round(state.elapsed, 3),
+            "tokens_per_second": round(state.tokens / state.seconds, 1) if state.seconds else 0.0,
             "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
             "best_step": state.best_step,
             "ended": state.ended or "signal",
@@ -251,11 +257,6 @@ class Training:
             self.folder.write_results(results)
         self._beat("done" if state.ended else "stopped")
         return results
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def train(
@@ -314,7 +315,14 @@ class Run:
             ) from None
         with torch.random.fork_rng(devices=[]):
             self.model = self.config.model.build(self.task.shape)
-        self.model.load_state_dict(dict(tensors.get("averaged", tensors["model"])))
+        try:
+            self.model.load_state_dict(dict(tensors.get("averaged", tensors["model"])))
+        except RuntimeError:
+            raise user_error(
+                f"does not describe the model of {self.checkpoint}",
+                place=str(self.path / CONFIG),
+                remedy="restore it from a copy of the run",
+            ) from None
         self.model.to(choose_device(self.config.training.device)).eval()
 
     def evaluate(self, split: str = "test", overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -323,7 +331,7 @@ class Run:
             raise user_error("no such split", place="split", value=split, allowed=sorted(self.task.splits))
         config = self.config.evaluation
         if overrides:
-            config = config.with_overrides(unflatten(overrides))
+            config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
         metrics = evaluate(self.model, self.task, split, config)
         examples = min(len(self.task.splits[split]), config.max_examples or math.inf)
         return {

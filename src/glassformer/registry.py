@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from pydantic import ModelWrapValidatorHandler, model_validator
 
 from glassformer.config import Node
-from glassformer.errors import Problem, user_error
+from glassformer.errors import Problem, UserError, user_error
 
 _families: dict[type[Kind], dict[str, type[Kind]]] = {}
 
@@ -107,12 +107,15 @@ def load_plugin(path: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = f", line {frames[-1].lineno}" if frames else ""
+        place = f"{path}, line {frames[-1].lineno}" if frames else str(path)
+        if isinstance(error, UserError):
+            problem = error.problems[0]
+            raise user_error(problem.problem, place=place, remedy=problem.remedy) from error
         raise user_error(
             f"the plug-in failed: {type(error).__name__}: {error}",
-            place=f"{path}{line}",
+            place=place,
             remedy=f"python {path} shows the whole error",
         ) from error

@@ -5,6 +5,7 @@ config.yaml  task.json  environment.json  events.jsonl  results.json  status.jso
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -18,10 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from glassformer import __version__
-from glassformer.config import Tree, flatten, read_yaml_file
+from glassformer.config import Tree, dump_yaml, flatten, read_yaml_file
 from glassformer.errors import user_error
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.events import EventLog
@@ -34,7 +33,7 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Status:
-    """`new`, `running`, `stalled` (but alive), `stopped` by a signal, `crashed`, `diverged`, `done`."""
+    """`new`, `running`, `stalled` (but alive), `stopped` by a signal, `crashed`, `damaged`, `diverged`, `done`."""
 
     name: str
     step: int
@@ -55,28 +54,24 @@ class RunFolder:
         run = cls(path)
         if not run.exists():
             raise user_error(
-                "is a folder without a run" if path.is_dir() else "no such run",
+                "is a folder without a run" if os.path.isdir(path) else "no such run",
                 place=str(path),
                 remedy="glassformer runs lists the runs there are",
             )
         return run
 
     def exists(self) -> bool:
-        return (self.path / CONFIG).is_file()
+        return os.path.isfile(self.path / CONFIG)  # unlike Path.is_file, never an error
 
     def checkpoints(self, keep: int = 2) -> CheckpointStore:
         return CheckpointStore(self.path / "checkpoints", keep)
 
     def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Write what does not change; the config comes last, since it makes the folder a run."""
-        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            replace_file(self.path / "task.json", json_bytes(task_state))
-            replace_file(self.path / "environment.json", json_bytes(environment))
-            replace_file(self.path / CONFIG, text.encode())
-        except OSError as error:
-            raise storage_error(error, self.path, len(text)) from error
+        text = dump_yaml(config)
+        self._write("task.json", json_bytes(task_state))
+        self._write("environment.json", json_bytes(environment))
+        self._write(CONFIG, text.encode())
 
     def config(self) -> Tree:
         return read_yaml_file(self.path / CONFIG)
@@ -92,7 +87,13 @@ class RunFolder:
         return self._read_json("results.json") if (self.path / "results.json").exists() else {}
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        replace_file(self.path / "results.json", json_bytes(results))
+        self._write("results.json", json_bytes(results))
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            replace_file(self.path / name, data)
+        except OSError as error:
+            raise storage_error(error, self.path / name, len(data)) from error
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -110,8 +111,11 @@ class RunFolder:
 
     def lock(self) -> None:
         """One process at a time; the lock goes with the process, however it ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115  held until the run ends
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115  held until the run ends
+        except OSError as error:
+            raise storage_error(error, self.path, 0) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -129,9 +133,17 @@ class RunFolder:
         self._lock = file
 
     def unlock(self) -> None:
+        """What failed before it became a run leaves nothing behind."""
         if self._lock is not None:
+            if not self.exists():
+                (self.path / "lock").unlink(missing_ok=True)
+                self.discard_empty()
             self._lock.close()
             self._lock = None
+
+    def discard_empty(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     def is_locked(self) -> bool:
         """Whether a living process trains here."""
@@ -151,9 +163,13 @@ class RunFolder:
             return
         self._last_beat = now
         beat = {"state": state, "step": step, "total_steps": total_steps, "pid": os.getpid()}
+        data = json_bytes({**beat, "host": socket.gethostname(), "time": time.time()})
         temporary = self.path / ".status.saving"
-        temporary.write_bytes(json_bytes({**beat, "host": socket.gethostname(), "time": time.time()}))
-        os.replace(temporary, self.path / "status.json")
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, self.path / "status.json")
+        except OSError as error:
+            raise storage_error(error, self.path / "status.json", len(data)) from error
 
     def status(self) -> Status:
         if not (self.path / "status.json").exists():

@@ -172,7 +172,12 @@ def test_a_count_shows_its_formula() -> None:
 
 
 def test_comparison_finds_what_is_wrong_missing_or_left_over() -> None:
-    by_module = {"embedding.vectors.table": 20, "encoder.layers.0.up": 3, "encoder.layers.1.up": 3, "extra": 5}
+    by_module = {
+        "embedding.vectors.table": 20,
+        "encoder.layers.0.up": 3,
+        "encoder.layers.1.up": 3,
+        "extra": 5,
+    }
     terms = {"embedding.vectors": 20, "encoder.layers.*.up": 7, "absent": 1}
     found = {c.path: (c.term, c.counted, c.agrees) for c in compare(terms, by_module)}
     assert found == {
@@ -181,7 +186,9 @@ def test_comparison_finds_what_is_wrong_missing_or_left_over() -> None:
         "absent": (1, 0, False),
         "extra": (0, 5, False),
     }
-    assert all(comparison.agrees for comparison in compare({}, by_module)), "no formula, nothing to hold it to"
+    assert all(comparison.agrees for comparison in compare({}, by_module)), (
+        "no formula, nothing to hold it to"
+    )
 
 
 def test_only_blocks_are_alike() -> None:
@@ -193,7 +200,7 @@ def test_only_blocks_are_alike() -> None:
 
 
 def expected_flops(config: TransformerConfig, shape: Shape, batch: Batch) -> int:
-    """The textbook's count for a model with a linear output: 2 a weight and position, 4·L·M·D an attention."""
+    """The textbook's count for a model with a linear output: 2 a weight, 4·L·M·D an attention."""
     tokens = batch.inputs["tokens"]
     assert tokens is not None
     sequences, length = tokens.shape
@@ -229,7 +236,7 @@ def test_flops_equal_the_textbook_formula(shape: Shape, kind: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("position", ["sinusoidal", "relative", "t5", "rotary"])
+@pytest.mark.parametrize("position", ["relative", "rotary"])
 def test_flops_equal_those_that_pytorch_counts_in_a_real_pass(shape: Shape, position: str) -> None:
     """PyTorch's counter does not know the CPU's fused kernel, but all parts of the unfused one."""
     config = TransformerConfig.model_validate({"position": position, "output": "mlp", "pooling": "attention"})
@@ -269,24 +276,26 @@ def allocated_by(run: Callable[[], object]) -> int:
     return allocated
 
 
+def assert_activations_match_an_allocation(config: TransformerConfig, shape: Shape, batch: Batch) -> None:
+    model = config.build(shape)
+    model.score(batch.inputs, batch.targets)  # what is allocated once and for all is so now
+    allocated = allocated_by(lambda: model.score(batch.inputs, batch.targets))
+    traced = measure(lambda: config.build(shape), batch).activation_bytes
+    assert traced == pytest.approx(allocated, rel=0.01)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_activations_match_what_a_forward_pass_allocates(shape: Shape, dropout: float) -> None:
-    config = TransformerConfig(dropout=dropout)
-    model, batch = config.build(shape), make_batch(shape)
-    model.score(batch.inputs, batch.targets)
-    allocated = allocated_by(lambda: model.score(batch.inputs, batch.targets))
-    assert size_of(config, shape).activation_bytes == pytest.approx(allocated, rel=0.05)
+    config = TransformerConfig(dropout=dropout, attention_dropout=dropout)
+    assert_activations_match_an_allocation(config, shape, make_batch(shape))
 
 
 @pytest.mark.parametrize(("part", "kind"), EVERY_PART)
 def test_activations_of_every_kind_match_an_allocation(part: str, kind: str) -> None:
     shape = PerSequence(VOCABULARY, LENGTH, outputs=2)
-    config = TransformerConfig.model_validate({part: kind, "num_key_value_heads": 2, "attention_dropout": 0.1})
-    model, batch = config.build(shape), make_batch(shape)
-    model.score(batch.inputs, batch.targets)
-    allocated = allocated_by(lambda: model.score(batch.inputs, batch.targets))
-    assert size_of(config, shape).activation_bytes == pytest.approx(allocated, rel=0.25)
+    config = TransformerConfig.model_validate({part: kind, "num_key_value_heads": 2})
+    assert_activations_match_an_allocation(config, shape, make_batch(shape))
 
 
 def test_padding_and_its_mask_are_counted() -> None:
@@ -294,11 +303,9 @@ def test_padding_and_its_mask_are_counted() -> None:
     rows = [np.zeros(length, dtype=np.int64) for length in (LENGTH, 5, 9, 1)]
     batch = collate_per_token(Examples(rows, rows), np.arange(4))
     config = TransformerConfig()
-    model = config.build(shape)
-    traced = measure(lambda: config.build(shape), batch)
+    traced, model = measure(lambda: config.build(shape), batch), config.build(shape)
     assert (traced.forward_flops, traced.activation_bytes) == trace(model, batch.inputs, batch.targets)
-    allocated = allocated_by(lambda: model.score(batch.inputs, batch.targets))
-    assert traced.activation_bytes == pytest.approx(allocated, rel=0.25)
+    assert_activations_match_an_allocation(config, shape, batch)
 
 
 def test_mixed_precision_keeps_less() -> None:

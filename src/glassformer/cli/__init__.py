@@ -24,6 +24,7 @@ VERBS = {
     "doctor": "check a model, or this machine, before a long run",
     "bench": "measure speed",
     "prove-resume": "show that an interrupted run equals an uninterrupted one, to the bit",
+    "reproduce": "regenerate a published table beside ours",
     "runs": "list, compare and remove runs",
 }
 

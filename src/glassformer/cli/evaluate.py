@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     load_plugins(arguments)
     overrides = parse_overrides(arguments.overrides)
-    other = [path for path in overrides if path != "evaluation"]
+    other = [path for path, value in overrides.items() if path != "evaluation" or not isinstance(value, dict)]
     if other:
         raise user_error(
             "only evaluation.* can change after training",

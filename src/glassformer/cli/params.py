@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
@@ -28,6 +29,9 @@ LINE_WIDTH = 50
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_what(parser)
+    parser.add_argument(
+        "--measure", action="store_true", help="also time a few steps: expected time and peak memory here"
+    )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -61,6 +65,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         output.say(f"FLOPs and activations are not known: {size.why_not}")
     if not all(comparison.agrees for comparison in comparisons):
         output.exit_code = 1
+    expected = experiment.measure() if arguments.measure else None
+    if expected is not None:
+        output.say(f"Measured here: {expected.describe()}")
     return {
         "total": size.total,
         "by_module": size.by_module,
@@ -70,6 +77,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         "memory_bytes": memory,
         "batch": {"sequences": len(batch.indices), "tokens": size.tokens},
         "note": size.why_not,
+        "measured": None if expected is None else asdict(expected),
     }
 
 

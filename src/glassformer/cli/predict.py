@@ -27,7 +27,11 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     load_plugins(arguments)
     model = Run(arguments.run, arguments.checkpoint)
-    decoding = {"kind": "beam", "size": arguments.beam, "n_best": arguments.beam} if arguments.beam else None
+    decoding = (
+        {"kind": "beam", "size": arguments.beam, "n_best": arguments.beam}
+        if arguments.beam is not None
+        else None
+    )
     predictions = []
     for line in _lines(arguments.inputs):
         prediction = model.predict(line, decoding)

@@ -37,10 +37,17 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
     from rich.table import Table
 
+    from glassformer.errors import UserError
+    from glassformer.runs import Status
+
     table = Table("run", "status", "step", "headline", "value")
     rows = []
     for folder in folders:
-        status, results = folder.status(), folder.results()
+        try:
+            status, results = folder.status(), folder.results()
+        except UserError as error:
+            output.say(f"{error}")
+            status, results = Status("damaged", 0, None, None), {}
         headline, value = _headline(results)
         rows.append(
             {

@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     reporter.note(f"run {path}")
     training = Training(config, RunFolder(path), reporter)
     results = training.run()
-    output.exit_code = training.signals.exit_code
+    if results["ended"] == "signal":
+        output.exit_code = training.signals.exit_code
     _show(results, output)
     return results
 

@@ -127,6 +127,13 @@ class Batch:
             return self.targets.numel()
         return int((self.targets != IGNORED).sum())
 
+    def token_count(self) -> int:
+        """How many real tokens are read, and written if a decoder writes: what a speed is counted in."""
+        tokens, real = self.inputs["tokens"], self.inputs.get("real")
+        assert tokens is not None
+        read = tokens.numel() if real is None else int(real.sum())
+        return read + (self.target_count() if "target" in self.inputs else 0)
+
 
 def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:
     """Rows as one tensor, padded on the right, and which places are real: None if all are."""

@@ -221,10 +221,8 @@ def read_text(path: Path, place: str) -> str:
         raise user_error(
             f"cannot be read: {error.strerror}", place=where, remedy="check its permissions"
         ) from None
-    if not data.strip():
-        raise user_error("the file is empty", place=where, remedy="one example a line")
     try:
-        return data.decode("utf-8").removeprefix("\ufeff")
+        text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise user_error(
@@ -232,6 +230,9 @@ def read_text(path: Path, place: str) -> str:
             place=where,
             remedy="iconv -f latin1 -t utf-8 FILE, or whichever encoding it has",
         ) from None
+    if not text.strip():
+        raise user_error("the file is empty", place=where, remedy="one example a line")
+    return text
 
 
 def split_lines(text: str) -> list[str]:
@@ -254,7 +255,7 @@ def _read_aligned(paths: list[Path], roles: list[str], place: str) -> Rows:
     for path, column in zip(paths, columns, strict=True):
         if len(column) != len(columns[0]):
             raise user_error(
-                f"{len(column):,} lines, but {paths[0]} has {len(columns[0]):,}",
+                f"{_count(len(column), 'line')}, but {paths[0]} has {len(columns[0])}",
                 place=f"{place}: {path}",
                 remedy="line-aligned files have equally many lines",
             )
@@ -293,7 +294,7 @@ def _table_reader(
 ) -> Callable[[Path, _Wanted, str], Rows]:
     def read(path: Path, wanted: _Wanted, place: str) -> Rows:
         lines = fields_of(read_text(path, place), str(path))
-        first_number, first = next(lines, (1, []))
+        first_number, first = next(lines)
         positions = wanted.positions(first, f"{path}, line {first_number}")
         has_header = wanted.has_header(first)
         values: dict[str, list[Any]] = {role: [] for role in positions}
@@ -310,7 +311,7 @@ def _table_reader(
             for role, position in positions.items():
                 values[role].append(fields[position])
 
-        if first and not has_header:
+        if not has_header:
             add(first_number, first)
         for number, fields in lines:
             add(number, fields)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.errors import Problem
 from glassformer.generation.search import Hypothesis, Search, Trace
 from glassformer.generation.strategies import DecodingConfig, GreedyConfig
-from glassformer.models.base import Generating
+from glassformer.models.base import Generating, Model
 from glassformer.models.shapes import SequenceToSequence, Shape
 
 Inputs = dict[str, Tensor | None]
@@ -19,7 +19,7 @@ Inputs = dict[str, Tensor | None]
 
 @torch.inference_mode()
 def generate(
-    model: Generating,
+    model: Model | Generating,
     inputs: Inputs | None = None,
     *,
     begin: int | None = None,
@@ -50,6 +50,10 @@ def generate(
 
     Rows that are done leave the batch. Dropout is off, whatever mode the model is in.
     """
+    if not isinstance(model, Generating):
+        raise Problem(
+            f"a {type(model).__name__} cannot write", place="model", remedy="a model that generates"
+        )
     inputs, prefix_BL, real_BL = _prefix(inputs, begin, prompt_BL, real_BL)
     rows = len(prefix_BL)
     if rows == 0:

@@ -182,16 +182,16 @@ class Search:
 
         scores_BC = candidates.score_BC.masked_fill(~finished_BC, -torch.inf)
         self.ended_BS = torch.cat([self.ended_BS, scores_BC], 1).sort(1, descending=True).values[:, :size]
-        has_enough_B = self.ended_BS[:, -1] > -torch.inf
-        # Sums only fall: no continuation scores more than today's best sum would at full length.
         best_sum_B = candidates.sum_BC.masked_fill(~going_BC, -torch.inf).amax(1)
+        is_settled_B = self.chooser.score(best_sum_B, float(self.length)) <= self.ended_BS[:, -1]
+        # Sums only fall: no continuation scores more than today's best sum would at full length.
         reach_B = self.chooser.score(best_sum_B, self.limits_B)
         is_hopeless_B = reach_B <= self.ended_BS[:, self.chooser.n_best - 1]
         is_last_B = self.limits_B <= self.length
-        is_done_B = has_enough_B | is_hopeless_B | is_last_B
+        is_done_B = is_settled_B | is_hopeless_B | is_last_B
         return _Fates(
             finished_BC,
-            cut_BC=going_BC & (is_last_B & ~has_enough_B)[:, None],
+            cut_BC=going_BC & is_last_B[:, None],
             kept_BC=going_BC & ~is_done_B[:, None],
         )
 

@@ -25,7 +25,7 @@ class Chooser:
     """A strategy at work on one batch. This one has one branch a row, and scores by the sum."""
 
     size: int = 1
-    """How many branches of a row go on at most, and how many ended ones are enough."""
+    """How many branches of a row go on at most, and how many hypotheses are enough."""
     n_best: int = 1
     """How many hypotheses a row answers with."""
 
@@ -178,9 +178,10 @@ class BeamConfig(DecodingConfig):
     """Several branches at once, of which the `size` with the largest sums go on.
 
     A branch that reaches the end while among the `size` best becomes a hypothesis, scored by
-    sum / length**length_penalty, where the end counts as a token. A row is done when `size` branches have
-    ended, or when none that goes on can still be among the n best. Of branches with equal sums the one whose
-    beginning was better comes first, then the one with the lower token number.
+    sum / length**length_penalty, where the end counts as a token. A row is done when `size` hypotheses score
+    no less than the best branch that goes on does now, or when no such branch can still be among the n best.
+    Of branches with equal sums the one whose beginning was better comes first, then the one with the lower
+    token number.
     """
 
     kind: Literal["beam"] = "beam"

@@ -6,6 +6,7 @@ whole. A task of this family is a config class with an `answer`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -58,7 +59,12 @@ class SequencesConfig(TaskConfig):
         def draw(rng: np.random.Generator, count: int) -> np.ndarray:
             return rng.integers(0, self.categories, (count, length), dtype=self.token_type)
 
-        return Space(self.categories**length, enumerate_all, draw)
+        return Space(self.number_of_sequences(length), enumerate_all, draw)
+
+    def number_of_sequences(self, length: int) -> int:
+        """Exact up to 2⁶², and no larger: a number of a million digits takes seconds."""
+        bits = length * math.log2(self.categories)
+        return self.categories**length if bits < 62 else 1 << 62
 
 
 class SequenceTask(Task):
@@ -187,7 +193,7 @@ class PalindromeConfig(SequencesConfig):
             return rows[(rows[:, :half] != rows[:, :1]).any(axis=1)]
 
         return Space(
-            (self.categories**half - self.categories) * self.categories**middle,
+            (self.number_of_sequences(half) - self.categories) * self.categories**middle,
             lambda: has_unequal(every.enumerate()),
             lambda rng, count: has_unequal(every.draw(rng, count)),
         )

@@ -19,7 +19,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from glassformer.errors import Problem, user_error
+from glassformer.errors import user_error
 from glassformer.training.files import (
     file_sha256,
     json_bytes,
@@ -32,6 +32,8 @@ from glassformer.training.files import (
 MANIFEST = "manifest.json"
 STATE = "state.json"
 SAVING = ".saving-"
+EXTRA = "-extra"
+"""Ends the name of a checkpoint that an uninterrupted run would not have; it goes when a newer one comes."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -70,13 +72,14 @@ class CheckpointStore:
         files[MANIFEST] = json_bytes(manifest)
         try:
             return self._commit(name, files, is_best)
-        except OSError as error:
+        except (OSError, DamagedCheckpoint) as error:
             self._discard_unfinished()
             needed = sum(len(data) for data in files.values())
             raise storage_error(error, self.folder / name, needed) from error
 
     def _commit(self, name: str, files: Mapping[str, bytes], is_best: bool) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(self.folder.parent)
         self._discard_unfinished()
         temporary, final = self.folder / f"{SAVING}{name}", self.folder / name
         temporary.mkdir()
@@ -141,6 +144,10 @@ class CheckpointStore:
             return []
         return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and p.name.startswith("step-"))
 
+    def regular(self) -> list[str]:
+        """Those that an uninterrupted run has too."""
+        return [name for name in self.names() if not name.endswith(EXTRA)]
+
     def pointed(self, pointer: str) -> str | None:
         """The name that `latest` or `best` holds, if that checkpoint exists."""
         try:
@@ -158,19 +165,21 @@ class CheckpointStore:
             )
         if which in ("best", "latest"):
             return self.pointed(which) or self.pointed("latest") or names[-1]
-        name = checkpoint_name(int(which)) if which.isdigit() else which
-        if name not in names:
+        if which.isdecimal():
+            of_step = [name for name in names if name.startswith(checkpoint_name(int(which)))]
+            which = of_step[-1] if of_step else which
+        if which not in names:
             raise user_error(
                 "no such checkpoint", place=str(self.folder), value=which, allowed=["best", "latest", *names]
             )
-        return name
+        return which
 
     def _manifest(self, path: Path) -> dict[str, dict[str, Any]]:
         try:
             files = json.loads((path / MANIFEST).read_bytes())["files"]
             for file, entry in files.items():
                 if Path(file).name != file or not isinstance(entry["bytes"], int) or not entry["sha256"]:
-                    raise Problem(f"a manifest that names {file!r}")
+                    raise ValueError(f"it names {file!r}")
             return dict(files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {error}") from error
@@ -179,9 +188,8 @@ class CheckpointStore:
         replace_file(self.folder / pointer, f"{name}\n".encode())
 
     def _prune(self) -> None:
-        names = self.names()
-        kept = {self.pointed("best"), self.pointed("latest"), *names[-self.keep :]}
-        for name in names:
+        kept = {self.pointed("best"), self.pointed("latest"), *self.regular()[-self.keep :]}
+        for name in self.names():
             if name not in kept:
                 shutil.rmtree(self.folder / name)
         self._discard_unfinished()
@@ -192,5 +200,5 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def checkpoint_name(step: int, rollbacks: int = 0) -> str:
-    return f"step-{step:08d}" + (f"-rollback-{rollbacks}" if rollbacks else "")
+def checkpoint_name(step: int, rollbacks: int = 0, *, is_extra: bool = False) -> str:
+    return f"step-{step:08d}" + (f"-rollback-{rollbacks}" if rollbacks else "") + (EXTRA if is_extra else "")

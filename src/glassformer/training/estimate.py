@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import resource
 import statistics
@@ -15,7 +16,7 @@ import torch
 
 from glassformer.evaluation.evaluator import evaluation_batches
 from glassformer.training.state import random_tensors, restore_random
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.trainer import Diverged, Surroundings, Trainer
 
 WARMING_STEPS = 2
 
@@ -29,6 +30,14 @@ class Estimate:
     seconds: float | None
     peak_bytes: int
     available_bytes: int | None
+
+    def describe(self) -> str:
+        steps = "any number of" if self.steps is None else f"{self.steps:,}"
+        time_needed = "until stopped" if self.seconds is None else f"about {duration(self.seconds)}"
+        return (
+            f"{steps} steps of {self.seconds_per_step * 1000:,.1f} ms, {time_needed},"
+            f" {self.peak_bytes / 2**20:,.0f} MiB of memory"
+        )
 
     def fits(self) -> bool:
         return self.available_bytes is None or self.peak_bytes <= self.available_bytes
@@ -49,13 +58,16 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
     plan = twin.plan(0)
     spread = np.linspace(0, len(plan) - 1, min(steps + WARMING_STEPS, len(plan))).astype(int)
     seconds = []
-    for place in spread:
-        started = time.perf_counter()
-        twin.step([twin.task.batch("train", indices, 0).to(twin.device) for indices in plan[place]])
-        seconds.append(time.perf_counter() - started)
-    per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds)
-    per_validation = _validation_seconds(twin)
-    restore_random(before)
+    try:
+        for place in spread:
+            started = time.perf_counter()
+            with contextlib.suppress(Diverged):  # the run itself will say so
+                twin.step([twin.task.batch("train", indices, 0).to(twin.device) for indices in plan[place]])
+            seconds.append(time.perf_counter() - started)
+        per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds)
+        per_validation = _validation_seconds(twin)
+    finally:
+        restore_random(before)
 
     remaining = None if trainer.total_steps is None else trainer.total_steps - trainer.state.step
     every = trainer.config.validate_every or trainer.steps_per_epoch
@@ -66,6 +78,11 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
     return Estimate(
         per_step, per_validation, remaining, validations, total, peak_memory(), available_memory()
     )
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _validation_seconds(twin: Trainer) -> float:

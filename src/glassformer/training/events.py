@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from glassformer.training.files import storage_error
 
-CLOCK_FIELDS = frozenset({"seconds", "tokens_per_second", "time"})
+CLOCK_FIELDS = frozenset({"elapsed", "seconds", "tokens_per_second", "time"})
 """Fields that a clock writes: the only ones that differ between two equal runs."""
 
 
 class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mirror: Callable[[dict[str, Any]], None] | None = None
+        """Told every event too, after it is written."""
 
     def append(self, kind: str, **fields: Any) -> None:
-        line = json.dumps({"event": kind, **fields}, ensure_ascii=False) + "\n"
+        event = {"event": kind, **fields}
+        line = json.dumps(event, ensure_ascii=False) + "\n"
         try:
             with open(self.path, "ab") as file:
                 file.write(line.encode())
         except OSError as error:
             raise storage_error(error, self.path, len(line)) from error
+        if self.mirror is not None:
+            self.mirror(event)
 
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
@@ -37,8 +42,11 @@ class EventLog:
 
     def truncate(self, size: int) -> None:
         """Forget what came after a checkpoint: it will happen again."""
-        if self.path.exists():
-            os.truncate(self.path, size)
+        try:
+            if self.size() > size:  # a longer size would fill up with zeros
+                os.truncate(self.path, size)
+        except OSError as error:
+            raise storage_error(error, self.path, 0) from error
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every whole line; a line that a crash cut short is passed over."""

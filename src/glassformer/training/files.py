@@ -47,14 +47,15 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def storage_error(error: OSError, folder: Path, needed: int) -> UserError:
+def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
     """A full or closed disk, said with the path, the bytes needed and the bytes free."""
     try:
         free = f"{shutil.disk_usage(_existing(folder)).free:,}"
     except OSError:
         free = "an unknown number of"
+    reason = getattr(error, "strerror", None) or error
     return user_error(
-        f"cannot be written: {error.strerror or error} ({needed:,} bytes needed, {free} bytes free)",
+        f"cannot be written: {reason} ({needed:,} bytes needed, {free} bytes free)",
         place=str(folder),
         remedy="free some space or check permissions, then add --resume: the last checkpoint is intact",
     )

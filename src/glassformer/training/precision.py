@@ -27,18 +27,17 @@ assert torch.isfinite(x.grad).all()
 """
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+PROBE_SECONDS = 120
 
 
 @cache
 def probe(precision: str, device: str = "cpu") -> str | None:
     """None if a forward and a backward pass run in this precision, else one line that says what happened."""
-    child = subprocess.run(
-        [sys.executable, "-c", _PROBE, DTYPES[precision], device],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-c", _PROBE, DTYPES[precision], device]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PROBE_SECONDS} seconds"
     if child.returncode == 0:
         return None
     if child.returncode < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -30,7 +31,8 @@ class StopSignals:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-            self.say(f"{signal.Signals(number).name}: finishing this step and saving")
+            with contextlib.suppress(RuntimeError):  # it came in the middle of another line
+                self.say(f"{signal.Signals(number).name}: finishing this step and saving")
 
     def is_set(self) -> bool:
         return self.number is not None

@@ -22,6 +22,7 @@ class Window:
     loss: float = 0.0
     correct: int = 0
     count: int = 0
+    tokens: int = 0
     seconds: float = 0.0
 
 
@@ -30,8 +31,11 @@ class TrainingState:
     step: int = 0
     epoch: int = 0
     steps_in_epoch: int = 0
-    target_tokens: int = 0
+    tokens: int = 0
     seconds: float = 0.0
+    """In steps: what the speed is measured by."""
+    elapsed: float = 0.0
+    """In everything: steps, validations, saves."""
     best: float | None = None
     best_step: int | None = None
     validations_without_best: int = 0

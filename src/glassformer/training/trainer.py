@@ -94,30 +94,47 @@ class Trainer:
     def fit(self) -> TrainingState:
         """Train to the end, or until asked to stop; `state.ended` says which."""
         self.model.train()
+        if self.state.step == 0 and self.config.divergence.action == "roll-back":
+            self.save(is_extra=True)
         self.around.reporter.begin(self.state.step, self.total_steps)
         try:
-            while True:
+            while not self._is_over():
                 try:
                     self._fit()
-                    return self.state
+                    break
                 except Diverged as divergence:
                     self._recover(divergence)
+            return self.state
         finally:
             self.around.reporter.end()
 
+    def _is_over(self) -> bool:
+        """Whether a restored run has nothing left to do; its limits may have changed since it was saved."""
+        had_ended, self.state.ended = self.state.ended, self._reason_to_end()
+        if self.state.ended and not had_ended:
+            self._saved = None
+            self._finish()
+            self.save()
+        return bool(self.state.ended)
+
     def _fit(self) -> None:
+        clock = time.perf_counter()
         for batches in self._groups():
             is_epoch_end = self.step(batches)
             if self.state.step % self.config.log_every == 0:
                 self._log()
             if self._is_validation_due(is_epoch_end):
                 self.validate()
+            before, clock = clock, time.perf_counter()
+            self.state.elapsed += clock - before
             self.state.ended = self._reason_to_end()
             if self.state.ended:
                 self._finish()
             is_stopping = self.around.stop_requested()
-            if self.state.ended or is_stopping or self._is_save_due():
+            if self.state.ended or self._is_save_due():
                 self.save()
+            elif is_stopping:
+                self.save(is_extra=True)
             self.around.heartbeat(self.state)
             if self.state.ended or is_stopping:
                 return
@@ -141,14 +158,18 @@ class Trainer:
 
         state.step = number
         state.remember_loss(loss / max(count, 1))
-        state.target_tokens += count
+        tokens = sum(batch.token_count() for batch in batches)
         for batch in batches:
             state.order = hashlib.sha256(state.order.encode() + batch.indices.tobytes()).hexdigest()
         seconds = time.perf_counter() - started
-        state.seconds += seconds
+        state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
         window = state.window
-        window.loss, window.correct = window.loss + loss, window.correct + correct
-        window.count, window.seconds = window.count + count, window.seconds + seconds
+        window.loss, window.correct, window.count = (
+            window.loss + loss,
+            window.correct + correct,
+            window.count + count,
+        )
+        window.tokens, window.seconds = window.tokens + tokens, window.seconds + seconds
         self._gradient_norm = norm
         return self._advance_epoch()
 
@@ -212,8 +233,8 @@ class Trainer:
     def headline(self, metrics: Mapping[str, float]) -> str:
         return self.task.headline if self.task.headline in metrics else "loss"
 
-    def save(self) -> None:
-        name = checkpoint_name(self.state.step, self.state.rollbacks)
+    def save(self, *, is_extra: bool = False) -> None:
+        name = checkpoint_name(self.state.step, self.state.rollbacks, is_extra=is_extra)
         if self.around.store is None or self._saved == name:
             return
         if self.around.events is not None:
@@ -240,7 +261,6 @@ class Trainer:
         if self.averaged is not None and "averaged" in checkpoint.tensors:
             self.averaged.load_state_dict(dict(checkpoint.tensors["averaged"]))
         self.state = TrainingState.from_json(checkpoint.state["training"])
-        self.state.ended = ""
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
         if self.around.events is not None:
             self.around.events.truncate(checkpoint.state["events_bytes"])
@@ -248,8 +268,10 @@ class Trainer:
     def _recover(self, divergence: Diverged) -> None:
         """As configured: end with advice, or go back to the last checkpoint at half the rate."""
         guard, store = self.config.divergence, self.around.store
-        newest = store.load_newest(self.around.reporter.note) if store is not None else None
-        if guard.action == "stop" or newest is None or self.state.rollbacks >= guard.max_rollbacks:
+        may_return = guard.action == "roll-back" and self.state.rollbacks < guard.max_rollbacks
+        newest = store.load_newest(self.around.reporter.note) if may_return and store is not None else None
+        if newest is None:
+            self.state.ended = "diverged"
             self._record("diverged", step=divergence.step, reason=divergence.reason)
             raise self._advice(divergence)
         rollbacks, rate_factor = self.state.rollbacks + 1, self.state.rate_factor / 2
@@ -320,17 +342,18 @@ class Trainer:
 
     def _reason_to_end(self) -> str:
         state, stopping = self.state, self.config.stopping
-        if state.last_validation == state.step:
+        if state.last_metrics and state.last_validation == state.step:
             headline = self.headline(state.last_metrics)
-            if stopping.target is not None and reaches(
-                headline, state.last_metrics[headline], stopping.target
-            ):
+            # What reaches the target is the best; the last may be an average that was not kept.
+            value = state.last_metrics[headline] if state.best_step != state.step else state.best
+            target = stopping.target
+            if target is not None and value is not None and reaches(headline, value, target):
                 return "target"
             if stopping.patience is not None and state.validations_without_best >= stopping.patience:
                 return "patience"
-        if state.step == self.total_steps:
-            return "max_steps" if state.step == self.config.max_steps else "max_epochs"
-        if self.config.max_minutes is not None and state.seconds >= 60 * self.config.max_minutes:
+        if self.total_steps is not None and state.step >= self.total_steps:
+            return "max_steps" if self.total_steps == self.config.max_steps else "max_epochs"
+        if self.config.max_minutes is not None and state.elapsed >= 60 * self.config.max_minutes:
             return "max_minutes"
         return ""
 
@@ -345,7 +368,11 @@ class Trainer:
         """The mean of the last checkpoints' weights, kept if it is better than the best of them."""
         before, current = self.averaged, self.model_in_use
         group = "model" if before is None else "averaged"
-        earlier = [store.load(name, [group]).tensors[group] for name in store.names()[1 - count :]]
+        # A run that was killed in its last save has a checkpoint of this very step.
+        names = [
+            name for name in store.regular() if name != checkpoint_name(self.state.step, self.state.rollbacks)
+        ]
+        earlier = [store.load(name, [group]).tensors[group] for name in names[::-1][: count - 1]]
         self.averaged = copy.deepcopy(current).requires_grad_(False)
         for name, weight in self.averaged.state_dict().items():
             weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in earlier)]).mean(0))
@@ -358,7 +385,7 @@ class Trainer:
     def _log(self) -> None:
         window, state = self.state.window, self.state
         loss, accuracy = window.loss / max(window.count, 1), window.correct / max(window.count, 1)
-        speed = window.count / window.seconds if window.seconds else 0.0
+        speed = window.tokens / window.seconds if window.seconds else 0.0
         self._record(
             "step",
             step=state.step,

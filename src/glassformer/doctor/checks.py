@@ -1,0 +1,333 @@
+"""What must hold for a model whatever its weights: who may influence whom, and that short cuts are exact.
+
+A check takes a Subject and returns a Measurement. It knows models by `Model`, `Generating` and their
+shapes only, so that a plug-in's model is examined like ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_weights
+from glassformer.blocks.masks import Mask
+from glassformer.blocks.position import Position
+from glassformer.data.batching import IGNORED, Batch
+from glassformer.doctor.base import DoesNotApply, Measurement, at_least, at_most
+from glassformer.doctor.subject import Inputs, Subject, difference, gradients, map_columns, take_rows, trimmed
+from glassformer.generation import NoCache
+from glassformer.models.base import Generating, Model
+from glassformer.models.shapes import MaskedToken, NextToken, SequenceToSequence
+
+MOST_SHOWN = 0.5
+"""Of the hidden tokens: BERT leaves one in ten as it is, and shows no more than that."""
+
+
+def future(subject: Subject) -> Measurement:
+    """Later tokens are changed; what the model says before them must stay."""
+    name = subject.causal_input
+    if name is None:
+        raise DoesNotApply("every position may see the whole sequence")
+    inputs = subject.batch.inputs
+    tokens_BL = _given(inputs, name)
+    length = tokens_BL.shape[1]
+    if length < 2:
+        raise DoesNotApply("the sequences have a single token")
+    with torch.no_grad():
+        expected = subject.model(**inputs)
+        if expected.ndim < 3:
+            raise DoesNotApply("there is one answer, and it comes from the whole sequence")
+        moved = {}
+        for place in sorted({1, length // 3 or 1, 2 * length // 3 or 1, length - 1}):
+            changed_BL = tokens_BL.clone()
+            changed_BL[:, place:] = subject.other_tokens(name, tokens_BL[:, place:])
+            actual = subject.model(**{**inputs, name: changed_BL})
+            moved[place] = difference(actual[:, :place], expected[:, :place])
+    worst = max(moved, key=lambda place: moved[place])
+    if moved[worst] <= subject.limit:
+        return at_most(moved[worst], subject.limit, f"later tokens changed from {len(moved)} places on")
+    return at_most(moved[worst], subject.limit, f"tokens from place {worst + 1} on reach answers before it")
+
+
+def padding(subject: Subject) -> Measurement:
+    """Rows alone, padded, and padded further with other tokens: the same answers and the same loss."""
+    ragged, model = subject.ragged, subject.model
+    real = _given(ragged.inputs, "real")
+    if bool(real.all()):
+        raise DoesNotApply("the sequences have a single token")
+    with torch.no_grad():
+        alone = [trimmed(take_rows(ragged, [row])) for row in range(len(real))]
+        expected = torch.cat([_asked(row, model(**row.inputs)).flatten(0, -2) for row in alone])
+        losses = [model.score(row.inputs, row.targets) for row in alone]
+        loss, count = sum(float(score.loss) for score in losses), sum(int(score.count) for score in losses)
+        worst, what = 0.0, "answers and loss are the same alone, padded, and with other padding"
+        for kind, batch in (("padding", ragged), ("the content of padding", _other_padding(subject))):
+            answers = _asked(batch, model(**batch.inputs))
+            score = model.score(batch.inputs, batch.targets)
+            moved = difference(answers, expected)
+            loss_moved = abs(float(score.loss) - loss) / (abs(loss) or 1.0)
+            if int(score.count) != count or not math.isfinite(loss_moved):
+                loss_moved = math.inf
+            for changed, share in (("answers", moved), ("the loss", loss_moved)):
+                if share > max(worst, subject.limit):
+                    what = f"{kind} changes {changed}"
+                worst = max(worst, share)
+    return at_most(worst, subject.limit, what)
+
+
+def _asked(batch: Batch, answers: Tensor) -> Tensor:
+    """The answers that count: all of them, or those at real positions."""
+    if answers.ndim < 3:
+        return answers
+    real = batch.inputs["real"] if "target" not in batch.inputs else batch.targets != IGNORED
+    return answers.flatten(0, 1) if real is None else answers[real]
+
+
+def _other_padding(subject: Subject) -> Batch:
+    """Other tokens as padding, and more of them if the model has room."""
+    shape, ragged = subject.shape, subject.ragged
+    room = {"tokens": shape.max_length, "real": shape.max_length}
+    room["target"] = getattr(shape, "max_target_length", 0)
+    aligned = "target" if "target" in ragged.inputs else "tokens"
+    room["targets"] = room[aligned]
+
+    def widen(name: str, x: Tensor) -> Tensor:
+        more = max(0, min(3, room.get(name, 0) - x.shape[1]))
+        return nn.functional.pad(x, (0, more), value=IGNORED if name == "targets" else 0)
+
+    wide = map_columns(ragged, widen)
+    inputs = dict(wide.inputs)
+    tokens, real = _given(inputs, "tokens"), _given(inputs, "real")
+    inputs["tokens"] = torch.where(real, tokens, subject.other_tokens("tokens", tokens))
+    if "target" in inputs:
+        target = _given(inputs, "target")
+        other = subject.other_tokens("target", target)
+        inputs["target"] = torch.where(wide.targets != IGNORED, target, other)
+    return replace(wide, inputs=inputs)
+
+
+def neighbours(subject: Subject) -> Measurement:
+    """A sequence alone and in a batch of equally long ones: the same answers."""
+    batch, model = subject.batch, subject.model
+    if len(batch.indices) < 2:
+        raise DoesNotApply("there is a single example")
+    real = batch.inputs.get("real")
+    if real is not None:
+        shortest = int(real.sum(1).min())
+        inputs = {**batch.inputs, "tokens": _given(batch.inputs, "tokens")[:, :shortest], "real": None}
+        batch = replace(batch, inputs=inputs)
+    with torch.no_grad():
+        together = model(**batch.inputs)
+        alone = [model(**take_rows(batch, [row]).inputs) for row in range(len(batch.indices))]
+    moved = difference(together, torch.cat(alone))
+    return at_most(moved, subject.limit, f"{len(alone)} sequences, together and one by one")
+
+
+def cached_decoding(subject: Subject) -> Measurement:
+    """Prompts of several lengths, tokens one by one and two at once, rows swapped as a beam does."""
+    model, name = subject.model, subject.causal_input
+    if name is None or not isinstance(model, Generating):
+        raise DoesNotApply("the model does not write")
+    written_BL = _given(subject.batch.inputs, name)
+    rows, length = written_BL.shape
+    prompts_B = 1 + torch.arange(rows) % max(1, min(3, length - 1))
+    prompt_real_BL = torch.arange(int(prompts_B.max())) < prompts_B[:, None]
+    chunks = [written_BL[:, : prompt_real_BL.shape[1]], *_continuations(written_BL, prompts_B)]
+    inputs = {key: x for key, x in subject.ragged.inputs.items() if key != "target"}
+    order, swap = torch.arange(rows), torch.arange(rows).flip(0)
+    moved = []
+    with torch.no_grad():
+        uncached = NoCache(model)
+        state, whole = model.start(**inputs), uncached.start(**inputs)
+        for number, chunk_BL in enumerate(chunks):
+            real_BL = None if number else prompt_real_BL
+            logits_BV = model.advance(state, chunk_BL[order], real_BL)
+            moved.append(difference(logits_BV, uncached.advance(whole, chunk_BL[order], real_BL)))
+            state.select(swap)
+            whole.select(swap)
+            order = order[swap]
+    worst = max(range(len(moved)), key=lambda number: moved[number])
+    detail = f"{len(moved)} steps after prompts of {int(prompts_B.min())} to {int(prompts_B.max())} tokens"
+    if moved[worst] > subject.limit:
+        detail = f"step {worst + 1} of {len(moved)} differs most; what was read before it is not all there"
+    return at_most(moved[worst], subject.limit, detail)
+
+
+def _continuations(written_BL: Tensor, prompts_B: Tensor) -> list[Tensor]:
+    """What follows each row's prompt: one token, then two at once, then one by one."""
+    left = written_BL.shape[1] - int(prompts_B.max())
+    next_BL = prompts_B[:, None] + torch.arange(left)
+    following_BL = written_BL.gather(1, next_BL)
+    chunks, start = [], 0
+    for size in (1, 2, 1, 1, 1):
+        if start + size <= left:
+            chunks.append(following_BL[:, start : start + size])
+            start += size
+    return chunks
+
+
+def reference_kernel(
+    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """The definition: a softmax that is written out."""
+    return explicit_weights(q_BHLK, k_BHMK, mask, bias) @ v_BHMK
+
+
+def fused_attention(subject: Subject) -> Measurement:
+    """The whole model with its own kernels and with the reference: answers, and gradients too."""
+    model = copy.deepcopy(subject.model)
+    batch, attentions = subject.ragged, _attentions(model)
+    if not attentions:
+        raise DoesNotApply("the model has no MultiHeadAttention with a kernel to exchange")
+
+    def run() -> tuple[Tensor, Tensor]:
+        model.zero_grad()
+        answers = model(**batch.inputs)
+        model.head.score(answers, batch.targets).loss.backward()
+        return answers, gradients(model)
+
+    fused = run()
+    for attention in attentions:
+        attention.kernel = reference_kernel
+    explicit = run()
+    moved = [difference(ours, theirs) for ours, theirs in zip(fused, explicit, strict=True)]
+    detail = f"{len(attentions)} attentions; answers differ by {moved[0]:.1e}, gradients by {moved[1]:.1e}"
+    return at_most(max(moved), subject.limit, detail)
+
+
+def masked_row(subject: Subject) -> Measurement:
+    """A query without any key gets zeros, and a sequence that is all padding disturbs nobody."""
+    found = {}
+    model = subject.model
+    kernels = {(each.kernel, each.num_heads, each.head_dim) for each in _attentions(model)}
+    for kernel, heads, width in kernels:
+        for is_biased in (False, True):
+            found["a masked row"] = max(
+                found.get("a masked row", 0.0), _masked_row_size(kernel, heads, width, is_biased)
+            )
+    batch = subject.ragged
+    real_BL = _given(batch.inputs, "real").clone()
+    real_BL[0] = False
+    with torch.no_grad():
+        expected, actual = model(**batch.inputs), model(**{**batch.inputs, "real": real_BL})
+    is_finite = bool(torch.isfinite(actual).all())
+    others = slice(1, None)
+    found["the other rows"] = difference(actual[others], expected[others]) if is_finite else math.inf
+    worst = max(found, key=lambda what: found[what])
+    detail = f"{len(kernels)} kernels, with and without a bias; a sequence that is all padding"
+    if not is_finite:
+        detail = "a sequence that is all padding gives answers that are no numbers"
+    elif found[worst] > subject.limit:
+        detail = f"{worst}: not as it should be"
+    return at_most(found[worst], subject.limit, detail)
+
+
+def _masked_row_size(kernel: Kernel, heads: int, width: int, is_biased: bool) -> float:
+    """The largest number in the row of a query that may attend to nothing; infinite if no number."""
+    chance = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chance, dtype=torch.float64).requires_grad_()
+
+    q_BHLK, k_BHMK, v_BHMK = draw(2, heads, 3, width), draw(2, heads, 4, width), draw(2, heads, 4, width)
+    bias = draw(1, heads, 3, 4) if is_biased else None
+    allowed = torch.ones(2, 1, 3, 4, dtype=torch.bool)
+    allowed[0, :, 1] = False
+    mixed_BHLK = kernel(q_BHLK, k_BHMK, v_BHMK, Mask(allowed=allowed), bias, 0.0)
+    mixed_BHLK.sum().backward()
+    slopes = [x.grad for x in (q_BHLK, k_BHMK, v_BHMK, bias) if x is not None and x.grad is not None]
+    if not all(bool(torch.isfinite(x).all()) for x in (mixed_BHLK, *slopes)):
+        return math.inf
+    return float(mixed_BHLK[0, :, 1].detach().abs().max())
+
+
+def positions(subject: Subject) -> Measurement:
+    """The positions are told to the model in another order; it must say something else."""
+    model = copy.deepcopy(subject.model)
+    modules = [module for module in model.modules() if isinstance(module, Position)]
+    if not modules:
+        raise DoesNotApply("the model has no Position module")
+    if all(type(module) is Position for module in modules):
+        raise DoesNotApply("the model is not told any positions")
+    shape, inputs = subject.shape, subject.batch.inputs
+    length = max(shape.max_length, getattr(shape, "max_target_length", 0), 2)
+    used = max(x.shape[1] for x in inputs.values() if x is not None)
+    if used < 3:
+        raise DoesNotApply("the sequences are too short to have an order")
+    # Odd places first: no distance stays as it was, nor does its size.
+    order = torch.arange(length)
+    order[:used] = torch.cat([torch.arange(1, used, 2), torch.arange(0, used, 2)])
+    with torch.no_grad():
+        expected = model(**inputs)
+        for module in modules:
+            _tell_other_positions(module, order)
+        moved = difference(model(**inputs), expected)
+    if moved >= subject.limit:
+        return at_least(moved, subject.limit, "answers change with the order of the positions")
+    return at_least(moved, subject.limit, "the positions have no effect on the answers")
+
+
+def _tell_other_positions(module: Position, order: Tensor) -> None:
+    embed, rotate, score_bias = module.embed, module.rotate, module.score_bias
+    other: dict[str, Callable[..., Tensor | None]] = {
+        "embed": lambda x, positions: embed(x, order[positions]),
+        "rotate": lambda x, positions: rotate(x, order[positions]),
+        "score_bias": lambda q, queries, keys: score_bias(q, order[queries], order[keys]),
+    }
+    for name, method in other.items():
+        setattr(module, name, method)
+
+
+def dropout(subject: Subject) -> Measurement:
+    """Two passes are the same in evaluation, and not the same in training if there is dropout."""
+    inputs, model = subject.batch.inputs, copy.deepcopy(subject.model)
+    rates = [module.p for module in model.modules() if isinstance(module, _DropoutNd)]
+    rates += [attention.dropout for attention in _attentions(model)]
+    with torch.no_grad():
+        trained = [model.train()(**inputs) for _ in range(2)]
+        evaluated = [model.eval()(**inputs) for _ in range(2)]
+    moved, moved_in_training = difference(*evaluated), difference(*trained)
+    if moved > subject.limit:
+        detail = "two passes in evaluation differ: something random stays on"
+    elif max(rates, default=0.0) == 0.0:
+        detail = "the same twice in evaluation; the model has no dropout"
+    elif moved_in_training <= subject.limit:
+        return Measurement("failed", moved, subject.limit, "two passes in training are the same: dropout is off")
+    else:
+        detail = f"the same twice in evaluation; in training they differ by {moved_in_training:.2g}"
+    return at_most(moved, subject.limit, detail)
+
+
+def own_answer(subject: Subject) -> Measurement:
+    """What is asked at a position must not stand in what the model reads there."""
+    batch, shape = subject.sample, subject.shape
+    if isinstance(shape, MaskedToken):
+        tokens, asked = _given(batch.inputs, "tokens"), batch.targets != IGNORED
+        if not bool(asked.any()):
+            raise DoesNotApply("nothing is asked in the first tokens of these examples")
+        shown = float((tokens == batch.targets)[asked].double().mean())
+        detail = f"{shown:.0%} of {int(asked.sum())} hidden tokens are shown"
+        return at_most(shown, MOST_SHOWN, detail)
+    if not isinstance(shape, (NextToken, SequenceToSequence)):
+        raise DoesNotApply("the answers are no part of the input")
+    tokens = _given(batch.inputs, "target" if isinstance(shape, SequenceToSequence) else "tokens")
+    asked = batch.targets != IGNORED
+    asked = asked[:, :-1] & asked[:, 1:]
+    wrong, total = int((tokens[:, 1:] != batch.targets[:, :-1])[asked].sum()), int(asked.sum())
+    return at_most(wrong, 0, f"{total - wrong} of {total} answers are the token that comes next")
+
+
+def _given(inputs: Inputs, name: str) -> Tensor:
+    tensor = inputs[name]
+    assert tensor is not None
+    return tensor
+
+
+def _attentions(model: Model) -> list[MultiHeadAttention]:
+    return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]

@@ -1,0 +1,189 @@
+"""What must hold for a model to learn: a sane start, gradients everywhere, exact sums, exact saves.
+
+Like the other checks these take a Subject and return a Measurement.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.data.batching import IGNORED, Batch
+from glassformer.doctor.base import DoesNotApply, Measurement, at_most
+from glassformer.doctor.subject import SINGLE_LIMIT, Subject, difference, gradients, take_rows, trimmed
+from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence, Shape
+from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
+from glassformer.training.trainer import Trainer
+
+INITIAL_EXCESS = 0.5
+"""Nats above or below ln V. Random logits of standard deviation s cost s²/2 nats more than equal ones do,
+so this is where a first guess stops being modest: logits that differ by one in the mean."""
+
+FITTED = 0.1
+"""Of the first loss."""
+FIT_STEPS = 200
+FIT_RATE = 1e-3
+FIT_WARMUP = 10
+
+
+def initial_loss(subject: Subject) -> Measurement:
+    """Before training all answers should be about equally likely."""
+    answers = _answers(subject.shape)
+    batch = subject.sample
+    with torch.no_grad():
+        score = subject.fresh.score(batch.inputs, batch.targets)
+    loss, equal = float(score.loss) / max(1, int(score.count)), math.log(answers)
+    excess = abs(loss - equal) if math.isfinite(loss) else math.inf
+    detail = f"loss {loss:.4f}, ln {answers:,} = {equal:.4f}"
+    return at_most(excess, INITIAL_EXCESS, detail + _fresh_note(subject))
+
+
+def _answers(shape: Shape) -> int:
+    """Among how many answers the model chooses."""
+    if isinstance(shape, PerSequence):
+        if shape.is_real:
+            raise DoesNotApply("the answer is a number, not a choice")
+        return shape.outputs
+    if isinstance(shape, PerToken):
+        return shape.classes
+    return shape.target_vocabulary if isinstance(shape, SequenceToSequence) else shape.vocabulary
+
+
+def _fresh_note(subject: Subject) -> str:
+    return "" if subject.trained is None else " (a fresh model of the run's config)"
+
+
+def overfitting(subject: Subject) -> Measurement:
+    """A few sequences by heart, without dropout, in a few steps of Adam."""
+    model = copy.deepcopy(subject.fresh)
+    batch = memorable(subject.batch, is_causal=subject.causal_input is not None)
+    optimizer = torch.optim.Adam(model.parameters(), FIT_RATE, fused=True)
+    first = loss = math.inf
+    step = 0
+    while step <= FIT_STEPS:
+        optimizer.zero_grad()
+        score = model.score(batch.inputs, batch.targets)
+        mean = score.loss / score.count
+        loss = float(mean.detach())
+        first = loss if step == 0 else first
+        if not math.isfinite(loss) or loss <= FITTED * first:
+            break
+        mean.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        step += 1
+        optimizer.param_groups[0]["lr"] = FIT_RATE * min(1.0, step / FIT_WARMUP)
+        optimizer.step()
+    share = loss / first if math.isfinite(loss) and first else math.inf
+    detail = f"loss {first:.3f} → {loss:.3f} in {step} steps on {len(batch.indices)} sequences"
+    return at_most(share, FITTED, detail + _fresh_note(subject))
+
+
+def memorable(batch: Batch, *, is_causal: bool) -> Batch:
+    """The batch with one answer to each question, even for a model that knows no order.
+
+    Without positions attention sees what tokens there are, in which proportions. Where two places look
+    alike in that way, the second is given the answer of the first. Numbers are brought to a common scale.
+    """
+    targets = batch.targets.clone()
+    if targets.is_floating_point():
+        spread = targets.std(unbiased=False) if len(targets) > 1 else torch.tensor(0.0)
+        targets = (targets - targets.mean()) / (spread if spread > 0 else 1.0)
+        targets = targets if spread > 0 else targets + 1.0
+    tokens, real = batch.inputs["tokens"], batch.inputs.get("real")
+    assert tokens is not None
+    target = batch.inputs.get("target")
+    read = tokens if target is None else target
+    answers: dict[tuple[object, ...], Tensor] = {}
+    for row in range(len(targets)):
+        source = _proportions(tokens[row] if real is None else tokens[row][real[row]])
+        if targets.ndim == 1:
+            targets[row] = answers.setdefault((source,), targets[row].clone())
+            continue
+        for place in range(targets.shape[1]):
+            seen = _proportions(read[row, : place + 1]) if is_causal else source
+            whole = None if target is None else source
+            question = (whole, seen, int(read[row, place]), bool(targets[row, place] == IGNORED))
+            targets[row, place] = answers.setdefault(question, targets[row, place].clone())
+    return replace(batch, targets=targets)
+
+
+def _proportions(tokens: Tensor) -> tuple[tuple[int, int], ...]:
+    counts = Counter(tokens.tolist())
+    common = math.gcd(*counts.values()) or 1
+    return tuple(sorted((token, count // common) for token, count in counts.items()))
+
+
+def accumulation(subject: Subject) -> Measurement:
+    """The trainer's own step, on one batch and on parts of unequal size: the same gradient."""
+    batch = subject.ragged
+    rows = len(batch.indices)
+    if rows < 2:
+        raise DoesNotApply("there is a single example")
+    parts = [trimmed(take_rows(batch, [0])), trimmed(take_rows(batch, list(range(1, rows))))]
+    whole, accumulated = _step(subject, [batch]), _step(subject, parts)
+    counts = " + ".join(str(part.target_count()) for part in parts)
+    moved = difference(accumulated, whole)
+    return at_most(moved, subject.limit, f"gradients of {counts} targets in one batch and in two")
+
+
+def _step(subject: Subject, batches: list[Batch]) -> Tensor:
+    """The gradients of one step; unclipped, since clipping would hide a wrong scale."""
+    model = copy.deepcopy(subject.model)
+    config = subject.experiment.config
+    training = config.training.with_overrides({"clip_norm": None, "ema_decay": None, "precision": "fp32"})
+    Trainer(subject.task, model, training, config.evaluation, config.seed).step(batches)
+    return gradients(model)
+
+
+def every_gradient(subject: Subject) -> Measurement:
+    """A parameter without a gradient never learns."""
+    model = copy.deepcopy(subject.model)
+    model.score(subject.ragged.inputs, subject.ragged.targets).loss.backward()
+    found = {name: _complaint(parameter) for name, parameter in model.named_parameters()}
+    without = {name: complaint for name, complaint in found.items() if complaint}
+    detail = f"{len(found)} parameters"
+    if without:
+        shown = "; ".join(f"{name} {complaint}" for name, complaint in list(without.items())[:3])
+        detail = shown + ("; …" if len(without) > 3 else "")
+    return at_most(len(without), 0, detail)
+
+
+def _complaint(parameter: nn.Parameter) -> str:
+    if not parameter.requires_grad:
+        return "is frozen"
+    if parameter.grad is None:
+        return "is not used"
+    if not bool(torch.isfinite(parameter.grad).all()):
+        return "has a gradient that is no number"
+    return "" if bool(parameter.grad.any()) else "has a gradient of zero"
+
+
+def saving(subject: Subject) -> Measurement:
+    """Saved, and loaded into a model that started otherwise: the same bits, and the same answers."""
+    original, other = subject.weights, subject.build_otherwise()
+    with tempfile.TemporaryDirectory() as folder:
+        store = CheckpointStore(Path(folder))
+        store.save(checkpoint_name(1), Checkpoint({"model": original.state_dict()}, {}))
+        other.load_state_dict(dict(store.load(checkpoint_name(1)).tensors["model"]))
+    before, after = original.state_dict(), other.state_dict()
+    wrong = [name for name, tensor in before.items() if not _same_bits(tensor, after[name])]
+    if wrong:
+        return at_most(len(wrong), 0, f"not as it was: {', '.join(wrong[:3])}{', …' if wrong[3:] else ''}")
+    with torch.no_grad():
+        moved = difference(other(**subject.batch.inputs), original(**subject.batch.inputs))
+    if moved > SINGLE_LIMIT:
+        return Measurement("failed", moved, 0, "what decides the answers is not all in the state")
+    return at_most(0, 0, f"{len(before)} tensors, to the bit, into a model that started otherwise")
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(*(x.flatten().contiguous().view(torch.uint8) for x in (one, other)))

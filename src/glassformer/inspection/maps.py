@@ -1,0 +1,203 @@
+"""Attention maps as data: the weights, what stands on their axes, and how they were checked.
+
+It knows nothing of models or pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import numpy as np
+
+from glassformer.errors import user_error
+
+Place = Literal["encoder", "decoder", "cross"]
+PLACES: tuple[Place, ...] = get_args(Place)
+
+AXES = ("layer", "head", "query", "key")
+CAPTION = "Attention shows where a head read, not why the model answered."
+
+ROW_TOLERANCE = 1e-5
+ANSWER_TOLERANCE = 1e-4
+"""Relative to the largest answer: two kernels add up the same numbers in another order."""
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What was measured while the maps were taken, over all heads, shown or not."""
+
+    row_error: float
+    """The furthest that the weights of a row are from adding up to 1, or to 0 if it may attend to nothing."""
+    answer_error: float
+    """The largest difference between the answers of this pass and those of the model's own kernel."""
+    answer_size: float
+    """The largest answer, by its absolute value: what the difference is to be measured by."""
+
+    @property
+    def rows_agree(self) -> bool:
+        return self.row_error <= ROW_TOLERANCE
+
+    @property
+    def answers_agree(self) -> bool:
+        return self.answer_error <= ANSWER_TOLERANCE * max(1.0, self.answer_size)
+
+    @property
+    def passed(self) -> bool:
+        return self.rows_agree and self.answers_agree
+
+    def lines(self) -> list[str]:
+        """For people, under every picture."""
+        rows = f"each row adds up to 1, within {self.row_error:.1g}"
+        answers = f"answers equal the fused kernel's, within {self.answer_error:.1g}"
+        if not self.rows_agree:
+            rows = f"a row is {self.row_error:.2g} away from adding up to 1"
+        if not self.answers_agree:
+            answers = f"answers differ from the fused kernel's by {self.answer_error:.2g}"
+        return [f"{_mark(self.rows_agree)} {rows}", f"{_mark(self.answers_agree)} {answers}"]
+
+    def document(self) -> dict[str, Any]:
+        return {"passed": self.passed, **asdict(self)}
+
+
+def _mark(is_right: bool) -> str:
+    return "✓" if is_right else "✗"
+
+
+@dataclass(frozen=True)
+class PlaceMaps:
+    """The maps of one place in the model: `weights[layer, head, query, key]`, in float32."""
+
+    name: str
+    """For people: `encoder self-attention`."""
+    weights: np.ndarray
+    allowed: np.ndarray | None
+    """True where a query may attend; broadcasts to `weights`. None: everywhere."""
+    layers: list[int]
+    heads: list[int]
+    queries: list[str]
+    keys: list[str]
+    query_axis: str
+    key_axis: str
+    """What a query and a key are here."""
+    answers: list[str] | None = None
+    """What the model said at each query, where it says something there that is not its name."""
+    first_query: int = 0
+
+    @property
+    def largest(self) -> float:
+        return float(self.weights.max(initial=0.0))
+
+    @property
+    def has_masked(self) -> bool:
+        return self.allowed is not None and not bool(self.allowed.all())
+
+    def allowed_at(self, layer: int, head: int) -> np.ndarray | None:
+        """The mask of one map, by its place in `weights`."""
+        if self.allowed is None:
+            return None
+        return self.allowed[min(layer, len(self.allowed) - 1), min(head, self.allowed.shape[1] - 1)]
+
+    def document(self) -> dict[str, Any]:
+        """All but the arrays."""
+        return {
+            "name": self.name,
+            "layers": self.layers,
+            "heads": self.heads,
+            "queries": self.queries,
+            "keys": self.keys,
+            "query_axis": self.query_axis,
+            "key_axis": self.key_axis,
+            "answers": self.answers,
+            "first_query": self.first_query,
+        }
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What a model looked at while it read one input."""
+
+    places: dict[str, PlaceMaps]
+    checks: Checks
+    about: dict[str, str] = field(default_factory=dict)
+    """Where they come from: run, checkpoint, input, output."""
+
+    def __getitem__(self, place: str) -> PlaceMaps:
+        return self.places[place]
+
+    @property
+    def title(self) -> str:
+        return " · ".join(self.about[key] for key in ("run", "checkpoint") if self.about.get(key))
+
+    @property
+    def subtitle(self) -> str:
+        return "  →  ".join(self.about[key] for key in ("input", "output") if self.about.get(key))
+
+    def save(self, path: str | Path) -> None:
+        """To PNG, SVG, HTML or NPZ, by the ending."""
+        from glassformer.inspection.files import write
+
+        write(self, Path(path))
+
+    def write_npz(self, file: IO[bytes]) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        for place, maps in self.places.items():
+            arrays[f"{place}.weights"] = maps.weights
+            if maps.allowed is not None:
+                arrays[f"{place}.allowed"] = maps.allowed
+        document = {
+            "format": FORMAT,
+            "axes": AXES,
+            "places": {place: maps.document() for place, maps in self.places.items()},
+            "checks": asdict(self.checks),
+            "about": self.about,
+            "caption": CAPTION,
+        }
+        arrays["about"] = np.array(json.dumps(document, ensure_ascii=False))
+        np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: str | Path) -> AttentionMaps:
+        """What `save` wrote to an NPZ file."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return cls._read(arrays)
+        except FileNotFoundError:
+            raise user_error("no such file", place=str(path), remedy="check the path") from None
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise user_error(
+                f"holds no attention maps: {error}",
+                place=str(path),
+                remedy="a file that glassformer attention --out map.npz wrote",
+            ) from None
+
+    @classmethod
+    def _read(cls, arrays: Mapping[str, np.ndarray]) -> AttentionMaps:
+        document = json.loads(str(arrays["about"]))
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']}, and this version reads {FORMAT}")
+        places = {
+            place: PlaceMaps(
+                weights=arrays[f"{place}.weights"],
+                allowed=arrays[f"{place}.allowed"] if f"{place}.allowed" in arrays else None,
+                **described,
+            )
+            for place, described in document["places"].items()
+        }
+        return cls(places, Checks(**document["checks"]), document["about"])
+
+    def _repr_png_(self) -> bytes:
+        from glassformer.inspection.plots import png
+
+        return png(self)
+
+    def _repr_html_(self) -> str | None:
+        from glassformer.inspection.html import notebook_frame
+
+        return notebook_frame(self)

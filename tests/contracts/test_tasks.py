@@ -1,0 +1,143 @@
+"""What every kind of task must do, from its config to an answer that a person can read.
+
+A task of one's own, registered by the test itself, is held to the same contract at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer.tasks  # noqa: F401  registers the kinds
+from glassformer.config import validate
+from glassformer.data.batching import Examples
+from glassformer.errors import Problem, UserError
+from glassformer.models.shapes import PerSequence
+from glassformer.models.transformer import TransformerConfig
+from glassformer.registry import kinds, register, unregister
+from glassformer.tasks.base import PerSequenceTask, Task, TaskConfig
+
+MODEL = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=8, feed_forward_dim=8)
+FEW = {"length": 6, "train_examples": 20, "validation_examples": 6, "test_examples": 6}
+
+# The smallest options that make sense; a kind that is not named here takes its defaults.
+SMALL: dict[str, dict[str, Any]] = {
+    "arithmetic": {"digits": 1},
+    "copy": FEW,
+    "palindrome": FEW,
+    "random-tokens": FEW,
+    "reversal": FEW,
+    "shift": FEW,
+    "sort": FEW,
+    "tokens": {"data": {"train": "pairs.tsv", "columns": {"input": 0, "target": 1}}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with data for the kinds that read files."""
+    lines = [f"{i % 3} {i % 5} {i % 7}\t{i % 2} {i % 3} {i % 2}" for i in range(40)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+def configure(kind: str) -> TaskConfig:
+    return validate(TaskConfig, {"kind": kind, **SMALL.get(kind, {})})
+
+
+def fulfil_contract(kind: str) -> None:
+    config = configure(kind)
+    assert validate(TaskConfig, config.dump()) == config
+    task = config.build(seed=0)
+    assert {"train", "validation"} <= set(task.splits) <= {"train", "validation", "test"}
+    # The examples follow from the config alone, not from the run's seed.
+    assert config.build(seed=1).checksum() == task.checksum()
+    restored = config.restore(task.state())
+    assert restored.shape == task.shape and restored.checksum() == task.checksum()
+
+    torch.manual_seed(0)
+    model = MODEL.build(task.shape).eval()
+    for split, examples in task.splits.items():
+        indices = np.arange(min(len(examples), 4))
+        batch, again = task.batch(split, indices), task.batch(split, indices)
+        assert torch.equal(batch.targets, again.targets)
+        score = model.score(batch.inputs, batch.targets)
+        assert score.loss.isfinite() and score.count == batch.target_count() > 0
+
+    # What is shown can be typed again, an answer can be shown, and an empty line is refused.
+    row = np.asarray(task.splits["train"].inputs[0])
+    symbols = task.input_symbols(row.tolist())
+    assert len(symbols) == len(row)
+    assert task.parse(" ".join(symbols)).tolist() == row.tolist()
+    [[answer, *_]] = task.answer(model, [row])
+    assert isinstance(task.show_output(answer.tokens), str)
+    with pytest.raises(Problem):
+        task.parse("")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("kind", sorted(kinds(TaskConfig)))
+def test_every_task_fulfils_the_contract(kind: str) -> None:
+    fulfil_contract(kind)
+
+
+# ---------------------------------------------------------------- a task of one's own
+
+
+class MajorityTask(PerSequenceTask):
+    def __init__(self, config: MajorityConfig) -> None:
+        self.config = config
+        super().__init__(PerSequence(vocabulary=2, max_length=config.length, outputs=2), self._generate)
+
+    def _generate(self) -> dict[str, Examples]:
+        rng = np.random.default_rng(0)
+        rows = rng.permutation(2**self.config.length)[:, None] >> np.arange(self.config.length) & 1
+        answers = (rows.mean(1) > 0.5).astype(np.int64)
+        cut = len(rows) * 3 // 4
+        return {
+            "train": Examples(rows[:cut], answers[:cut]),
+            "validation": Examples(rows[cut:], answers[cut:]),
+        }
+
+    def parse(self, text: str) -> np.ndarray:
+        if not text.split():
+            raise Problem("the line is empty")
+        return np.array([int(word) for word in text.split()])
+
+    def input_symbols(self, tokens: Any) -> list[str]:
+        return [str(token) for token in tokens]
+
+    def output_symbols(self, tokens: Any) -> list[str]:
+        return ["ones" if tokens[0] else "zeros"]
+
+
+class MajorityConfig(TaskConfig):
+    """Are most tokens ones?"""
+
+    kind: Literal["majority"] = "majority"
+    length: int = 5
+
+    def build(self, seed: int) -> Task:
+        return MajorityTask(self)
+
+
+@pytest.fixture
+def majority() -> Iterator[None]:
+    register(MajorityConfig)
+    yield
+    unregister(MajorityConfig)
+
+
+@pytest.mark.usefixtures("majority")
+def test_a_task_of_ones_own_fulfils_the_contract() -> None:
+    fulfil_contract("majority")
+
+
+def test_without_registration_it_is_unknown() -> None:
+    with pytest.raises(UserError, match="unknown kind"):
+        configure("majority")

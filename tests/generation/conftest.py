@@ -1,0 +1,83 @@
+"""Models whose every answer is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.generation import Hypothesis
+from glassformer.models.base import DecodingState
+
+Logits = Callable[[int, tuple[int, ...]], list[float]]
+
+
+@dataclass
+class Histories(DecodingState):
+    rows: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def select(self, rows: Tensor) -> None:
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class Scripted:
+    """The logits are a function of the input's one token and of all that was written.
+
+    `lines` says how many lines each call to `advance` had.
+    """
+
+    def __init__(self, logits: Logits) -> None:
+        self.logits = logits
+        self.lines: list[int] = []
+
+    def start(self, *, tokens: Tensor) -> Histories:
+        nothing_B0 = torch.empty(len(tokens), 0)
+        return Histories([], nothing_B0, nothing_B0, rows=[(int(row[0]), ()) for row in tokens])
+
+    def advance(self, state: Histories, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        assert len(tokens_BL) == len(state.rows)
+        real_BL = torch.ones_like(tokens_BL, dtype=torch.bool) if real_BL is None else real_BL
+        self.lines.append(len(tokens_BL))
+        state.rows = [
+            (name, (*written, *new[real].tolist()))
+            for (name, written), new, real in zip(state.rows, tokens_BL, real_BL, strict=True)
+        ]
+        return torch.tensor([self.logits(*row) for row in state.rows], dtype=torch.float64)
+
+
+@pytest.fixture
+def scripted() -> Callable[[Logits], Scripted]:
+    return Scripted
+
+
+@pytest.fixture
+def random_table() -> Callable[[int, int], Logits]:
+    """Logits drawn anew for each history; the same for the same seed and history."""
+
+    def table(seed: int, vocabulary: int) -> Logits:
+        known: dict[tuple[int, tuple[int, ...]], list[float]] = {}
+
+        def logits(name: int, written: tuple[int, ...]) -> list[float]:
+            if (name, written) not in known:
+                random = torch.Generator().manual_seed(hash((seed, name, written)) % 2**31)
+                known[name, written] = (2 * torch.randn(vocabulary, generator=random)).tolist()
+            return known[name, written]
+
+        return logits
+
+    return table
+
+
+@pytest.fixture
+def half_of_them_write() -> Callable[[list[list[Hypothesis]]], int]:
+    """The token that about half of the rows hold: made the end, it stops rows here and there."""
+
+    def choose(written: list[list[Hypothesis]]) -> int:
+        counts = Counter(token for hypotheses in written for token in set(hypotheses[0].tokens))
+        return min(counts, key=lambda token: (abs(2 * counts[token] - len(written)), token))
+
+    return choose

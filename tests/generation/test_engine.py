@@ -1,0 +1,357 @@
+"""Stops, limits, prompts, forbidden tokens, errors: against a model whose every answer is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.config import Node, validate
+from glassformer.errors import Problem, UserError
+from glassformer.generation import (
+    BeamConfig,
+    DecodingConfig,
+    GreedyConfig,
+    NoCache,
+    SampleConfig,
+    Trace,
+    generate,
+)
+from glassformer.models.shapes import NextToken, PerToken, SequenceToSequence
+from glassformer.models.transformer import TransformerConfig
+
+BEGIN, END, VOCABULARY = 0, 1, 6
+STRATEGIES = [GreedyConfig(), SampleConfig(), BeamConfig(size=1), BeamConfig(size=3, n_best=2)]
+each_strategy = pytest.mark.parametrize(
+    "strategy", STRATEGIES, ids=lambda s: f"{s.kind}-{getattr(s, 'size', 1)}"
+)
+
+
+def sure(token: int) -> list[float]:
+    """Logits that leave no other choice."""
+    return [0.0 if other == token else -1000.0 for other in range(VOCABULARY)]
+
+
+def spell(name: int, written: tuple[int, ...]) -> list[float]:
+    """Row `name` writes 2, 3, 4, … as many as its name says, then ends."""
+    place = len(written) - 1
+    return sure(END if place >= name else 2 + place % 4)
+
+
+def inputs(*names: int) -> dict[str, torch.Tensor | None]:
+    return {"tokens": torch.tensor([[name] for name in names])}
+
+
+def tokens_of(written: list[list[Any]]) -> list[list[int]]:
+    return [hypotheses[0].tokens for hypotheses in written]
+
+
+@each_strategy
+def test_rows_stop_at_their_end_and_leave_the_batch(scripted, strategy):
+    model = scripted(spell)
+    written = generate(model, inputs(2, 0, 3, 0), begin=BEGIN, end=END, max_length=9, strategy=strategy)
+    assert tokens_of(written) == [[2, 3], [], [2, 3, 4], []]
+    assert all(hypotheses[0].is_finished for hypotheses in written)
+    if strategy.kind != "beam" or strategy.size == 1:
+        assert model.lines == [4, 2, 2, 1]
+
+
+def test_log_probabilities_are_the_models_and_the_ends_comes_last(scripted):
+    table = {(): [0.0, 0.1, 0.2, 2.0, 0.3, 0.4], (3,): [0.0, 3.0, 0.2, 0.1, 0.3, 0.4]}
+    model = scripted(lambda name, written: table[written[1:]])
+    [[best]] = generate(model, inputs(0), begin=BEGIN, end=END, max_length=5)
+    first, second = (torch.tensor(row, dtype=torch.float64).log_softmax(0) for row in table.values())
+    assert best.tokens == [3]
+    assert best.log_probabilities == pytest.approx([float(first[3]), float(second[END])], abs=1e-12)
+    assert best.score == pytest.approx(float(first[3] + second[END]), abs=1e-12)
+    assert best.log_probability == pytest.approx(best.score, abs=1e-12)
+
+
+@each_strategy
+def test_the_limit_counts_the_end(scripted, strategy):
+    for limit, tokens, is_finished in ((1, [2], False), (3, [2, 3, 4], False), (4, [2, 3, 4], True)):
+        [[best, *_]] = generate(
+            scripted(spell), inputs(3), begin=BEGIN, end=END, max_length=limit, strategy=strategy
+        )
+        assert (best.tokens, best.is_finished) == (tokens, is_finished)
+        assert len(best.log_probabilities) == len(tokens) + is_finished
+
+
+@each_strategy
+def test_each_row_has_its_own_limit(scripted, strategy):
+    model = scripted(lambda name, written: sure(2))
+    written = generate(model, inputs(0, 0, 0), begin=BEGIN, end=END, max_length=[2, 5, 1], strategy=strategy)
+    assert tokens_of(written) == [[2] * 2, [2] * 5, [2]]
+
+
+@each_strategy
+def test_an_empty_batch_needs_no_model(strategy):
+    nothing: Any = scripted_that_must_not_run()
+    empty = {"tokens": torch.empty(0, 3, dtype=torch.long)}
+    assert generate(nothing, empty, begin=BEGIN, end=END, max_length=5, strategy=strategy) == []
+
+
+def scripted_that_must_not_run() -> Any:
+    class Untouchable:
+        def start(self, **inputs: Any) -> Any:
+            raise AssertionError("nothing to read")
+
+        advance = start
+
+    return Untouchable()
+
+
+@each_strategy
+def test_all_rows_may_end_at_once(scripted, strategy):
+    model = scripted(lambda name, written: sure(END))
+    written = generate(model, inputs(0, 1, 2), begin=BEGIN, end=END, max_length=5, strategy=strategy)
+    assert tokens_of(written) == [[], [], []]
+    assert written[0][0].log_probabilities == pytest.approx([0.0])
+    if getattr(strategy, "n_best", 1) == 1:
+        assert model.lines == [3]
+
+
+@each_strategy
+def test_without_an_end_only_the_limit_stops(scripted, strategy):
+    written = generate(scripted(spell), inputs(0), begin=BEGIN, end=None, max_length=4, strategy=strategy)
+    assert tokens_of(written) == [[END] * 4]
+    assert not written[0][0].is_finished
+
+
+@each_strategy
+def test_min_length_puts_the_end_off(scripted, strategy):
+    model = scripted(lambda name, written: [0.0, 9.0, 5.0, 0.0, 0.0, 0.0])
+    for least in range(4):
+        [hypotheses] = generate(
+            model, inputs(0), begin=BEGIN, end=END, max_length=8, min_length=least, strategy=strategy
+        )
+        assert min(len(hypothesis.tokens) for hypothesis in hypotheses) >= least
+        if strategy.kind == "greedy":
+            assert hypotheses[0].tokens == [2] * least
+
+
+@each_strategy
+def test_forbidden_tokens_are_never_written_and_probabilities_stay_the_models(
+    scripted, random_table, strategy
+):
+    table = random_table(3, VOCABULARY)
+    written = generate(
+        scripted(table),
+        inputs(*range(20)),
+        begin=BEGIN,
+        end=END,
+        max_length=6,
+        forbidden=[BEGIN, 2, 4],
+        strategy=strategy,
+    )
+    for name, hypotheses in enumerate(written):
+        for hypothesis in hypotheses:
+            assert set(hypothesis.tokens) <= {3, 5}
+            path = [*hypothesis.tokens, END] if hypothesis.is_finished else hypothesis.tokens
+            for place, token in enumerate(path):
+                logits = torch.tensor(table(name, (BEGIN, *path[:place])), dtype=torch.float64)
+                expected = float(logits.log_softmax(0)[token])
+                assert hypothesis.log_probabilities[place] == pytest.approx(expected, abs=1e-12)
+
+
+@each_strategy
+def test_a_prompt_follows_the_beginning_and_may_be_ragged(scripted, random_table, strategy):
+    model = scripted(random_table(1, VOCABULARY))
+    prompt_BL = torch.tensor([[2, 3, 4], [5, 0, 0], [0, 0, 0]])
+    real_BL = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]]).bool()
+    options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": 5, "strategy": strategy}
+    together = generate(model, inputs(7, 8, 9), prompt_BL=prompt_BL, real_BL=real_BL, **options)
+    for row, prompt in enumerate(([2, 3, 4], [5], [])):
+        alone = generate(
+            model,
+            inputs(7 + row),
+            prompt_BL=torch.tensor([prompt], dtype=torch.long),
+            row_numbers=[row],
+            **options,
+        )
+        assert alone == [together[row]]
+
+
+def test_of_equal_tokens_the_lowest_is_taken(scripted):
+    model = scripted(lambda name, written: [-1.0] * 3 + [0.0] * 500)
+    for strategy in (GreedyConfig(), BeamConfig(size=1), BeamConfig(size=4, n_best=4)):
+        [hypotheses] = generate(model, inputs(0), begin=BEGIN, end=END, max_length=1, strategy=strategy)
+        assert [hypothesis.tokens for hypothesis in hypotheses] == [[3 + i] for i in range(len(hypotheses))]
+
+
+def test_dropout_is_off_and_each_module_gets_its_mode_back():
+    torch.manual_seed(0)
+    model = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8, dropout=0.5).build(NextToken(7, 12))
+    model.train()
+    model.encoder.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    prompt_BL = torch.tensor([[2, 3]])
+    first = generate(model, prompt_BL=prompt_BL, end=None, max_length=5)
+    assert first == generate(model, prompt_BL=prompt_BL, end=None, max_length=5)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_the_default_limit_is_the_models_room():
+    for position in ("learned", "rotary"):
+        config = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8, position={"kind": position})
+        language_model = config.build(NextToken(7, 12))
+        prompt_BL, real_BL = torch.ones(2, 4, dtype=torch.long), torch.tensor([[1] * 4, [1, 1, 0, 0]]).bool()
+        written = generate(language_model, prompt_BL=prompt_BL, real_BL=real_BL, end=None)
+        assert [len(hypotheses[0].tokens) for hypotheses in written] == [9, 11]
+        translator = config.build(SequenceToSequence(7, 5, 7, max_target_length=6))
+        written = generate(translator, {"tokens": prompt_BL, "real": real_BL}, begin=BEGIN, end=None)
+        assert [len(hypotheses[0].tokens) for hypotheses in written] == [6, 6]
+
+
+# ---------------------------------------------------------------- what is refused
+
+LANGUAGE_MODEL = NextToken(7, 12)
+LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "words"),
+    [
+        ({"max_length": 11}, "max_length", "max_length=10"),
+        ({"max_length": [10, 11], "prompt_BL": torch.ones(2, 3).long()}, "max_length", "row 1"),
+        ({"max_length": 0}, "max_length", "at least 1"),
+        ({"max_length": 3, "min_length": 4}, "max_length", "at least 4"),
+        ({"prompt_BL": torch.ones(1, 13).long()}, "prompt_BL", "at most 12"),
+        ({"prompt_BL": torch.ones(1, 0).long()}, "prompt_BL", "row 0 is empty"),
+        ({"real_BL": torch.zeros(1, 3).bool()}, "prompt_BL", "row 0 is empty"),
+        ({"real_BL": LEFT_PADDED}, "real_BL", "on the right"),
+        (
+            {"prompt_BL": None, "inputs": {"tokens": torch.ones(1, 3).long()}},
+            "begin",
+            "nothing to start with",
+        ),
+        ({"prompt_BL": None}, "begin", "nothing to start with"),
+        ({"end": 7}, "end", "0 to 6"),
+        ({"forbidden": [-1]}, "forbidden", "0 to 6"),
+        ({"forbidden": range(7)}, "forbidden", "no token is possible"),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda model: model, NoCache], ids=["cache", "no-cache"])
+def test_what_cannot_be_done_is_said_with_place_and_remedy(options, place, words, wrap):
+    model = wrap(TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(LANGUAGE_MODEL))
+    with pytest.raises(Problem) as caught:
+        generate(model, **{"prompt_BL": torch.ones(1, 3).long(), "end": 1, **options})
+    assert caught.value.place == place
+    assert words in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_model_without_a_shape_needs_a_limit(scripted):
+    with pytest.raises(Problem, match="give one"):
+        generate(scripted(spell), inputs(0), begin=BEGIN, end=END)
+
+
+def test_a_model_that_cannot_write_is_refused():
+    labeller = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(PerToken(7, 5, classes=3))
+    with pytest.raises(Problem, match="TokenPredictor cannot write"):
+        generate(labeller, prompt_BL=torch.ones(1, 2).long(), end=1, max_length=2)
+
+
+@each_strategy
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_scores_that_are_not_numbers_are_named(scripted, strategy, broken):
+    def logits(name: int, written: tuple[int, ...]) -> list[float]:
+        ill = name == 5 and len(written) == 3
+        return [0.0, -9.0, 1.0, 0.5, broken if ill else 0.0, 0.0]
+
+    with pytest.raises(Problem, match="token 3 of row 1"):
+        generate(scripted(logits), inputs(4, 5), begin=BEGIN, end=END, max_length=9, strategy=strategy)
+
+
+# ---------------------------------------------------------------- configuration
+
+
+class Options(Node):
+    decoding: DecodingConfig = GreedyConfig()
+
+
+def test_strategies_are_kinds():
+    assert validate(Options, {"decoding": "sample"}).decoding == SampleConfig()
+    beam = validate(Options, {"decoding": {"kind": "beam", "size": 6, "n_best": 2}}).decoding
+    assert beam == BeamConfig(size=6, n_best=2)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "words"),
+    [
+        ({"kind": "beam", "size": 2, "n_best": 3}, "decoding.n_best"),
+        ({"kind": "beam", "size": 0}, "decoding.size"),
+        ({"kind": "beam", "length_penalty": -1.0}, "decoding.length_penalty"),
+        ({"kind": "sample", "temperature": 0.0}, "decoding.temperature"),
+        ({"kind": "sample", "top_p": 1.5}, "decoding.top_p"),
+        ({"kind": "sample", "topk": 3}, "did you mean 'top_k'"),
+        ({"kind": "beem"}, "did you mean 'beam'"),
+    ],
+)
+def test_wrong_options_are_refused(decoding, words):
+    with pytest.raises(UserError) as caught:
+        validate(Options, {"decoding": decoding})
+    assert words in str(caught.value)
+
+
+# ---------------------------------------------------------------- trace
+
+
+def test_a_trace_shows_the_alternatives(scripted):
+    model = scripted(lambda name, written: [0.0, -1.0, 3.0, 2.0, -2.0, 1.0])
+    for strategy in (GreedyConfig(), SampleConfig(seed=4)):
+        trace = Trace(alternatives=3)
+        written = generate(
+            model,
+            inputs(0, 1),
+            begin=BEGIN,
+            end=END,
+            max_length=3,
+            forbidden=[3],
+            strategy=strategy,
+            trace=trace,
+        )
+        probabilities = torch.tensor(model.logits(0, ()), dtype=torch.float64).softmax(0).tolist()
+        for [best], steps in zip(written, trace.rows, strict=True):
+            for step in steps:
+                [alternatives] = step.alternatives
+                assert [token for token, _ in alternatives] == [2, 5, 0]
+                assert [p for _, p in alternatives] == pytest.approx([probabilities[t] for t in (2, 5, 0)])
+            chosen = [candidate for step in steps for candidate in step.candidates]
+            path = [*best.tokens, END] if best.is_finished else best.tokens
+            assert [candidate.token for candidate in chosen] == path
+            assert [candidate.log_probability for candidate in chosen] == best.log_probabilities
+            last = "finished" if best.is_finished else "cut"
+            assert [candidate.fate for candidate in chosen] == ["kept"] * (len(path) - 1) + [last]
+
+
+def test_a_beams_trace_is_a_tree_with_every_hypothesis_in_it(scripted, random_table):
+    trace, size = Trace(), 3
+    written = generate(
+        scripted(random_table(5, VOCABULARY)),
+        inputs(0, 1, 2),
+        begin=BEGIN,
+        end=END,
+        max_length=5,
+        strategy=BeamConfig(size=size, n_best=size),
+        trace=trace,
+    )
+    for hypotheses, steps in zip(written, trace.rows, strict=True):
+        branches: list[tuple[int, ...]] = [()]
+        leaves = {}
+        for step in steps:
+            assert len(step.alternatives) == len(branches) <= size
+            paths = [(*branches[candidate.branch], candidate.token) for candidate in step.candidates]
+            fates = [candidate.fate for candidate in step.candidates]
+            for path, candidate in zip(paths, step.candidates, strict=True):
+                if candidate.fate in ("finished", "cut"):
+                    leaves[path] = candidate.sum
+            branches = [path for path, fate in zip(paths, fates, strict=True) if fate == "kept"]
+            assert fates.count("kept") in (0, size)
+            sums = [candidate.sum for candidate in step.candidates]
+            assert sums == sorted(sums, reverse=True)
+        for hypothesis in hypotheses:
+            path = (*hypothesis.tokens, END) if hypothesis.is_finished else tuple(hypothesis.tokens)
+            assert leaves[path] == pytest.approx(hypothesis.log_probability, abs=1e-12)
