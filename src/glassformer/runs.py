@@ -33,7 +33,7 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Status:
-    """`new`, `running`, `stalled` (but alive), `stopped` by a signal, `crashed`, `damaged`, `diverged`, `done`."""
+    """`new`, `running`, `stalled` (but alive), `stopped`, `crashed`, `damaged`, `diverged` or `done`."""
 
     name: str
     step: int

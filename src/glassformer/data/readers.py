@@ -119,8 +119,11 @@ def split_off(
             remedy="more data, or a file for each split",
         )
     order = generator(data_seed, "split off").permutation(len(members))
-    counts = [max(1, round(len(members) * fraction)) for fraction in fractions.values()]
-    parts = np.split(order, np.cumsum(counts))
+    ends = [0]
+    for fraction in fractions.values():
+        most = len(members) - (len(fractions) + 1 - len(ends))  # each later part is left at least one
+        ends.append(min(ends[-1] + max(1, round(len(members) * fraction)), most))
+    parts = np.split(order, ends[1:])
     return {
         split: np.sort(np.concatenate([members[group] for group in part]).astype(np.int64))
         for split, part in zip([*fractions, "train"], parts, strict=True)

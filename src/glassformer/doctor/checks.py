@@ -255,32 +255,33 @@ def positions(subject: Subject) -> Measurement:
         raise DoesNotApply("the model has no Position module")
     if all(type(module) is Position for module in modules):
         raise DoesNotApply("the model is not told any positions")
-    shape, inputs = subject.shape, subject.batch.inputs
-    length = max(shape.max_length, getattr(shape, "max_target_length", 0), 2)
-    used = max(x.shape[1] for x in inputs.values() if x is not None)
-    if used < 3:
+    inputs = subject.batch.inputs
+    if _given(inputs, "tokens").shape[1] < 3:
         raise DoesNotApply("the sequences are too short to have an order")
-    # Odd places first: no distance stays as it was, nor does its size.
-    order = torch.arange(length)
-    order[:used] = torch.cat([torch.arange(1, used, 2), torch.arange(0, used, 2)])
     with torch.no_grad():
         expected = model(**inputs)
         for module in modules:
-            _tell_other_positions(module, order)
+            _tell_other_positions(module)
         moved = difference(model(**inputs), expected)
     if moved >= subject.limit:
         return at_least(moved, subject.limit, "answers change with the order of the positions")
     return at_least(moved, subject.limit, "the positions have no effect on the answers")
 
 
-def _tell_other_positions(module: Position, order: Tensor) -> None:
+def _tell_other_positions(module: Position) -> None:
     embed, rotate, score_bias = module.embed, module.rotate, module.score_bias
-    other: dict[str, Callable[..., Tensor | None]] = {
-        "embed": lambda x, positions: embed(x, order[positions]),
-        "rotate": lambda x, positions: rotate(x, order[positions]),
-        "score_bias": lambda q, queries, keys: score_bias(q, order[queries], order[keys]),
+
+    def other(positions: Tensor) -> Tensor:
+        """Odd places first: few distances stay what they were, nor does their size."""
+        places = torch.arange(int(positions.max()) + 1)
+        return torch.cat([places[1::2], places[0::2]])[positions]
+
+    changed: dict[str, Callable[..., Tensor | None]] = {
+        "embed": lambda x, positions: embed(x, other(positions)),
+        "rotate": lambda x, positions: rotate(x, other(positions)),
+        "score_bias": lambda q, queries, keys: score_bias(q, other(queries), other(keys)),
     }
-    for name, method in other.items():
+    for name, method in changed.items():
         setattr(module, name, method)
 
 

@@ -11,21 +11,53 @@ from functools import cache
 
 import numpy as np
 
-COLOUR_MAP = "magma"
-GAP = np.array([255, 255, 255], dtype=np.uint8)
-MASKED = np.array([[236, 238, 242], [213, 217, 225]], dtype=np.uint8)
-"""The two greys of the stripes where a query may not attend."""
+SCALE = ("#fbfbfc", "#fde3c8", "#fbae8b", "#ea6479", "#ab3285", "#5b1a72", "#1c0a35")
+"""From weight 0 to weight 1, ever darker; `colours` makes equal steps between them look equal."""
+LINE = np.array([228, 231, 237], dtype=np.uint8)
+MASKED = np.array([[240, 242, 245], [190, 196, 207]], dtype=np.uint8)
+"""Ground and stripes where a query may not attend."""
 
+LINED_CELL = 14
+"""Pixels: cells of this size or more have a hairline between them."""
 SQUARE_ROOT_STEPS = 255
+
+# Oklab (Ottosson 2020), in which equal distances look about equally far: linear RGB → cones → lightness, a, b.
+_CONES = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def to_oklab(rgb: np.ndarray) -> np.ndarray:
+    """Bytes (…, 3) as Oklab."""
+    values = rgb / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return np.cbrt(linear @ _CONES.T) @ _LAB.T
+
+
+def _from_oklab(lab: np.ndarray) -> np.ndarray:
+    linear = ((lab @ np.linalg.inv(_LAB).T) ** 3 @ np.linalg.inv(_CONES).T).clip(0, 1)
+    values = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.rint(values * 255).astype(np.uint8)
 
 
 @cache
 def colours() -> np.ndarray:
-    """(256, 3): the colours of the weights from 0 to 1."""
-    import matplotlib
-
-    table = matplotlib.colormaps[COLOUR_MAP](np.arange(256), bytes=True)
-    return np.ascontiguousarray(np.asarray(table)[:, :3])
+    """(256, 3) bytes: the colours of the weights from 0 to 1, in steps that look alike."""
+    corners = to_oklab(np.array([[int(name[place : place + 2], 16) for place in (1, 3, 5)] for name in SCALE]))
+    way = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
+    steps = np.linspace(0, way[-1], 256)
+    return _from_oklab(np.stack([np.interp(steps, way, corners[:, axis]) for axis in range(3)], axis=1))
 
 
 @dataclass(frozen=True)
@@ -88,31 +120,23 @@ def pool_maximum(
     return pool(np.maximum, weights), None if allowed is None else pool(np.logical_or, allowed)
 
 
-def paint(weights: np.ndarray, allowed: np.ndarray | None, fit: Fit) -> np.ndarray:
-    """One map as (height, width, 3) bytes; masked cells are striped."""
+def paint(weights: np.ndarray, allowed: np.ndarray | None, fit: Fit, stripe: int = 3) -> np.ndarray:
+    """One map as (height, width, 3) bytes; masked cells are hatched with lines of `stripe` pixels."""
     weights, allowed = pool_maximum(weights, allowed, fit.row_factor, fit.column_factor)
     levels = np.rint(weights.clip(0, 1) * 255).astype(np.uint8)
-    image = enlarge(colours()[levels], fit)
+    image = _enlarge(colours()[levels], fit)
     if allowed is not None:
         rows, columns = np.indices(image.shape[:2])
-        stripe = max(2, min(fit.height, fit.width) // 120)
-        stripes = MASKED[(rows + columns) // stripe % 2]
-        image = np.where(enlarge(allowed, fit)[..., None], image, stripes)
-    return _with_gaps(image, fit)
-
-
-def enlarge(cells: np.ndarray, fit: Fit) -> np.ndarray:
-    return cells.repeat(fit.cell_height, axis=0).repeat(fit.cell_width, axis=1)
-
-
-def _with_gaps(image: np.ndarray, fit: Fit) -> np.ndarray:
-    """A hair of white between cells that are large enough to lose it."""
-    if min(fit.cell_height, fit.cell_width) >= 14:
-        hair = max(1, min(fit.cell_height, fit.cell_width) // 24)
-        for start in range(hair):
-            image[fit.cell_height - 1 - start :: fit.cell_height][: fit.rows - 1] = GAP
-            image[:, fit.cell_width - 1 - start :: fit.cell_width][:, : fit.columns - 1] = GAP
+        hatching = MASKED[((rows + columns) % (4 * stripe) < stripe).astype(int)]
+        image = np.where(_enlarge(allowed, fit)[..., None], image, hatching)
+    if min(fit.cell_height, fit.cell_width) >= LINED_CELL:
+        image[fit.cell_height - 1 : -1 : fit.cell_height] = LINE
+        image[:, fit.cell_width - 1 : -1 : fit.cell_width] = LINE
     return image
+
+
+def _enlarge(cells: np.ndarray, fit: Fit) -> np.ndarray:
+    return cells.repeat(fit.cell_height, axis=0).repeat(fit.cell_width, axis=1)
 
 
 def to_bytes(weights: np.ndarray) -> np.ndarray:

@@ -86,9 +86,8 @@ def reproduce(
         results = _train(job, threads)
         done += 1
         value = _value(results, study.metric)
-        say(
-            f"{done}/{len(jobs)}  {job.setting.name}, {job.recipe}, seed {job.seed}: {study.metric} {value:.5f}"
-        )
+        who = f"{job.setting.name}, {job.recipe}, seed {job.seed}"
+        say(f"{done}/{len(jobs)}  {who}: {study.metric} {value:.5f}")
 
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(train, jobs):

@@ -59,6 +59,9 @@ class TrainingConfig(Node):
     threads: Count | None = Field(None, description="CPU threads; none: what PyTorch chooses")
     log_every: Count = Field(10, description="steps between two lines of the record")
     validate_every: Count | None = Field(None, description="steps; none: at the end of each epoch")
+    validation_examples: Count | None = Field(
+        None, description="validate on the first so many; the end of a run measures on all"
+    )
     save_every: Count | None = Field(
         None, description="steps between checkpoints; none: with each validation"
     )

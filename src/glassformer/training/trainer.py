@@ -73,6 +73,8 @@ class Trainer:
         self.model = model
         self.config = config
         self.evaluation = evaluation
+        if config.validation_examples is not None:
+            self.evaluation = evaluation.model_copy(update={"max_examples": config.validation_examples})
         self.seed = seed
         self.around = surroundings or Surroundings()
         self.device = next(model.parameters()).device

@@ -1,0 +1,2 @@
+def write_html(m,f): raise NotImplementedError
+def notebook_frame(m): return None

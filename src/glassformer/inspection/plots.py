@@ -1,0 +1,334 @@
+"""Attention maps on paper: rows are layers, columns are heads, one scale from 0 to 1.
+
+Everything is laid out in points from the top left; maps are painted by `pixels`, whole pixels a cell. Figures
+are made without pyplot, so that nothing global changes and any thread may draw.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from glassformer.inspection.labels import tick_positions, visible
+from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
+from glassformer.inspection.pixels import Fit, colours, fit, paint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, FAINT, ALARM = "#1d2129", "#667085", "#c4c9d2", "#b42318"
+FILE_DPI, SCREEN_DPI = 200, 120
+LARGEST_SIDE = 30_000
+"""Pixels: what common viewers still open."""
+
+MARGIN = 26.0
+PAGE_WIDTH = 800.0
+LARGEST_PANEL, SMALLEST_PANEL = 380.0, 52.0
+LARGEST_CELL = 27.0
+READABLE_CELL = 7.0
+PANEL_GAP = 9.0
+SECTION_GAP = 30.0
+SCALE_WIDTH = 96.0
+TITLE, HEADING, BODY, SMALL = 14.0, 10.5, 8.5, 7.5
+LINE = 1.45
+
+
+class Sheet:
+    """One white sheet of a known size in points; `y` grows downwards."""
+
+    def __init__(self, width: float, height: float, dpi: int) -> None:
+        from matplotlib.figure import Figure
+
+        self.dpi = min(dpi, int(LARGEST_SIDE * 72 / max(width, height)))
+        self.scale = self.dpi / 72
+        self.size = round(width * self.scale), round(height * self.scale)
+        self.figure: Figure = Figure([side / self.dpi for side in self.size], dpi=self.dpi)
+        self.figure.set_facecolor("white")
+        self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set_xlim(0, self.size[0])
+        self.axes.set_ylim(self.size[1], 0)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float = BODY,
+        colour: str = INK,
+        align: str = "left",
+        baseline: str = "baseline",
+        rotation: float = 0,
+        weight: str = "normal",
+    ) -> None:
+        from matplotlib.font_manager import FontProperties
+
+        self.axes.text(
+            x * self.scale,
+            y * self.scale,
+            text,
+            color=colour,
+            fontproperties=FontProperties(family=FONT, size=size, weight=weight),
+            ha=align,
+            va=baseline,
+            rotation=rotation,
+            rotation_mode="anchor",
+            parse_math=False,  # a token may hold dollar signs
+        )
+
+    def image(self, x: float, y: float, pixels: np.ndarray) -> None:
+        """At whole pixels, one for one, with a hairline around it."""
+        left, top = round(x * self.scale), round(y * self.scale)
+        height, width = pixels.shape[:2]
+        _, page_height = self.size
+        self.figure.figimage(pixels, left, page_height - top - height, origin="upper")
+        frame = [(left, left + width, left + width, left, left), (top, top, top + height, top + height, top)]
+        self._line(frame[0], frame[1], FAINT, 0.6)
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str = FAINT, width: float = 0.6) -> None:
+        self._line([x * self.scale for x in xs], [y * self.scale for y in ys], colour, width)
+
+    def _line(self, xs: Sequence[float], ys: Sequence[float], colour: str, width: float) -> None:
+        from matplotlib.lines import Line2D
+
+        self.axes.add_line(Line2D(xs, ys, color=colour, linewidth=width, solid_joinstyle="miter"))
+
+    def polygon(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        from matplotlib.patches import Polygon
+
+        self.axes.add_patch(Polygon(np.array(points) * self.scale, closed=True, color=colour, linewidth=0))
+
+
+FONT = ["DejaVu Sans"]
+
+
+@cache
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """In points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    properties = FontProperties(family=FONT, size=size, weight=weight)
+    return float(TextToPath().get_text_width_height_descent(text, properties, ismath=False)[0])
+
+
+def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
+    """The beginning of a text that is too wide."""
+    text = " ".join(visible(word, 60) for word in text.split())
+    if text_width(text, size, weight) <= width:
+        return text
+    fitting, too_long = 0, min(len(text), int(width))
+    while too_long - fitting > 1:
+        middle = (fitting + too_long) // 2
+        if text_width(text[:middle] + "…", size, weight) <= width:
+            fitting = middle
+        else:
+            too_long = middle
+    return text[:fitting].rstrip() + "…"
+
+
+class Section:
+    """The grid of one place's maps, with what is written around it."""
+
+    def __init__(self, maps: PlaceMaps, limit: float, dpi: int) -> None:
+        self.maps = maps
+        self.scale = dpi / 72
+        layers, heads, queries, keys = maps.weights.shape
+        self.fit: Fit = fit(queries, keys, int(limit * self.scale), int(LARGEST_CELL * self.scale))
+        self.panel_width, self.panel_height = self.fit.width / self.scale, self.fit.height / self.scale
+        self.row_labels = self._labels(maps.queries, maps.first_query, self.fit.cell_height, self.fit.row_factor, 16)
+        self.column_labels = self._labels(maps.keys, 0, self.fit.cell_width, self.fit.column_factor, 30)
+        self.lines = self._lines()
+        self.left = 16 + 6 + max(text_width(label.text, label.size) for label in self.row_labels)
+        is_upright = any(label.width > self.cell_width - 2 for label in self.column_labels) and self._are_tokens
+        self.column_rotation = 90 if is_upright else 0
+        extent = max(label.width if is_upright else label.size for label in self.column_labels)
+        self.bottom = 6 + extent
+        self.top = HEADING * LINE + len(self.lines) * SMALL * LINE + 8 + BODY * LINE
+        grid = heads * self.panel_width + (heads - 1) * PANEL_GAP
+        written = [text_width(line, SMALL) for line in self.lines]
+        self.width = max(self.left + grid, *written, text_width(self.heading, HEADING, "bold"))
+        self.height = self.top + layers * self.panel_height + (layers - 1) * PANEL_GAP + self.bottom
+
+    @property
+    def heading(self) -> str:
+        return self.maps.name[0].upper() + self.maps.name[1:]
+
+    @property
+    def cell_width(self) -> float:
+        return self.fit.cell_width / self.scale
+
+    @property
+    def _are_tokens(self) -> bool:
+        return self.cell_width / self.fit.column_factor >= READABLE_CELL
+
+    def _lines(self) -> list[str]:
+        maps = self.maps
+        lines = [f"row: {maps.query_axis}  ·  column: {maps.key_axis}"]
+        largest = f"largest weight {maps.largest:.3g}"
+        if self.fit.is_pooled:
+            block = f"{self.fit.row_factor} × {self.fit.column_factor}"
+            largest += f"  ·  each pixel shows the maximum of {block} weights"
+        return [*lines, largest]
+
+    def _labels(self, tokens: list[str], first: int, cell_pixels: int, factor: int, apart: float) -> list[Label]:
+        """Tokens, or round positions that stand `apart` points from each other."""
+        cell = cell_pixels / self.scale / factor
+        if cell >= READABLE_CELL:
+            size = min(8.5, max(5.5, 0.72 * cell))
+            return [Label((place + 0.5) * cell, visible(token), size) for place, token in enumerate(tokens)]
+        positions = tick_positions(first, len(tokens), apart / cell)
+        return [Label((position - first + 0.5) * cell, str(position), SMALL, True) for position in positions]
+
+    def draw(self, sheet: Sheet, x: float, y: float) -> None:
+        maps = self.maps
+        sheet.text(x, y + HEADING, self.heading, HEADING, weight="bold")
+        for number, line in enumerate(self.lines):
+            sheet.text(x, y + HEADING * LINE + (number * LINE + 1) * SMALL, line, SMALL, MUTED)
+        for row, layer in enumerate(maps.layers):
+            top = y + self.top + row * (self.panel_height + PANEL_GAP)
+            sheet.text(x + 9, top + self.panel_height / 2, f"layer {layer}", BODY, MUTED, "center", rotation=90)
+            for column, head in enumerate(maps.heads):
+                left = x + self.left + column * (self.panel_width + PANEL_GAP)
+                pixels = paint(maps.weights[row, column], maps.allowed_at(row, column), self.fit)
+                sheet.image(left, top, pixels)
+                if row == 0:
+                    sheet.text(left + self.panel_width / 2, top - 6, f"head {head}", BODY, MUTED, "center")
+                if row == len(maps.layers) - 1:
+                    self._draw_columns(sheet, left, top + self.panel_height)
+                if column == 0:
+                    self._draw_rows(sheet, left, top)
+
+    def _draw_rows(self, sheet: Sheet, left: float, top: float) -> None:
+        for label in self.row_labels:
+            y = top + label.place
+            if label.is_position:
+                sheet.line((left - 3, left - 0.5), (y, y))
+            sheet.text(left - 5, y, label.text, label.size, INK, "right", "center_baseline")
+
+    def _draw_columns(self, sheet: Sheet, left: float, bottom: float) -> None:
+        for label in self.column_labels:
+            x = left + label.place
+            if label.is_position:
+                sheet.line((x, x), (bottom + 0.5, bottom + 3))
+            if self.column_rotation:
+                sheet.text(x, bottom + 5, label.text, label.size, INK, "right", "center_baseline", 90)
+            else:
+                sheet.text(x, bottom + 4.5 + label.size, label.text, label.size, INK, "center")
+
+
+@dataclass(frozen=True)
+class Label:
+    place: float
+    text: str
+    size: float
+    is_position: bool = False
+
+    @property
+    def width(self) -> float:
+        return text_width(self.text, self.size)
+
+
+def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
+    """Every place's maps on one sheet."""
+    columns = max(place.weights.shape[1] for place in maps.places.values())
+    limit = (PAGE_WIDTH - 60 - (columns - 1) * PANEL_GAP) / columns
+    limit = min(LARGEST_PANEL, max(SMALLEST_PANEL, limit))
+    sections = [Section(place, limit, dpi) for place in maps.places.values()]
+    placed, width, height = _flow(sections)
+    footer = maps.checks.lines()
+    content = max(width + SCALE_WIDTH, 330.0)
+    head = TITLE * LINE + (BODY + 1) * LINE + 14
+    foot = 18 + SMALL * LINE * 2
+    sheet = Sheet(content + 2 * MARGIN, head + height + foot + 2 * MARGIN, dpi)
+    title = maps.title or "attention"
+    sheet.text(MARGIN, MARGIN + TITLE, shorten_to(title, content, TITLE, "bold"), TITLE, weight="bold")
+    y = MARGIN + TITLE * LINE + BODY + 1
+    sheet.text(MARGIN, y, _subtitle(maps, content), BODY + 1, MUTED)
+    for section, x, y in placed:
+        section.draw(sheet, MARGIN + x, MARGIN + head + y)
+    has_masked = any(place.has_masked for place in maps.places.values())
+    largest = max(place.largest for place in maps.places.values())
+    _draw_scale(sheet, MARGIN + width + 34, MARGIN + head + sections[0].top, largest, has_masked)
+    y = MARGIN + head + height + 18 + SMALL
+    sheet.text(MARGIN, y, CAPTION, SMALL, INK)
+    colour = MUTED if maps.checks.passed else ALARM
+    sheet.text(MARGIN, y + SMALL * LINE, "   ".join(footer), SMALL, colour)
+    return sheet.figure
+
+
+def _subtitle(maps: AttentionMaps, width: float) -> str:
+    """Input and output, each within its half if both do not fit."""
+    parts = [maps.about[key] for key in ("input", "output") if maps.about.get(key)]
+    arrow = "   →   "
+    shares = [text_width(shorten_to(part, width, BODY + 1), BODY + 1) for part in parts]
+    room = width - text_width(arrow, BODY + 1)
+    if sum(shares) > room:
+        shares = [max(room / 2, room - (sum(shares) - share)) for share in shares]
+    return arrow.join(shorten_to(part, share + 0.5, BODY + 1) for part, share in zip(parts, shares, strict=True))
+
+
+def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], float, float]:
+    """Sections side by side while they fit, and below each other where not; and the room that they take."""
+    placed: list[tuple[Section, float, float]] = []
+    x = y = row_height = width = 0.0
+    for section in sections:
+        if x > 0 and x + section.width > PAGE_WIDTH:
+            x, y, row_height = 0.0, y + row_height + SECTION_GAP, 0.0
+        placed.append((section, x, y))
+        width = max(width, x + section.width)
+        row_height = max(row_height, section.height)
+        x += section.width + SECTION_GAP
+    return placed, width, y + row_height
+
+
+def _draw_scale(sheet: Sheet, x: float, y: float, largest: float, has_masked: bool) -> None:
+    """The colour bar from 0 to 1, a mark at the largest weight, and what masked cells look like."""
+    height, width = 120.0, 9.0
+    rows = round(height * sheet.scale)
+    ramp = colours()[np.linspace(255, 0, rows).round().astype(int)]
+    sheet.image(x, y, np.repeat(ramp[:, None], round(width * sheet.scale), axis=1))
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        sheet.text(x + width + 5, y + (1 - tick) * height, f"{tick:g}", SMALL, INK, "left", "center_baseline")
+    mark = y + (1 - min(largest, 1.0)) * height
+    sheet.polygon([(x - 1, mark), (x - 6, mark - 3), (x - 6, mark + 3)], INK)
+    sheet.text(x + 4, y - 9, "weight", SMALL, MUTED, "center")
+    below = y + height + 16
+    sheet.text(x - 6, below, "▸ largest", SMALL, MUTED)
+    if has_masked:
+        side = round(width * sheet.scale)
+        swatch = paint(np.zeros((1, 1)), np.zeros((1, 1), dtype=bool), Fit(1, 1, 1, 1, side, side))
+        sheet.image(x - 6, below + 8, swatch)
+        sheet.text(x - 6 + width + 4, below + 8 + width - 1.5, "masked", SMALL, MUTED)
+
+
+def png(maps: AttentionMaps, dpi: int = SCREEN_DPI) -> bytes:
+    file = io.BytesIO()
+    write_png(maps, file, dpi)
+    return file.getvalue()
+
+
+def write_png(maps: AttentionMaps, file: IO[bytes], dpi: int = FILE_DPI) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(draw(maps, dpi)).print_png(file, metadata={"Description": _description(maps)})
+
+
+def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    text = io.StringIO()
+    figure = draw(maps)
+    canvas = FigureCanvasSVG(figure)
+    canvas.print_svg(text, metadata={"Description": _description(maps), "Date": None})
+    file.write(text.getvalue().encode())
+
+
+def _description(maps: AttentionMaps) -> str:
+    return "; ".join([*(f"{key}: {value}" for key, value in maps.about.items()), *maps.checks.lines(), CAPTION])

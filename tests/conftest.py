@@ -1,0 +1,74 @@
+"""What tests of whole runs share: a config that trains in a fraction of a second, and a run trained from it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.config import Tree, dump_yaml, merge, unflatten, validate
+from glassformer.experiment import ExperimentConfig, Training
+from glassformer.runs import RunFolder
+
+TINY: Tree = {
+    "task": {
+        "kind": "reversal",
+        "length": 6,
+        "categories": 4,
+        "train_examples": 128,
+        "validation_examples": 24,
+        "test_examples": 24,
+    },
+    "model": {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16, "dropout": 0.1},
+    "training": {"batch_size": 16, "max_epochs": 3, "log_every": 1, "threads": 1, "device": "cpu"},
+}
+"""8 steps an epoch, 24 in all."""
+
+TinyConfig = Callable[..., ExperimentConfig]
+
+
+def tiny(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
+    tree = merge(ExperimentConfig.fill_kinds(TINY), unflatten(overrides or {}))
+    return validate(ExperimentConfig, tree)
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> TinyConfig:
+    return tiny
+
+
+@pytest.fixture
+def tiny_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(dump_yaml(TINY), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained") / "run"
+    threads = torch.get_num_threads()
+    Training(tiny(), RunFolder(path)).run()
+    torch.set_num_threads(threads)
+    return path
+
+
+@pytest.fixture
+def run_folder(trained_once: Path, tmp_path: Path) -> RunFolder:
+    """A finished run that a test may break."""
+    path = tmp_path / "run"
+    shutil.copytree(trained_once, path)
+    return RunFolder(path)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """What a test of speed or of bits relies on, put back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,239 @@
+"""A user's own token sequences: each kind of answer, from file to restored task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.config import validate
+from glassformer.data.batching import IGNORED
+from glassformer.errors import Problem, UserError
+from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence
+from glassformer.tasks.tokens import TokensConfig, TokensTask
+
+TAGGED = [("the cat sat", "D N V"), ("a dog ran off", "D N V P"), ("cats", "N"), ("dogs ran", "N V")]
+
+
+def build(
+    folder: Path, rows: dict[str, list[tuple[Any, Any]]], data: dict[str, Any] | None = None, **options: Any
+) -> TokensTask:
+    """A task over a TSV file for each split."""
+    files = {}
+    for split, pairs in rows.items():
+        path = folder / f"{split}.tsv"
+        path.write_text("input\ttarget\n" + "".join(f"{a}\t{b}\n" for a, b in pairs))
+        files[split] = str(path)
+    return validate(TokensConfig, {"data": {**files, **(data or {})}, **options}).build(0)
+
+
+def shown(task: TokensTask, split: str) -> list[tuple[str, str]]:
+    """The examples as a person would read them."""
+    examples = task.splits[split]
+    return [
+        (" ".join(task.input_symbols(row)), task.show_output(np.atleast_1d(target)))
+        for row, target in zip(examples.inputs, examples.targets, strict=True)
+    ]
+
+
+def test_a_label_for_each_token(tmp_path: Path) -> None:
+    task = build(tmp_path, {"train": TAGGED, "validation": TAGGED[:2]})
+    assert task.shape == PerToken(vocabulary=9 + 1, max_length=4, classes=4)
+    assert shown(task, "train") == TAGGED
+    assert set(task.splits) == {"train", "validation"}
+    batch = task.batch("train", np.array([0, 2]))
+    assert batch.targets.tolist()[1] == [task.target_vocabulary.number["N"], IGNORED, IGNORED]
+    assert batch.target_count() == 4
+
+
+def test_a_label_for_the_sequence(tmp_path: Path) -> None:
+    rows = [("good film", "yes"), ("bad film", "no"), ("good good", "yes")]
+    task = build(tmp_path, {"train": rows, "validation": rows, "test": rows}, answer="label")
+    assert task.shape == PerSequence(vocabulary=4, max_length=2, outputs=2)
+    assert shown(task, "test") == rows
+    assert task.batch("train", np.arange(3)).targets.tolist() == [1, 0, 1]
+
+
+def test_a_number_for_the_sequence(tmp_path: Path) -> None:
+    rows = [("good film", "1.5"), ("bad film", "-2"), ("film", "1e-3")]
+    task = build(tmp_path, {"train": rows, "validation": rows}, answer="number")
+    assert task.shape == PerSequence(vocabulary=4, max_length=2, outputs=1, is_real=True)
+    batch = task.batch("train", np.arange(3))
+    assert batch.targets.tolist() == pytest.approx([1.5, -2.0, 0.001])
+    assert batch.targets.is_floating_point()
+    assert task.headline == "mean_absolute_error"
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_another_sequence(tmp_path: Path, is_shared: bool) -> None:
+    rows = [("a b", "B A"), ("b", "B"), ("a a b", "B A A")]
+    task = build(
+        tmp_path, {"train": rows, "validation": rows}, answer="sequence", shared_vocabulary=is_shared
+    )
+    assert isinstance(task.shape, SequenceToSequence)
+    assert task.shape.is_shared_vocabulary == is_shared
+    assert (task.shape.vocabulary == task.shape.target_vocabulary) == is_shared
+    assert (task.shape.max_length, task.shape.max_target_length) == (3, 5)
+    assert shown(task, "train") == rows
+    for target in task.splits["train"].targets:
+        assert (target[0], target[-1]) == (task.begin, task.end)
+    assert task.splits["train"].lengths().tolist() == [4, 3, 5]
+
+
+def test_every_kind_is_restored_without_its_files(tmp_path: Path) -> None:
+    rows = [("a b", "1 2"), ("b", "2"), ("a a b", "1 1 2")]
+    for answer in ("token-labels", "label", "sequence"):
+        task = build(tmp_path, {"train": rows, "validation": rows}, answer=answer)
+        state = json.loads(json.dumps(task.state()))
+        restored = task.config.restore(state)
+        assert restored.shape == task.shape
+        assert restored.checksum() == task.checksum()
+        (tmp_path / "train.tsv").unlink()
+        again = task.config.restore(state)
+        assert again.parse("b a").tolist() == task.parse("b a").tolist()
+        assert again.show_output([0]) == task.show_output([0])
+        with pytest.raises(UserError, match="no such file"):
+            _ = again.splits
+
+
+def test_a_restored_task_refuses_labels_that_came_later(tmp_path: Path) -> None:
+    rows = [("a", "x"), ("b", "y"), ("c", "x")]
+    task = build(tmp_path, {"train": rows, "validation": rows}, answer="label")
+    (tmp_path / "validation.tsv").write_text("input\ttarget\na\tx\nb\tz\n")
+    with pytest.raises(UserError, match="a label that the model does not know") as caught:
+        _ = task.config.restore(task.state()).splits
+    assert caught.value.problems[0].place == f"{tmp_path / 'validation.tsv'}, line 3"
+
+
+def test_characters_as_tokens(tmp_path: Path) -> None:
+    rows = [("ACGT", "HHEC"), ("AC", "HE")]
+    task = build(tmp_path, {"train": rows, "validation": rows}, separator="")
+    assert task.shape == PerToken(vocabulary=5, max_length=4, classes=3)
+    assert task.input_symbols(task.parse("GATA")) == ["G", "A", "T", "A"]
+    assert task.show_output(task.splits["train"].targets[0]) == "HHEC"
+
+
+def test_another_separator(tmp_path: Path) -> None:
+    rows = [("new york|is|big", "P|V|A"), ("paris|is", "P|V")]
+    task = build(tmp_path, {"train": rows, "validation": rows}, separator="|")
+    assert task.input_symbols(task.parse("new york|is")) == ["new york", "is"]
+    assert task.show_output([1, 2]) == "P|V"
+
+
+def test_lists_and_numbers_from_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [{"words": ["new york", 7, True], "tags": [1, 2, 1]}, {"words": "a b", "tags": "1 2"}]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    data = {"train": str(path), "validation": str(path), "columns": {"input": "words", "target": "tags"}}
+    task = validate(TokensConfig, {"data": data}).build(0)
+    assert task.input_symbols(task.splits["train"].inputs[0]) == ["new york", "7", "true"]
+    assert shown(task, "train")[1] == ("a b", "1 2")
+
+
+class TestSplitting:
+    ROWS = [(f"{n // 10} {n % 10}", str(n % 3)) for n in range(60)]  # noqa: RUF012
+
+    def test_a_validation_set_is_split_off_the_same_way_each_time(self, tmp_path: Path) -> None:
+        first, second = (build(tmp_path, {"train": self.ROWS}, answer="label") for _ in range(2))
+        assert first.checksum() == second.checksum()
+        assert sorted(shown(first, "train") + shown(first, "validation")) == sorted(self.ROWS)
+        assert len(first.splits["validation"]) == 6
+        assert "test" not in first.splits
+        assert first.notes[0] == "validation: 6 of 60 training rows, split off"
+        other = build(tmp_path, {"train": self.ROWS}, answer="label", data_seed=1)
+        assert other.checksum() != first.checksum()
+
+    def test_equal_inputs_stay_together(self, tmp_path: Path) -> None:
+        rows = [(f"a b c{n % 10}", "x") for n in range(200)]
+        task = build(tmp_path, {"train": rows}, answer="label")
+        assert len(task.splits["validation"]) == 20
+        inputs = {split: {row.tobytes() for row in task.splits[split].inputs} for split in task.splits}
+        assert len(inputs["validation"]) == 1
+        assert not inputs["train"] & inputs["validation"]
+
+    def test_the_fraction_is_an_option(self, tmp_path: Path) -> None:
+        data = {"validation_fraction": 0.5}
+        assert len(build(tmp_path, {"train": self.ROWS}, data, answer="label").splits["validation"]) == 30
+
+    def test_too_few_rows_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="1 different example cannot be split 2 ways"):
+            build(tmp_path, {"train": [("a", "x"), ("a", "x")]}, answer="label")
+
+
+def test_what_train_does_not_have_is_told(tmp_path: Path) -> None:
+    train, test = [("a b", "x"), ("b", "y")], [("a q q", "x"), ("b", "z")]
+    task = build(tmp_path, {"train": train, "validation": train, "test": test}, answer="label")
+    assert shown(task, "test") == [("a <unknown> <unknown>", "x"), ("b", "z")]
+    assert task.notes == [
+        "test: input symbols that train does not have: 'q' (2 in all)",
+        "test: target symbols that train does not have: 'z' (1 in all)",
+        "test: 1 of 2 inputs also stand in train",
+        "validation: 2 of 2 inputs also stand in train",
+    ]
+
+
+def test_unknown_target_symbols_of_a_sequence_are_marked(tmp_path: Path) -> None:
+    train, test = [("a", "x"), ("b", "y")], [("a", "x z")]
+    task = build(tmp_path, {"train": train, "validation": train, "test": test}, answer="sequence")
+    assert shown(task, "test") == [("a", "x <unknown>")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "row", "said"),
+    [
+        ("token-labels", "a b\tx", "2 tokens but 1 labels"),
+        ("token-labels", "\tx", "the input holds no token"),
+        ("label", "a\t ", "the label is empty"),
+        ("number", "a\tseven", "not a number"),
+        ("number", "a\tnan", "not a number"),
+        ("number", "a\tinf", "not a number"),
+        ("label", "a <unknown>\tx", "a symbol with a meaning of its own"),
+        ("sequence", "a\tx <end>", "a symbol with a meaning of its own"),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path: Path, answer: str, row: str, said: str) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text(f"input\ttarget\na\t1\n\n{row}\n")
+    with pytest.raises(UserError) as caught:
+        validate(TokensConfig, {"data": {"train": str(path)}, "answer": answer}).build(0)
+    problem = caught.value.problems[0]
+    assert said in problem.problem
+    assert problem.place == f"{path}, line 4"
+
+
+@pytest.mark.parametrize("value", [None, {"a": 1}, [["a"]], [None]])
+def test_cells_that_are_no_tokens_are_named(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"input": value, "target": "x"}))
+    with pytest.raises(UserError, match="a text or a number belongs here") as caught:
+        validate(TokensConfig, {"data": {"train": str(path)}}).build(0)
+    assert caught.value.problems[0].place == f"{path}, line 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the line is empty"),
+        ("the cow", "unknown symbol 'cow' at place 2: training had none such"),
+        ("the catt", "did you mean 'cat'?"),
+        ("<unknown>", "unknown symbol '<unknown>'"),
+        ("the cat sat sat sat", "too long: 5 tokens, and the model reads at most 4"),
+    ],
+)
+def test_refused_questions_are_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
+    task = build(tmp_path, {"train": TAGGED, "validation": TAGGED})
+    with pytest.raises(Problem) as caught:
+        task.parse(text)
+    assert said in caught.value.problem and "\n" not in caught.value.problem
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(UserError) as caught:
+        validate(TokensConfig, {"data": {"trian": "x.tsv"}})
+    assert "data.trian" in str(caught.value) and "train" in str(caught.value)
+    with pytest.raises(UserError) as caught:
+        validate(TokensConfig, {"data": {"train": "x.tsv"}, "answer": "labels"})
+    assert "token-labels" in str(caught.value)

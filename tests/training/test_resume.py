@@ -1,0 +1,309 @@
+"""A run that was stopped or killed and resumed equals one that was left alone, to the bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.errors import UserError
+from glassformer.experiment import Experiment, ExperimentConfig, Run, Training
+from glassformer.runs import RunFolder
+from glassformer.training.checkpoints import EXTRA, CheckpointStore
+from glassformer.training.events import CLOCK_FIELDS
+from glassformer.training.files import file_sha256
+from glassformer.training.progress import Reporter
+from glassformer.training.signals import StopSignals
+from glassformer.training.trainer import Trainer
+
+# The three ways in which steps follow one another: plain; accumulation with dropout and every average there is;
+# token budgets over unequal lengths with a decoder.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "everything": {
+        "model.dropout": 0.3,
+        "model.attention_dropout": 0.1,
+        "training.accumulation": 3,
+        "training.max_epochs": 6,
+        "training.log_every": 4,
+        "training.ema_decay": 0.9,
+        "training.label_smoothing": 0.1,
+        "training.optimizer.kind": "lion",
+        "training.save_every": 4,
+        "training.average_last": 3,
+    },
+    "averaging": {
+        "training.validate_every": 5,
+        "training.save_every": 3,
+        "training.average_last": 4,
+        "training.optimizer.learning_rate": 0.01,
+    },
+    "decoder": {
+        "task": {"kind": "arithmetic", "digits": 1, "max_examples": 60},
+        "training.batch_size": 8,
+        "training.max_epochs": 2,
+        "training.schedule.kind": "inverse-square-root",
+    },
+}
+
+
+class SignalAt(StopSignals):
+    """A signal that comes during a step, or a death right after it."""
+
+    def __init__(self, training: Training, step: int, dies: bool = False) -> None:
+        super().__init__()
+        self.training, self.at, self.dies = training, step, dies
+
+    def is_set(self) -> bool:
+        if self.training.trainer.state.step >= self.at:
+            if self.dies:
+                raise Killed
+            self.number = signal.SIGTERM
+        return super().is_set()
+
+
+class Killed(BaseException):
+    """Nothing of ours catches it, and nothing is saved on its way out."""
+
+
+class Listener(Reporter):
+    """Before it, a run announces its time, for which steps are tried out on a copy."""
+
+
+def train(config: ExperimentConfig, path: Path) -> dict[str, Any]:
+    return Training(config, RunFolder(path)).run()
+
+
+def stop(config: ExperimentConfig, path: Path, step: int) -> None:
+    training = Training(config, RunFolder(path), Listener())
+    training.signals = SignalAt(training, step)
+    results = training.run()
+    assert results["ended"] == "signal" and results["steps"] == step
+    assert training.signals.exit_code == 143
+    assert RunFolder(path).status().name == "stopped"
+
+
+def kill(config: ExperimentConfig, path: Path, step: int) -> None:
+    training = Training(config, RunFolder(path))
+    training.signals = SignalAt(training, step, dies=True)
+    with pytest.raises(Killed):
+        training.run()
+
+
+def without_clocks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_clocks(item) for key, item in value.items() if key not in CLOCK_FIELDS}
+    return value
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """All that a run is: every file of every checkpoint, the pointers, the record, the results."""
+    folder = RunFolder(path)
+    found: dict[str, Any] = {"events": [without_clocks(event) for event in folder.events]}
+    for file in sorted((path / "checkpoints").rglob("*")):
+        name = str(file.relative_to(path))
+        if file.name == "state.json":
+            state = json.loads(file.read_bytes())
+            del state["events_bytes"]  # the record has clocks in it
+            found[name] = without_clocks(state)
+        elif file.is_file() and file.name != "manifest.json":
+            found[name] = file_sha256(file)
+    found["results"] = without_clocks({**folder.results(), "run": None})
+    return found
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> Callable[[str], dict[str, Any]]:
+    known: dict[str, dict[str, Any]] = {}
+
+    def of(name: str) -> dict[str, Any]:
+        if name not in known:
+            path = tmp_path_factory.mktemp(name) / "run"
+            train(tiny_config(CONFIGS[name]), path)
+            known[name] = facts(path)
+        return known[name]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("name", "stops"),
+    [
+        ("plain", [1]),
+        ("plain", [8]),  # the end of an epoch, where it would have been saved anyway
+        ("plain", [7, 8, 9, 23]),
+        ("everything", [1, 4, 8]),
+        ("everything", [17]),
+        ("averaging", [4, 13, 22, 23]),
+        ("decoder", [2, 5]),
+    ],
+)
+def test_stopped_and_resumed_equals_left_alone(
+    name: str, stops: list[int], left_alone: Any, tiny_config: Any, tmp_path: Path
+) -> None:
+    config = tiny_config(CONFIGS[name])
+    for step in stops:
+        stop(config, tmp_path, step)
+    train(config, tmp_path)
+    assert facts(tmp_path) == left_alone(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [("plain", [3, 9, 20]), ("everything", [6, 16]), ("averaging", [2, 4, 17, 24]), ("decoder", [6])],
+)
+def test_killed_and_resumed_equals_left_alone(
+    name: str, kills: list[int], left_alone: Any, tiny_config: Any, tmp_path: Path
+) -> None:
+    config = tiny_config(CONFIGS[name])
+    for step in kills:
+        kill(config, tmp_path, step)
+    train(config, tmp_path)
+    assert facts(tmp_path) == left_alone(name)
+
+
+@pytest.mark.parametrize("moment", ["before the rename", "before `latest` moves", "before old ones go"])
+@pytest.mark.parametrize("name", ["plain", "averaging"])
+def test_killed_in_the_last_save_equals_left_alone(
+    name: str,
+    moment: str,
+    left_alone: Any,
+    tiny_config: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = {
+        "before the rename": "verify",
+        "before `latest` moves": "_point",
+        "before old ones go": "_prune",
+    }[moment]
+    config = tiny_config(CONFIGS[name])
+    original = getattr(CheckpointStore, method)
+
+    def die_in_the_end(self: CheckpointStore, *arguments: Any) -> Any:
+        if any("00000024" in path.name for path in self.folder.iterdir()):
+            raise Killed
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, method, die_in_the_end)
+        with pytest.raises(Killed):
+            train(config, tmp_path)
+    train(config, tmp_path)
+    mine, others = facts(tmp_path), left_alone(name)
+    # A run killed before old checkpoints went has them still; nothing else may differ.
+    assert {key: mine[key] for key in others} == others
+    assert mine.keys() == others.keys() or moment == "before old ones go"
+
+
+def _die(*arguments: object) -> None:
+    raise Killed
+
+
+def test_killed_before_the_results_are_written(
+    left_alone: Any, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_results", _die)
+        with pytest.raises(Killed):
+            train(tiny_config(CONFIGS["averaging"]), tmp_path)
+    assert RunFolder(tmp_path).status().name == "crashed"
+    results = train(tiny_config(CONFIGS["averaging"]), tmp_path)
+    assert results["ended"] == "max_epochs" and RunFolder(tmp_path).status().name == "done"
+    assert facts(tmp_path) == left_alone("averaging")
+
+
+def test_resuming_a_finished_run_changes_nothing(left_alone: Any, tiny_config: Any, tmp_path: Path) -> None:
+    train(tiny_config(CONFIGS["plain"]), tmp_path)
+    train(tiny_config(CONFIGS["plain"]), tmp_path)
+    assert facts(tmp_path) == left_alone("plain")
+    assert RunFolder(tmp_path).status().name == "done"
+
+
+def test_the_curve_is_the_same_from_run_to_run(tiny_config: Any, tmp_path: Path) -> None:
+    config = tiny_config(CONFIGS["everything"])
+    train(config, tmp_path / "first")
+    Training(config, RunFolder(tmp_path / "second"), Listener()).run()
+    assert facts(tmp_path / "first") == facts(tmp_path / "second")
+    other = config.with_overrides({"seed": 1})
+    train(other, tmp_path / "third")
+    assert facts(tmp_path / "third")["events"] != facts(tmp_path / "first")["events"]
+
+
+def test_a_longer_run_goes_on_from_the_end(tiny_config: Any, tmp_path: Path) -> None:
+    """With a schedule that does not look at the end, more steps later equal more steps at once."""
+    short = {"training.schedule.kind": "constant", "training.max_steps": 10}
+    long = {"training.schedule.kind": "constant", "training.max_steps": 24}
+    assert train(tiny_config(short), tmp_path / "grown")["steps"] == 10
+    assert train(tiny_config(long), tmp_path / "grown")["steps"] == 24
+    train(tiny_config(long), tmp_path / "at-once")
+    tensors = "checkpoints/step-00000024/{}.safetensors"
+    for group in ("model", "optimizer", "random"):
+        file = tensors.format(group)
+        assert file_sha256(tmp_path / "grown" / file) == file_sha256(tmp_path / "at-once" / file)
+
+
+def test_a_shorter_run_ends_where_it_stands(tiny_config: Any, tmp_path: Path) -> None:
+    stop(tiny_config(), tmp_path, 12)
+    results = train(tiny_config({"training.max_steps": 10}), tmp_path)
+    assert results["steps"] == 12 and results["ended"] == "max_steps"
+    assert [event["event"] for event in RunFolder(tmp_path).events][-1] == "end"
+
+
+def test_what_a_signal_saved_goes_with_the_next_checkpoint(tiny_config: Any, tmp_path: Path) -> None:
+    stop(tiny_config(), tmp_path, 3)
+    store = RunFolder(tmp_path).checkpoints()
+    assert store.names() == [f"step-00000003{EXTRA}"]
+    assert Run(tmp_path, "3").checkpoint == store.names()[0]
+    train(tiny_config(), tmp_path)
+    assert store.names() == store.regular()
+
+
+def test_a_changed_config_is_refused_with_the_differences(tiny_config: Any, tmp_path: Path) -> None:
+    stop(tiny_config(), tmp_path, 3)
+    before = facts(tmp_path)
+    changed = tiny_config({"model.num_layers": 2, "training.optimizer.learning_rate": 0.5})
+    with pytest.raises(UserError) as caught:
+        train(changed, tmp_path)
+    text = str(caught.value)
+    assert "model.num_layers: 1 → 2" in text
+    assert "training.optimizer.learning_rate: 0.001 → 0.5" in text
+    assert 2 <= len(text.splitlines()) <= 5
+    assert facts(tmp_path) == before
+
+
+def test_changed_data_are_refused(tiny_config: Any, tmp_path: Path) -> None:
+    stop(tiny_config(), tmp_path, 3)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    environment["data_sha256"] = "0" * 64
+    (tmp_path / "environment.json").write_text(json.dumps(environment))
+    with pytest.raises(UserError, match="the data have changed"):
+        train(tiny_config(), tmp_path)
+
+
+def test_events_have_no_gap_and_no_duplicate(tiny_config: Any, tmp_path: Path) -> None:
+    for step in (3, 11, 18):
+        stop(tiny_config(), tmp_path, step)
+    kill(tiny_config(), tmp_path, 21)
+    train(tiny_config(), tmp_path)
+    steps = [event["step"] for event in RunFolder(tmp_path).events if event["event"] == "step"]
+    assert steps == list(range(1, 25))
+
+
+def test_the_order_of_examples_is_that_of_the_plan(tiny_config: Any, tmp_path: Path) -> None:
+    """Each example once an epoch, and the hash in the state is over what really went in."""
+    trainer: Trainer = Experiment(tiny_config()).build_trainer()
+    digest = ""
+    for epoch in range(3):
+        seen = [index for group in trainer.plan(epoch) for batch in group for index in batch]
+        assert sorted(seen) == list(range(128))
+        for group in trainer.plan(epoch):
+            for batch in group:
+                digest = hashlib.sha256(digest.encode() + batch.tobytes()).hexdigest()
+    trainer.fit()
+    assert trainer.state.order == digest
