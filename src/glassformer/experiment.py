@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -27,6 +28,10 @@ from glassformer.config import (
 from glassformer.data.batching import generator
 from glassformer.errors import Problem, UserError, user_error
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
+from glassformer.inspection.capture import attention_maps
+from glassformer.inspection.maps import AttentionMaps, Place
+from glassformer.inspection.reading import read
+from glassformer.inspection.selection import Selection
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs import CONFIG, RunFolder, differences, environment, list_runs, new_run_path
@@ -372,6 +377,36 @@ class Run:
             "probability": shown[0]["probability"],
             "answers": shown,
         }
+
+    def attention(
+        self,
+        text: str | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        rows: tuple[int, int] | None = None,
+        part: Place | None = None,
+        is_untrained: bool = False,
+    ) -> AttentionMaps:
+        """The maps for an input as the model reads and answers it; without one, for the first test example.
+
+        All layers, heads, rows (queries) and parts (`encoder`, `decoder`, `cross`) unless some are chosen.
+        With `is_untrained`, those of the same model with its first weights: what training has not made.
+        """
+        tokens = self._first_example() if text is None else self.task.parse(text)
+        model = Experiment(self.config, self.task).build_model() if is_untrained else self.model
+        reading = read(model, self.task, tokens, self.config.evaluation.decoding)
+        about = {
+            "run": self.path.name,
+            "checkpoint": "untrained" if is_untrained else self.checkpoint,
+            "input": text or " ".join(self.task.input_symbols(tokens.tolist())),
+            "output": "" if reading.answer is None else self._show(reading.answer)["output"],
+        }
+        return attention_maps(model, reading, Selection(layers, heads, rows, part), about)
+
+    def _first_example(self) -> np.ndarray:
+        examples = self.task.splits.get("test") or self.task.splits["validation"]
+        return np.asarray(examples.inputs[0]).astype(np.int64)
 
     def _show(self, answer: Answer) -> dict[str, Any]:
         if answer.value is not None:

@@ -21,8 +21,6 @@ from glassformer.training.progress import Reporter
 from glassformer.training.signals import StopSignals
 from glassformer.training.trainer import Trainer
 
-# The three ways in which steps follow one another: plain; accumulation with dropout and every average there is;
-# token budgets over unequal lengths with a decoder.
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "everything": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from glassformer.errors import Problem
@@ -23,8 +23,8 @@ WORKING_COPIES = 4
 class Selection:
     """Numbers from 0; None is all of them."""
 
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
+    layers: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
     rows: tuple[int, int] | None = None
     """Queries from the first number up to, without, the second."""
     part: Place | None = None
@@ -73,15 +73,15 @@ def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> Non
             )
 
 
-def _check_numbers(place: str, wanted: Iterable[int] | None, there: range) -> None:
+def _check_numbers(place: str, wanted: Sequence[int] | None, there: range) -> None:
     if wanted is None:
         return
-    for number in (chosen := list(wanted)):
+    for number in wanted:
         if number not in there:
             numbers = ", ".join(map(str, there[:4])) + (f" … {there[-1]}" if len(there) > 4 else "")
             raise Problem(f"no number {number}: there are {numbers}", place=place, value=number)
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise Problem("each number once", place=place, value=chosen, remedy="0,1")
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise Problem("each number once", place=place, value=list(wanted), remedy="0,1")
 
 
 def needed_bytes(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> int:

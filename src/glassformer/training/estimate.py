@@ -30,14 +30,18 @@ class Estimate:
     seconds: float | None
     peak_bytes: int
     available_bytes: int | None
+    may_end_early: bool
 
     def describe(self) -> str:
         steps = "any number of" if self.steps is None else f"{self.steps:,}"
-        time_needed = "until stopped" if self.seconds is None else f"about {duration(self.seconds)}"
+        time_needed = "until stopped" if self.seconds is None else f"{self._word()} {duration(self.seconds)}"
         return (
             f"{steps} steps of {self.seconds_per_step * 1000:,.1f} ms, {time_needed},"
             f" {self.peak_bytes / 2**20:,.0f} MiB of memory"
         )
+
+    def _word(self) -> str:
+        return "at most about" if self.may_end_early else "about"
 
     def fits(self) -> bool:
         return self.available_bytes is None or self.peak_bytes <= self.available_bytes
@@ -75,8 +79,16 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
     total = None if remaining is None else remaining * per_step + validations * per_validation
     if trainer.config.max_minutes is not None:
         total = min(total or float("inf"), 60 * trainer.config.max_minutes + per_validation)
+    stopping = trainer.config.stopping
     return Estimate(
-        per_step, per_validation, remaining, validations, total, peak_memory(), available_memory()
+        seconds_per_step=per_step,
+        seconds_per_validation=per_validation,
+        steps=remaining,
+        validations=validations,
+        seconds=total,
+        peak_bytes=peak_memory(),
+        available_bytes=available_memory(),
+        may_end_early=stopping.target is not None or stopping.patience is not None,
     )
 
 

@@ -1,0 +1,112 @@
+"""`glassformer attention RUN [INPUT] --out map.png|svg|html|npz`"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.cli.output import Output
+from glassformer.cli.what import add_plugin, load_plugins
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from glassformer.inspection import AttentionMaps, HeadStatistics
+
+MOST_HEADS_SHOWN = 48
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    parser.add_argument(
+        "input", metavar="INPUT", nargs="*", help="what the model reads (default: the first test example)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("attention.png"), metavar="FILE", help=".png, .svg, .html or .npz"
+    )
+    parser.add_argument("--layers", metavar="0,1", help="only these (default: all)")
+    parser.add_argument("--heads", metavar="0,1", help="only these (default: all)")
+    parser.add_argument("--rows", metavar="0:100", help="only the queries from the first to before the second")
+    parser.add_argument("--part", help="only encoder, decoder or cross (default: all there are)")
+    parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
+    parser.add_argument("--random", action="store_true", help="the same model untrained, for comparison")
+    add_plugin(parser)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from glassformer.errors import user_error
+    from glassformer.experiment import Run
+    from glassformer.inspection import head_statistics
+    from glassformer.inspection.files import check_ending
+
+    load_plugins(arguments)
+    check_ending(arguments.out)
+    rows = _numbers("--rows", arguments.rows, ":", "0:100")
+    if rows is not None and len(rows) != 2:
+        raise user_error("two numbers belong here", place="--rows", value=arguments.rows, remedy="--rows 0:100")
+    maps = Run(arguments.run, arguments.checkpoint).attention(
+        " ".join(arguments.input) or None,
+        layers=_numbers("--layers", arguments.layers, ",", "0,1"),
+        heads=_numbers("--heads", arguments.heads, ",", "0,1"),
+        rows=None if rows is None else (rows[0], rows[1]),
+        part=arguments.part,
+        is_untrained=arguments.random,
+    )
+    maps.save(arguments.out)
+    statistics = {place: head_statistics(of_place) for place, of_place in maps.places.items()}
+    _show(maps, statistics, arguments.out, output)
+    return {
+        **maps.about,
+        "run": str(arguments.run),
+        "out": str(arguments.out),
+        "checks": maps.checks.document(),
+        "parts": {
+            place: {
+                "layers": of_place.layers,
+                "heads": of_place.heads,
+                "queries": of_place.weights.shape[2],
+                "keys": of_place.weights.shape[3],
+                "largest_weight": of_place.largest,
+                "statistics": statistics[place].document(),
+            }
+            for place, of_place in maps.places.items()
+        },
+    }
+
+
+def _numbers(option: str, text: str | None, separator: str, example: str) -> tuple[int, ...] | None:
+    from glassformer.errors import user_error
+
+    if text is None:
+        return None
+    try:
+        return tuple(int(number) for number in text.split(separator))
+    except ValueError:
+        raise user_error("not numbers", place=option, value=text, remedy=f"{option} {example}") from None
+
+
+def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path, output: Output) -> None:
+    output.say(f"{maps.title}:  {maps.subtitle}")
+    for place, of_place in maps.places.items():
+        if of_place.weights.shape[0] * of_place.weights.shape[1] <= MOST_HEADS_SHOWN:
+            output.show(_table(of_place.name, of_place.layers, of_place.heads, statistics[place]))
+    for line in maps.checks.lines():
+        output.say(line)
+    output.say(f"wrote {out}")
+    if not maps.checks.passed:
+        output.exit_code = 1
+
+
+def _table(name: str, layers: list[int], heads: list[int], statistics: HeadStatistics) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"{name}: share of attention on …", title_justify="left")
+    for heading in ("layer", "head", *statistics.patterns, "entropy", "distance"):
+        table.add_column(heading, justify="right")
+    for row, layer in enumerate(layers):
+        for column, head in enumerate(heads):
+            masses = [f"{pattern.mass[row, column]:.3f}" for pattern in statistics.patterns.values()]
+            entropy, distance = statistics.entropy[row, column], statistics.distance[row, column]
+            table.add_row(str(layer), str(head), *masses, f"{entropy:.3f}", f"{distance:.1f}")
+    return table

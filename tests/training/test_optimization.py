@@ -1,0 +1,158 @@
+"""Every optimizer with every schedule, and what each schedule looks like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.registry import kinds
+from glassformer.training.checkpoints import CheckpointStore
+from glassformer.training.optimization import (
+    AdamWConfig,
+    ConstantConfig,
+    InverseSquareRootConfig,
+    LinearConfig,
+    LionConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    WarmupCosineConfig,
+    WarmupStableDecayConfig,
+)
+from glassformer.training.trainer import Trainer
+
+MakeTrainer = Callable[..., Trainer]
+OPTIMIZERS, SCHEDULES = sorted(kinds(OptimizerConfig)), sorted(kinds(ScheduleConfig))
+
+
+def state(trainer: Trainer) -> dict[str, torch.Tensor]:
+    groups = trainer.checkpoint().tensors
+    return {
+        f"{group}.{name}": tensor.clone()
+        for group, tensors in groups.items()
+        for name, tensor in tensors.items()
+    }
+
+
+@pytest.mark.parametrize(("optimizer", "schedule"), list(product(OPTIMIZERS, SCHEDULES)))
+def test_a_step_is_taken_and_survives_saving(
+    optimizer: str, schedule: str, make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    options = {
+        "training.optimizer": {"kind": optimizer, "learning_rate": 0.01, "weight_decay": 0.1},
+        "training.schedule": {"kind": schedule, "warmup_steps": 2},
+    }
+    trainer = make_trainer(options)
+    start = state(trainer)
+    batches = trainer._groups()
+    for group in islice(batches, 3):
+        trainer.step(group)
+    assert any(
+        not torch.equal(start[name], weight) for name, weight in state(trainer).items() if name in start
+    )
+    store = CheckpointStore(tmp_path)
+    store.save("step-00000003", trainer.checkpoint())
+
+    restored = make_trainer({**options, "seed": 5})  # other weights, until they are restored
+    restored.seed = trainer.seed
+    restored.restore(store.load("step-00000003"))
+    assert state(restored).keys() == state(trainer).keys()
+    trainer.step(next(batches))
+    after = state(trainer)
+    restored.restore(store.load("step-00000003"))
+    restored.step(next(restored._groups()))
+    for name, tensor in state(restored).items():
+        assert torch.equal(tensor, after[name]), name
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_the_memory_estimate_knows_the_state(kind: str, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer({"training.optimizer": {"kind": kind}})
+    trainer.step(next(trainer._groups()))
+    floats = sum(
+        tensor.numel()
+        for name, tensor in trainer.checkpoint().tensors["optimizer"].items()
+        if not name.endswith(".step")
+    )
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    assert floats == parameters * trainer.config.optimizer.state_floats_per_parameter
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_biases_and_norms_do_not_decay(kind: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    optimizer = kinds(OptimizerConfig)[kind](weight_decay=0.1).build(model)
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {name: decays[id(p)] for name, p in model.named_parameters()} == {
+        "0.weight": 0.1,
+        "0.bias": 0.0,
+        "1.weight": 0.0,
+        "1.bias": 0.0,
+    }
+
+
+def test_lion_equals_its_definition() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(3, 4))
+    model = nn.Module()
+    model.weight = weight
+    optimizer = LionConfig(learning_rate=0.02, weight_decay=0.5, beta1=0.8, beta2=0.95).build(model)
+    expected, momentum = weight.detach().double().clone(), torch.zeros(3, 4, dtype=torch.float64)
+    for _ in range(5):
+        gradient = torch.randn(3, 4)
+        weight.grad = gradient.clone()
+        optimizer.step()
+        direction = torch.sign(0.8 * momentum + 0.2 * gradient.double())
+        expected = expected * (1 - 0.02 * 0.5) - 0.02 * direction
+        momentum = 0.95 * momentum + 0.05 * gradient.double()
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "total", "values"),
+    [
+        (ConstantConfig(), 100, {1: 1, 100: 1}),
+        (ConstantConfig(warmup_steps=4), 100, {1: 0.25, 4: 1, 5: 1, 100: 1}),
+        (WarmupCosineConfig(warmup_steps=10), 110, {1: 0.1, 10: 1, 60: 0.5, 110: 0, 200: 0}),
+        (WarmupCosineConfig(final_ratio=0.1), 100, {25: 0.1 + 0.9 * (2 + 2**0.5) / 4, 50: 0.55, 100: 0.1}),
+        (InverseSquareRootConfig(warmup_steps=100), 10_000, {50: 0.5, 100: 1, 400: 0.5, 10_000: 0.1}),
+        (InverseSquareRootConfig(), 100, {3: 0.5, 99: 0.1}),
+        (LinearConfig(warmup_steps=20), 120, {10: 0.5, 20: 1, 70: 0.5, 120: 0}),
+        (LinearConfig(final_ratio=0.5), 100, {50: 0.75, 100: 0.5, 150: 0.5}),
+        (WarmupStableDecayConfig(warmup_steps=10), 110, {5: 0.5, 10: 1, 60: 1, 90: 1, 100: 0.5, 110: 0}),
+        (WarmupStableDecayConfig(decay_fraction=1.0, final_ratio=0.2), 100, {50: 0.6, 100: 0.2}),
+    ],
+)
+def test_schedules_at_known_steps(schedule: ScheduleConfig, total: int, values: dict[int, float]) -> None:
+    for step, value in values.items():
+        assert schedule.factor(step, total) == pytest.approx(value, abs=1e-12), step
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_every_schedule_rises_in_a_line_and_then_never_rises(kind: str) -> None:
+    schedule: Any = kinds(ScheduleConfig)[kind](warmup_steps=8)
+    factors = [schedule.factor(step, 80) for step in range(1, 81)]
+    assert factors[:8] == pytest.approx([step / 8 for step in range(1, 9)])
+    falling = factors[7:]
+    assert all(0 <= later <= earlier for earlier, later in zip(falling, falling[1:], strict=False))
+    if not schedule.needs_end:
+        assert factors == [schedule.factor(step, 10**6) for step in range(1, 81)]
+
+
+def test_the_rate_of_a_step_is_what_the_optimizer_gets(make_trainer: MakeTrainer) -> None:
+    options = {"training.schedule": {"kind": "linear", "warmup_steps": 4}, "training.max_steps": 12}
+    trainer = make_trainer(options)
+    rates = []
+    for group in trainer._groups():
+        trainer.step(group)
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+    expected = [0.25, 0.5, 0.75, 1, *(1 - step / 8 for step in range(1, 9))]
+    peak = AdamWConfig().learning_rate
+    assert rates == pytest.approx([peak * factor for factor in expected])
+    assert math.isclose(rates[-1], 0, abs_tol=1e-12)
