@@ -154,9 +154,13 @@ def test_limits_that_exclude_nothing_change_nothing(scripted, random_table, conf
     assert generate(model, names(50), strategy=config, **options) == plain
 
 
-def test_impossible_tokens_are_not_drawn_at_the_edges_of_the_unit_interval():
-    log_probabilities_BWV = torch.tensor([-torch.inf, -1.0, -torch.inf, -0.5, -torch.inf]).log_softmax(0)
-    for uniform, token in ((0.0, 1), (1 - 2**-53, 3)):
-        drawn = Sample(1.0, None, None, torch.tensor([[uniform]], dtype=torch.float64))
-        _, token_B1 = drawn.choose(torch.zeros(1, 1), log_probabilities_BWV[None, None], torch.tensor([0]), 0)
-        assert token_B1.tolist() == [[token]]
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_impossible_tokens_are_not_drawn_at_the_edges_of_the_unit_interval(size):
+    random = torch.Generator().manual_seed(size)
+    nothing_B1 = torch.full((200, 1), -torch.inf)
+    logits_BV = torch.cat([nothing_B1, torch.randn(200, size, generator=random), nothing_B1], 1)
+    rows_B = torch.arange(200)
+    for uniform, token in ((0.0, 1), (1 - 2**-53, size)):
+        drawn = Sample(1.0, None, None, torch.full((200, 1), uniform, dtype=torch.float64))
+        _, token_B1 = drawn.choose(torch.zeros(200, 1), logits_BV.log_softmax(-1)[:, None], rows_B, 0)
+        assert token_B1.tolist() == [[token]] * 200

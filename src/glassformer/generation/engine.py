@@ -62,18 +62,21 @@ def generate(
     limits_B = _limits(getattr(model, "shape", None), lengths_B, max_length, min_length)
     numbers = range(rows) if row_numbers is None else row_numbers
     chooser = (strategy or GreedyConfig()).build(numbers, int(limits_B.max()))
-    search = Search(chooser, limits_B.to(prefix_BL.device), end, min_length, forbidden, trace)
+    device = prefix_BL.device
+    # The search needs double precision, which Apple's GPUs do not have.
+    desk = torch.device("cpu") if device.type == "mps" else device
+    search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace)
     with _evaluating(model):
         state = model.start(**inputs)
         logits_NV = model.advance(state, prefix_BL, real_BL)
         _check_tokens(logits_NV.shape[-1], end, forbidden)
         while True:
-            lines_N, tokens_N = search.step(logits_NV)
+            lines_N, tokens_N = search.step(logits_NV.to(desk))
             if not len(lines_N):
                 return search.answers()
-            if not torch.equal(lines_N, torch.arange(len(logits_NV), device=lines_N.device)):
-                state.select(lines_N)
-            logits_NV = model.advance(state, tokens_N[:, None])
+            if not torch.equal(lines_N, torch.arange(len(logits_NV), device=desk)):
+                state.select(lines_N.to(device))
+            logits_NV = model.advance(state, tokens_N[:, None].to(device))
 
 
 def _prefix(

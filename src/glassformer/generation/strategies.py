@@ -97,10 +97,9 @@ class Sample(Chooser):
         self, sums_BW: Tensor, log_probabilities_BWV: Tensor, rows_B: Tensor, step: int
     ) -> tuple[Tensor, Tensor]:
         cumulative_BV = self.weights(log_probabilities_BWV[:, 0]).cumsum(-1, dtype=torch.float64)
-        total_B1 = cumulative_BV[:, -1:].contiguous()
-        uniform_B1 = self.uniform_BT[rows_B.cpu(), step, None].to(total_B1.device)
-        below_B1 = torch.nextafter(total_B1, torch.zeros_like(total_B1))  # the product may be rounded up
-        drawn_B1 = torch.minimum(total_B1 * uniform_B1, below_B1)
+        uniform_B1 = self.uniform_BT[rows_B.cpu(), step, None].to(cumulative_BV.device)
+        # At most 1 − 2⁻⁵³, so that the product stays below the total, even when rounded.
+        drawn_B1 = uniform_B1 * cumulative_BV[:, -1:]
         token_B1 = torch.searchsorted(cumulative_BV, drawn_B1, right=True)
         return torch.zeros_like(token_B1), token_B1
 

@@ -229,6 +229,7 @@ def _place_maps(name: str, records: list[Record], names: Names | None) -> PlaceM
         key_axis=names.key_axis,
         answers=None if names.answers is None else names.answers[shown],
         first_query=first.rows.start,
+        is_part=len(first.rows) < first.queries,
     )
 
 

@@ -1,2 +1,108 @@
-def write_html(m,f): raise NotImplementedError
-def notebook_frame(m): return None
+"""Attention maps as one page that works offline: nothing is fetched, and text is never markup.
+
+The weights travel as a byte a cell, compressed; the browser unpacks a map when it comes into sight. The page is
+`viewer.js` and `viewer.css`, which know nothing of where the maps come from.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import zlib
+from importlib import resources
+from typing import IO, Any
+
+import numpy as np
+
+from glassformer.inspection.labels import visible
+from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
+from glassformer.inspection.pixels import BYTE_STEPS, MASKED, colours, to_bytes
+from glassformer.inspection.statistics import head_statistics
+
+LARGEST_IN_NOTEBOOK = 4 << 20
+"""Bytes of weights: beyond them a notebook gets the picture, and stays a file that can be shared."""
+
+START = """
+const root = document.querySelector("main");
+showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((error) => {
+  const problem = document.createElement("p");
+  problem.className = "problem";
+  problem.textContent = error.message;
+  root.append(problem);
+});
+"""
+
+
+def page(maps: AttentionMaps) -> str:
+    script = _static("viewer.js") + START
+    style = _static("viewer.css")
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    # "<" in a token must not end the element that the data stand in.
+    data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{html.escape(maps.title or "attention")}</title>
+<style>{style}</style>
+<main></main>
+<noscript>This page needs JavaScript to unpack its maps.</noscript>
+<script type="application/json" id="data">{data}</script>
+<script type="module">{script}</script>
+</html>
+"""
+
+
+def page_data(maps: AttentionMaps) -> dict[str, Any]:
+    """What `showMaps` of viewer.js shows."""
+    checks = zip((maps.checks.rows_agree, maps.checks.answers_agree), maps.checks.lines(), strict=True)
+    return {
+        "title": maps.title or "attention",
+        "subtitle": maps.subtitle,
+        "caption": CAPTION,
+        "checks": list(checks),
+        "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f};"
+        " exact ones: --out map.npz.",
+        "colours": _packed(colours()),
+        "masked": MASKED.tolist(),
+        "places": {place: _place_data(of_place) for place, of_place in maps.places.items()},
+    }
+
+
+def _place_data(maps: PlaceMaps) -> dict[str, Any]:
+    document = maps.document()
+    for axis in ("queries", "keys", "answers"):
+        document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
+    document["maps"] = [
+        [_packed(to_bytes(maps.weights[row, column], maps.allowed_at(row, column))) for column in range(heads)]
+        for row, heads in enumerate([len(maps.heads)] * len(maps.layers))
+    ]
+    document["statistics"] = head_statistics(maps).document()
+    return document
+
+
+def _packed(array: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(array.tobytes(), 9)).decode("ascii")
+
+
+def _static(name: str) -> str:
+    return (resources.files("glassformer.inspection") / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def write_html(maps: AttentionMaps, file: IO[bytes]) -> None:
+    file.write(page(maps).encode())
+
+
+def notebook_frame(maps: AttentionMaps) -> str | None:
+    """The page in a frame of its own; None if it is too large for a notebook."""
+    if sum(place.weights.size for place in maps.places.values()) > LARGEST_IN_NOTEBOOK:
+        return None
+    source = html.escape(page(maps), quote=True)
+    return f'<iframe srcdoc="{source}" style="width:100%;height:860px;border:0" title="attention maps"></iframe>'

@@ -89,6 +89,8 @@ class PlaceMaps:
     answers: list[str] | None = None
     """What the model said at each query, where it says something there that is not its name."""
     first_query: int = 0
+    is_part: bool = False
+    """Whether only some of the queries are here, from `first_query` on."""
 
     @property
     def largest(self) -> float:
@@ -116,6 +118,7 @@ class PlaceMaps:
             "key_axis": self.key_axis,
             "answers": self.answers,
             "first_query": self.first_query,
+            "is_part": self.is_part,
         }
 
 

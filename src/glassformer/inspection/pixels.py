@@ -19,7 +19,7 @@ MASKED = np.array([[240, 242, 245], [190, 196, 207]], dtype=np.uint8)
 
 LINED_CELL = 14
 """Pixels: cells of this size or more have a hairline between them."""
-SQUARE_ROOT_STEPS = 255
+BYTE_STEPS = 254
 
 # Oklab (Ottosson 2020), in which equal distances look about equally far: linear RGB → cones → lightness, a, b.
 _CONES = np.array(
@@ -139,10 +139,16 @@ def _enlarge(cells: np.ndarray, fit: Fit) -> np.ndarray:
     return cells.repeat(fit.cell_height, axis=0).repeat(fit.cell_width, axis=1)
 
 
-def to_bytes(weights: np.ndarray) -> np.ndarray:
-    """Weights as 8 bits on a square-root scale: small weights keep more of their digits."""
-    return np.rint(np.sqrt(weights.clip(0, 1)) * SQUARE_ROOT_STEPS).astype(np.uint8)
+def to_bytes(weights: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
+    """A byte a cell, for pages: 0 is masked, and 1 to 255 are the square root of the weight, from 0 to 1.
+
+    Small weights keep more of their digits so, and the larger byte is the larger weight: the maximum of bytes
+    is the byte of the maximum.
+    """
+    levels = np.rint(np.sqrt(weights.clip(0, 1)) * BYTE_STEPS).astype(np.uint8) + np.uint8(1)
+    return levels if allowed is None else np.where(allowed, levels, np.uint8(0))
 
 
 def from_bytes(levels: np.ndarray) -> np.ndarray:
-    return np.square(levels.astype(np.float32) / SQUARE_ROOT_STEPS)
+    """The weights again, at most 1 / BYTE_STEPS away; masked cells are 0."""
+    return np.square((levels.clip(1) - 1).astype(np.float32) / BYTE_STEPS)

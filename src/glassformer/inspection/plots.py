@@ -74,7 +74,7 @@ class Sheet:
             y * self.scale,
             text,
             color=colour,
-            fontproperties=FontProperties(family=FONT, size=size, weight=weight),
+            fontproperties=FontProperties(family=fonts(), size=size, weight=weight),
             ha=align,
             va=baseline,
             rotation=rotation,
@@ -105,7 +105,36 @@ class Sheet:
         self.axes.add_patch(Polygon(np.array(points) * self.scale, closed=True, color=colour, linewidth=0))
 
 
-FONT = ["DejaVu Sans"]
+# The first comes with matplotlib; the others have the scripts that it lacks, where they are installed.
+FONTS = (
+    "DejaVu Sans",
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
+    *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI"),
+    *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Symbols 2", "Segoe UI Symbol"),
+)
+
+
+@cache
+def fonts() -> list[str]:
+    from matplotlib.font_manager import get_font_names
+
+    installed = set(get_font_names())
+    return [name for name in FONTS if name in installed]
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    """The characters that can be drawn."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return frozenset(code for name in fonts() for code in get_font(findfont(name)).get_charmap())
+
+
+def drawable(text: str) -> str:
+    """With the number of each character that no font here has, in its place."""
+    return "".join(
+        character if ord(character) in _glyphs() else f"\\u{ord(character):04x}" for character in text
+    )
 
 
 @cache
@@ -114,13 +143,13 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
-    properties = FontProperties(family=FONT, size=size, weight=weight)
+    properties = FontProperties(family=fonts(), size=size, weight=weight)
     return float(TextToPath().get_text_width_height_descent(text, properties, ismath=False)[0])
 
 
 def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
     """The beginning of a text that is too wide."""
-    text = " ".join(visible(word, 60) for word in text.split())
+    text = drawable(" ".join(visible(word, 60) for word in text.split()))
     if text_width(text, size, weight) <= width:
         return text
     fitting, too_long = 0, min(len(text), int(width))
@@ -142,7 +171,7 @@ class Section:
         layers, heads, queries, keys = maps.weights.shape
         self.fit: Fit = fit(queries, keys, int(limit * self.scale), int(LARGEST_CELL * self.scale))
         self.panel_width, self.panel_height = self.fit.width / self.scale, self.fit.height / self.scale
-        self.row_labels = self._labels(maps.queries, maps.first_query, self.fit.cell_height, self.fit.row_factor, 16)
+        self.row_labels = self._labels(maps.queries, maps.first_query, self.fit.cell_height, self.fit.row_factor, 22)
         self.column_labels = self._labels(maps.keys, 0, self.fit.cell_width, self.fit.column_factor, 30)
         self.lines = self._lines()
         self.left = 16 + 6 + max(text_width(label.text, label.size) for label in self.row_labels)
@@ -170,8 +199,12 @@ class Section:
 
     def _lines(self) -> list[str]:
         maps = self.maps
-        lines = [f"row: {maps.query_axis}  ·  column: {maps.key_axis}"]
+        rows, keys = maps.weights.shape[2:]
+        chosen = f" ({maps.first_query} to {maps.first_query + rows - 1})" if maps.is_part else ""
+        lines = [f"row: {maps.query_axis}{chosen}  ·  column: {maps.key_axis}"]
         largest = f"largest weight {maps.largest:.3g}"
+        if not maps.has_masked:
+            largest += f"  ·  equal weights would be {1 / keys:.2g}"
         if self.fit.is_pooled:
             block = f"{self.fit.row_factor} × {self.fit.column_factor}"
             largest += f"  ·  each pixel shows the maximum of {block} weights"
@@ -182,7 +215,7 @@ class Section:
         cell = cell_pixels / self.scale / factor
         if cell >= READABLE_CELL:
             size = min(8.5, max(5.5, 0.72 * cell))
-            return [Label((place + 0.5) * cell, visible(token), size) for place, token in enumerate(tokens)]
+            return [Label((place + 0.5) * cell, drawable(visible(token)), size) for place, token in enumerate(tokens)]
         positions = tick_positions(first, len(tokens), apart / cell)
         return [Label((position - first + 0.5) * cell, str(position), SMALL, True) for position in positions]
 

@@ -48,11 +48,16 @@ class HeadStatistics:
     """How many positions away a head looks on average; between two sequences it means nothing."""
 
     def document(self) -> dict[str, Any]:
+        """For JSON: lists of lists, with None for what there is not."""
         patterns = {
-            name: {"mass": pattern.mass.tolist(), "above_uniform": pattern.above_uniform.tolist()}
+            name: {"mass": _nested(pattern.mass), "above_uniform": _nested(pattern.above_uniform)}
             for name, pattern in self.patterns.items()
         }
-        return {"patterns": patterns, "entropy": self.entropy.tolist(), "distance": self.distance.tolist()}
+        return {"patterns": patterns, "entropy": _nested(self.entropy), "distance": _nested(self.distance)}
+
+
+def _nested(values: np.ndarray) -> list[list[float | None]]:
+    return [[None if np.isnan(value) else round(float(value), 6) for value in row] for row in values]
 
 
 def head_statistics(maps: PlaceMaps) -> HeadStatistics:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,12 @@ class CheckpointStore:
             raise DamagedCheckpoint(f"{path}: {error}") from error
         return Checkpoint(tensors, state)
 
-    def load_newest(self, warn: Any = None) -> tuple[str, Checkpoint] | None:
+    def load_newest(
+        self, warn: Callable[[str], None] | None = None, *, only_regular: bool = False
+    ) -> tuple[str, Checkpoint] | None:
         """The newest checkpoint that is whole; what is damaged is said and passed over."""
-        candidates = [name for name in (self.pointed("latest"), *reversed(self.names())) if name]
+        latest, names = self.pointed("latest"), self.regular() if only_regular else self.names()
+        candidates = [name for name in (latest, *reversed(names)) if name in names]
         for name in dict.fromkeys(candidates):
             try:
                 return name, self.load(name)
@@ -147,6 +150,13 @@ class CheckpointStore:
     def regular(self) -> list[str]:
         """Those that an uninterrupted run has too."""
         return [name for name in self.names() if not name.endswith(EXTRA)]
+
+    def before(self, name: str) -> list[str]:
+        """The regular ones before this one, the newest first; that of step 0 is not a trained model."""
+        untrained = checkpoint_name(0)
+        return [
+            other for other in reversed(self.regular()) if other < name and not other.startswith(untrained)
+        ]
 
     def pointed(self, pointer: str) -> str | None:
         """The name that `latest` or `best` holds, if that checkpoint exists."""
@@ -180,6 +190,8 @@ class CheckpointStore:
             for file, entry in files.items():
                 if Path(file).name != file or not isinstance(entry["bytes"], int) or not entry["sha256"]:
                     raise ValueError(f"it names {file!r}")
+            if not {STATE, "model.safetensors"} <= files.keys():
+                raise ValueError("it is not complete")
             return dict(files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {error}") from error

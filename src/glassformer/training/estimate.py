@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from glassformer.evaluation.evaluator import evaluation_batches
+from glassformer.training.divergence import Diverged
 from glassformer.training.state import random_tensors, restore_random
-from glassformer.training.trainer import Diverged, Surroundings, Trainer
+from glassformer.training.trainer import Surroundings, Trainer
 
 WARMING_STEPS = 2
 

@@ -25,6 +25,13 @@ class Window:
     tokens: int = 0
     seconds: float = 0.0
 
+    def add(self, loss: float, correct: int, count: int, tokens: int, seconds: float) -> None:
+        self.loss += loss
+        self.correct += correct
+        self.count += count
+        self.tokens += tokens
+        self.seconds += seconds
+
 
 @dataclass
 class TrainingState:

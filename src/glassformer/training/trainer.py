@@ -19,13 +19,13 @@ import torch
 from torch import nn
 
 from glassformer.data.batching import Batch, plan_batches
-from glassformer.errors import UserError, user_error
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
-from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
+from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
 from glassformer.training.config import TrainingConfig
+from glassformer.training.divergence import Diverged, what_is_wrong
 from glassformer.training.events import EventLog
 from glassformer.training.progress import Reporter
 from glassformer.training.state import (
@@ -36,14 +36,6 @@ from glassformer.training.state import (
     restore_optimizer,
     restore_random,
 )
-
-
-class Diverged(Exception):
-    """The loss is no number, or jumped; the update was not made."""
-
-    def __init__(self, step: int, reason: str, indices: list[int]) -> None:
-        self.step, self.reason, self.indices = step, reason, indices
-        super().__init__(f"step {step}: {reason}")
 
 
 @dataclass
@@ -97,7 +89,7 @@ class Trainer:
         """Train to the end, or until asked to stop; `state.ended` says which."""
         self.model.train()
         if self.state.step == 0 and self.config.divergence.action == "roll-back":
-            self.save(is_extra=True)
+            self.save()
         self.around.reporter.begin(self.state.step, self.total_steps)
         try:
             while not self._is_over():
@@ -165,13 +157,7 @@ class Trainer:
             state.order = hashlib.sha256(state.order.encode() + batch.indices.tobytes()).hexdigest()
         seconds = time.perf_counter() - started
         state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
-        window = state.window
-        window.loss, window.correct, window.count = (
-            window.loss + loss,
-            window.correct + correct,
-            window.count + count,
-        )
-        window.tokens, window.seconds = window.tokens + tokens, window.seconds + seconds
+        state.window.add(loss, correct, count, tokens, seconds)
         self._gradient_norm = norm
         return self._advance_epoch()
 
@@ -201,16 +187,9 @@ class Trainer:
         return self.config.optimizer.learning_rate * factor * self.state.rate_factor
 
     def _guard(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
-        usual, factor = self.state.usual_loss(), self.config.divergence.spike_factor
-        if not math.isfinite(loss):
-            reason = f"the loss is {loss}"
-        elif not math.isfinite(norm):
-            reason = f"the gradient's norm is {norm}"
-        elif usual is not None and factor is not None and loss > factor * usual:
-            reason = f"the loss jumped from about {usual:.4g} to {loss:.4g}"
-        else:
-            return
-        raise Diverged(step, reason, [int(i) for batch in batches for i in batch.indices])
+        wrong = what_is_wrong(loss, norm, self.state.usual_loss(), self.config.divergence.spike_factor)
+        if wrong is not None:
+            raise Diverged(step, wrong, [int(index) for batch in batches for index in batch.indices])
 
     def validate(self) -> dict[str, float]:
         metrics = evaluate(
@@ -271,11 +250,13 @@ class Trainer:
         """As configured: end with advice, or go back to the last checkpoint at half the rate."""
         guard, store = self.config.divergence, self.around.store
         may_return = guard.action == "roll-back" and self.state.rollbacks < guard.max_rollbacks
-        newest = store.load_newest(self.around.reporter.note) if may_return and store is not None else None
+        newest = None
+        if may_return and store is not None:
+            newest = store.load_newest(self.around.reporter.note, only_regular=True)
         if newest is None:
             self.state.ended = "diverged"
             self._record("diverged", step=divergence.step, reason=divergence.reason)
-            raise self._advice(divergence)
+            raise divergence.advice(self.config.optimizer.learning_rate)
         rollbacks, rate_factor = self.state.rollbacks + 1, self.state.rate_factor / 2
         self.restore(newest[1])
         self.state.rollbacks, self.state.rate_factor = rollbacks, rate_factor
@@ -290,17 +271,6 @@ class Trainer:
             f"{divergence}; back to step {self.state.step} with {rate_factor:g} of the learning rate"
         )
         self.save()
-
-    def _advice(self, divergence: Diverged) -> UserError:
-        shown = ", ".join(map(str, divergence.indices[:8])) + (" …" if len(divergence.indices) > 8 else "")
-        rate = self.config.optimizer.learning_rate
-        return user_error(
-            f"training diverged at step {divergence.step}: {divergence.reason} (examples {shown})",
-            place="training.optimizer.learning_rate",
-            value=rate,
-            remedy=f"learning_rate={rate / 3:.1g}, more schedule.warmup_steps, model.norm_placement=pre,"
-            " or divergence.action=roll-back; the last good checkpoint is kept",
-        )
 
     def _groups(self) -> Iterator[list[Batch]]:
         """The batches of each step, from where the state stands."""
@@ -370,11 +340,12 @@ class Trainer:
         """The mean of the last checkpoints' weights, kept if it is better than the best of them."""
         before, current = self.averaged, self.model_in_use
         group = "model" if before is None else "averaged"
-        # A run that was killed in its last save has a checkpoint of this very step.
-        names = [
-            name for name in store.regular() if name != checkpoint_name(self.state.step, self.state.rollbacks)
-        ]
-        earlier = [store.load(name, [group]).tensors[group] for name in names[::-1][: count - 1]]
+        earlier = []
+        for name in store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]:
+            try:
+                earlier.append(store.load(name, [group]).tensors[group])
+            except DamagedCheckpoint as damage:
+                self.around.reporter.note(f"{damage}; averaging without it")
         self.averaged = copy.deepcopy(current).requires_grad_(False)
         for name, weight in self.averaged.state_dict().items():
             weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in earlier)]).mean(0))

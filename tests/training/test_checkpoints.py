@@ -1,0 +1,243 @@
+"""The store of checkpoints: commit, verify, point, delete, in that order, and damage is always seen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.errors import UserError
+from glassformer.training import checkpoints, files
+from glassformer.training.checkpoints import (
+    EXTRA,
+    MANIFEST,
+    STATE,
+    Checkpoint,
+    CheckpointStore,
+    DamagedCheckpoint,
+    checkpoint_name,
+)
+
+
+def some(number: int) -> Checkpoint:
+    tensors = {"model": {"weight": torch.full((300,), float(number))}, "random": {"cpu": torch.arange(9)}}
+    return Checkpoint(tensors, {"training": {"step": number}})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    for number in (10, 20, 30):
+        store.save(checkpoint_name(number), some(number), is_best=number == 10)
+    return store
+
+
+def test_the_last_ones_and_the_best_are_kept(store: CheckpointStore) -> None:
+    assert store.names() == ["step-00000010", "step-00000020", "step-00000030"]
+    store.save("step-00000040", some(40), is_best=True)
+    assert store.names() == ["step-00000030", "step-00000040"]
+    assert (store.pointed("best"), store.pointed("latest")) == ("step-00000040", "step-00000040")
+
+
+def test_extra_ones_take_no_ones_place(store: CheckpointStore) -> None:
+    store.save(checkpoint_name(33, is_extra=True), some(33))
+    store.save(checkpoint_name(36, is_extra=True), some(36))
+    assert store.names()[1:] == ["step-00000020", "step-00000030", f"step-00000036{EXTRA}"]
+    store.save(checkpoint_name(40), some(40))
+    assert store.names() == ["step-00000010", "step-00000030", "step-00000040"]
+
+
+def test_what_is_loaded_is_what_was_saved(store: CheckpointStore) -> None:
+    loaded = store.load("step-00000020")
+    assert torch.equal(loaded.tensors["model"]["weight"], torch.full((300,), 20.0))
+    assert loaded.state == {"training": {"step": 20}}
+    assert store.load("step-00000020", ["random"]).tensors.keys() == {"random"}
+
+
+def test_names(store: CheckpointStore) -> None:
+    store.save(checkpoint_name(30, 1), some(30))
+    assert store.find("30") == "step-00000030-rollback-1"
+    assert store.find("step-00000030") == "step-00000030"
+    assert store.find("best") == "step-00000010"
+    assert store.find("latest") == "step-00000030-rollback-1"
+    for wrong in ("31", "step-3", "²", "../step-00000030", ""):
+        with pytest.raises(UserError, match="no such checkpoint"):
+            store.find(wrong)
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        CheckpointStore(store.folder / "none").find("best")
+
+
+def test_no_pickle(store: CheckpointStore) -> None:
+    """Nothing in a checkpoint could run code when it is read."""
+    suffixes = {file.suffix for file in store.folder.rglob("*") if file.is_file()}
+    assert suffixes == {".safetensors", ".json", ""}  # "" are the pointers, a name each
+    for file in store.folder.rglob("*.safetensors"):
+        header = int.from_bytes(file.read_bytes()[:8], "little")
+        json.loads(file.read_bytes()[8 : 8 + header])
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def make_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def write(content: bytes) -> Callable[[Path], None]:
+    return lambda file: file.write_bytes(content) and None
+
+
+LEADS_AWAY = b'{"files": {"../../best": {"bytes": 14, "sha256": "0"}}}'
+DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
+    *((file, harm) for file in ("model.safetensors", STATE, MANIFEST) for harm in (flip, truncate, remove)),
+    ("model.safetensors", make_folder),
+    *(
+        (MANIFEST, write(text))
+        for text in (b'{"files": {}}', b"[]", b"{", b"\xff\x00", b"[" * 9999, LEADS_AWAY)
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "harm"), DAMAGE)
+def test_damage_is_seen_said_and_passed_over(
+    file: str, harm: Callable[[Path], None], store: CheckpointStore
+) -> None:
+    harm(store.folder / "step-00000030" / file)
+    with pytest.raises(DamagedCheckpoint):
+        store.load("step-00000030")
+    said: list[str] = []
+    newest = store.load_newest(said.append)
+    assert newest is not None and newest[0] == "step-00000020"
+    assert len(said) == 1 and "step-00000030" in said[0] and "\n" not in said[0]
+    assert said[0].endswith("using the checkpoint before it")
+    # A run that reaches the step again replaces it.
+    store.save("step-00000030", some(30))
+    assert store.load("step-00000030").state == {"training": {"step": 30}}
+
+
+def test_if_everything_is_damaged_nothing_is_guessed(store: CheckpointStore) -> None:
+    for name in store.names():
+        flip(store.folder / name / "model.safetensors")
+    with pytest.raises(UserError, match="every checkpoint here is damaged"):
+        store.load_newest()
+
+
+@pytest.mark.parametrize("content", [b"", b"step-00000099\n", b"../../etc\n", b"\xff\xfe"])
+def test_a_broken_pointer_is_not_followed(content: bytes, store: CheckpointStore) -> None:
+    (store.folder / "latest").write_bytes(content)
+    assert store.pointed("latest") is None
+    newest = store.load_newest()
+    assert newest is not None and newest[0] == "step-00000030"
+
+
+def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and folder reach the disk before the name does, the name before `latest`; then old ones go."""
+    log: list[str] = []
+
+    def name_of(descriptor: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+    def spy(module: Any, function: str, describe: Callable[..., str]) -> None:
+        original = getattr(module, function)
+
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            log.append(describe(*arguments))
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(module, function, recorded)
+
+    store = CheckpointStore(tmp_path / "store", keep=1)
+    store.save("step-00000001", some(1))
+    spy(files.os, "fsync", lambda descriptor: f"sync {name_of(descriptor)}")
+    spy(files.os, "replace", lambda old, new: f"point {Path(new).name}")
+    spy(checkpoints.os, "rename", lambda old, new: f"name {Path(new).name}")
+    spy(checkpoints.shutil, "rmtree", lambda path, **options: f"remove {Path(path).name}")
+    store.save("step-00000002", some(2), is_best=True)
+    assert log == [
+        f"sync {tmp_path.name}",
+        "sync model.safetensors",
+        "sync random.safetensors",
+        "sync state.json",
+        "sync manifest.json",
+        "sync .saving-step-00000002",
+        "name step-00000002",
+        "sync store",
+        "sync .best.saving",
+        "point best",
+        "sync store",
+        "sync .latest.saving",
+        "point latest",
+        "sync store",
+        "remove step-00000001",
+    ]
+
+
+class Power(BaseException):
+    """It goes."""
+
+
+@pytest.mark.parametrize("moment", range(14))
+def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path / "store", keep=1)
+    store.save("step-00000001", some(1), is_best=True)
+    left = moment
+
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise Power
+            left -= 1
+            return original(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "fsync"), (os, "replace"), (os, "rename")):
+            patch.setattr(module, name, failing(getattr(module, name)))
+        with pytest.raises(Power):
+            store.save("step-00000002", some(2), is_best=True)
+    again = CheckpointStore(store.folder, keep=1)
+    newest = again.load_newest()
+    assert newest is not None
+    number = newest[1].state["training"]["step"]
+    assert newest[0] == checkpoint_name(number) and number in (1, 2)
+    # The next save goes through, and cleans up.
+    again.save("step-00000003", some(3), is_best=True)
+    assert again.names() == ["step-00000003"]
+    assert sorted(path.name for path in store.folder.iterdir()) == ["best", "latest", "step-00000003"]
+
+
+def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that writes other bytes than it was given is caught at once, and the old checkpoint stays."""
+    store = CheckpointStore(tmp_path / "store")
+    store.save("step-00000001", some(1))
+    write = files.write_durably
+
+    def lossy(path: Path, data: bytes) -> None:
+        write(path, data[:-1] + b"\0" if path.name == "model.safetensors" else data)
+
+    monkeypatch.setattr(checkpoints, "write_durably", lossy)
+    with pytest.raises(UserError, match="is not what was written"):
+        store.save("step-00000002", some(2))
+    assert [path.name for path in store.folder.iterdir() if path.is_dir()] == ["step-00000001"]
+    assert store.pointed("latest") == "step-00000001"

@@ -1,0 +1,198 @@
+"""When a run ends, what it counts, and what it says of the time it will take."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import UserError
+from glassformer.experiment import Training
+from glassformer.runs import RunFolder
+from glassformer.training.estimate import estimate
+from glassformer.training.trainer import Surroundings, Trainer
+
+MakeTrainer = Callable[..., Trainer]
+EVALUATE = "glassformer.training.trainer.evaluate"
+
+
+def fake_scores(monkeypatch: pytest.MonkeyPatch, *scores: float) -> None:
+    rest = iter(scores)
+    monkeypatch.setattr(EVALUATE, lambda *a, **k: {"loss": 1.0, "accuracy": next(rest)})
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "epochs", "reason"),
+    [
+        ({"max_steps": 5}, 5, 0, "max_steps"),
+        ({"max_steps": 8}, 8, 1, "max_steps"),
+        ({"max_epochs": 2}, 16, 2, "max_epochs"),
+        ({"max_steps": 100}, 24, 3, "max_epochs"),
+        ({"max_steps": 20, "max_epochs": None}, 20, 2, "max_steps"),
+    ],
+)
+def test_the_nearer_limit_counts(
+    options: dict[str, Any], steps: int, epochs: int, reason: str, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer({f"training.{name}": value for name, value in options.items()})
+    state = trainer.fit()
+    assert (state.step, state.epoch, state.ended) == (steps, epochs, reason)
+    assert state.last_validation == steps  # the end is always measured
+
+
+def test_minutes_count_everything(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validations take their time too."""
+    monkeypatch.setattr(EVALUATE, lambda *a, **k: time.sleep(0.3) or {"loss": 1.0, "accuracy": 0.0})
+    options = {"max_minutes": 0.5 / 60, "max_epochs": None, "validate_every": 1}
+    trainer = make_trainer(
+        {f"training.{name}": value for name, value in options.items()} | {"training.schedule": "constant"}
+    )
+    started = time.perf_counter()
+    state = trainer.fit()
+    assert state.ended == "max_minutes" and 1 <= state.step <= 3
+    assert state.elapsed == pytest.approx(time.perf_counter() - started, abs=0.2)
+    assert state.seconds < state.elapsed
+
+
+@pytest.mark.parametrize("schedule", ["warmup-cosine", "linear", "warmup-stable-decay"])
+def test_a_schedule_with_an_end_needs_one(schedule: str, tiny_config: Any) -> None:
+    options = {"training.max_epochs": None, "training.max_minutes": 1, "training.schedule.kind": schedule}
+    with pytest.raises(UserError, match="must know the number of steps"):
+        tiny_config({**options, "training.max_minutes": 1.0})
+
+
+def test_a_run_must_end_somehow(tiny_config: Any) -> None:
+    with pytest.raises(UserError, match="when does training end"):
+        tiny_config({"training.max_epochs": None})
+
+
+def test_stopping_at_a_target(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_scores(monkeypatch, 0.2, 0.95, 0.99)
+    state = make_trainer({"training.stopping.target": 0.9}).fit()
+    assert (state.step, state.ended, state.best_step) == (16, "target", 16)
+
+
+def test_stopping_without_progress(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_scores(monkeypatch, 0.5, 0.4, 0.6, 0.6, 0.5, 0.7)
+    state = make_trainer({"training.stopping.patience": 2, "training.validate_every": 2}).fit()
+    assert (state.step, state.ended, state.best_step) == (10, "patience", 6)
+
+
+def test_a_finished_run_stays_finished_though_its_average_was_worse(
+    tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config({"training.stopping.target": 0.9, "training.average_last": 2})
+    fake_scores(monkeypatch, 0.2, 0.95, 0.3)
+    first = Training(config, RunFolder(tmp_path)).run()
+    assert (first["ended"], first["steps"]) == ("target", 16)
+    fake_scores(monkeypatch)
+    again = Training(config, RunFolder(tmp_path)).run()
+    assert (again["ended"], again["steps"]) == ("target", 16)
+
+
+def test_validations_and_saves_happen_when_they_are_due(tiny_config: Any, tmp_path: Path) -> None:
+    options = {"training.validate_every": 5, "training.save_every": 4, "training.keep_checkpoints": 100}
+    Training(tiny_config(options), RunFolder(tmp_path)).run()
+    folder = RunFolder(tmp_path)
+    validated = [event["step"] for event in folder.events if event["event"] == "validation"]
+    saved = {int(name.removeprefix("step-")) for name in folder.checkpoints().names()}
+    assert validated == [5, 10, 15, 20, 24]
+    assert {4, 8, 12, 16, 20, 24} <= saved <= {4, 8, 12, 16, 20, 24, *validated}
+    assert folder.results()["best_step"] in saved
+
+
+def test_speed_counts_real_tokens_only(make_trainer: MakeTrainer, ragged_task: Any) -> None:
+    events: list[dict[str, Any]] = []
+
+    class Record:
+        def append(self, kind: str, **fields: Any) -> None:
+            events.append({"event": kind, **fields})
+
+    surroundings = Surroundings(events=Record())  # type: ignore[arg-type]
+    options = {"training.batch_size": 10, "training.max_epochs": 2, "training.log_every": 4}
+    trainer = make_trainer(options, ragged_task, surroundings)
+    real = int(ragged_task.splits["train"].lengths().sum())
+    padded = sum(
+        trainer.task.batch("train", batch).inputs["tokens"].numel()
+        for group in trainer.plan(0)
+        for batch in group
+    )
+    assert padded > 1.2 * real
+    state = trainer.fit()
+    assert state.tokens == 2 * real
+    speeds = [event["tokens_per_second"] for event in events if event["event"] == "step"]
+    clocks = np.diff([0.0, *(event["seconds"] for event in events if event["event"] == "step")])
+    assert sum(speeds * clocks) == pytest.approx(2 * real, rel=0.1)
+
+
+def test_tokens_of_every_shape(tiny_config: Any) -> None:
+    """A classifier reads tokens though it answers once; a decoder reads and writes."""
+    from glassformer.experiment import Experiment
+
+    palindrome = Experiment(tiny_config({"task.kind": "palindrome", "task.length": 6})).task
+    batch = palindrome.batch("train", np.arange(5))
+    assert (batch.target_count(), batch.token_count()) == (5, 30)
+    arithmetic = Experiment(tiny_config({"task": {"kind": "arithmetic", "digits": 1}})).task
+    batch = arithmetic.batch("train", np.arange(5))
+    tokens = batch.inputs["tokens"]
+    assert tokens is not None
+    assert batch.token_count() == tokens.numel() + batch.target_count()
+
+
+def test_an_estimate_leaves_no_trace(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer({"training.ema_decay": 0.9, "model.dropout": 0.3})
+    groups = trainer._groups()
+    for _ in range(3):
+        trainer.step(next(groups))
+    tensors = copy.deepcopy(trainer.checkpoint().tensors)
+    state = trainer.state.to_json()
+    estimate(trainer)
+    assert trainer.state.to_json() == state
+    assert trainer.model.training
+    after = trainer.checkpoint().tensors
+    assert after.keys() == tensors.keys() == {"model", "optimizer", "random", "averaged"}
+    for group, named in tensors.items():
+        assert all(torch.equal(after[group][name], tensor) for name, tensor in named.items()), group
+
+
+def test_an_estimate_is_near_the_truth(make_trainer: MakeTrainer) -> None:
+    """Generous, since other processes may take the cores in between; on a quiet machine it is within 25 %."""
+    trainer = make_trainer({"task.train_examples": 1000, "model.hidden_dim": 64, "task.length": 32})
+    expected = estimate(trainer)
+    assert (expected.steps, expected.validations) == (186, 3)
+    started = time.perf_counter()
+    trainer.fit()
+    taken = time.perf_counter() - started
+    assert expected.seconds is not None
+    assert expected.seconds / 3 < taken < expected.seconds * 3
+    assert trainer.state.elapsed <= taken
+    assert expected.peak_bytes > 50 << 20 and expected.fits()
+
+
+def test_the_record_of_a_run(tiny_config: Any, tmp_path: Path) -> None:
+    Training(tiny_config({"training.log_every": 6}), RunFolder(tmp_path)).run()
+    events = list(RunFolder(tmp_path).events)
+    steps = [event for event in events if event["event"] == "step"]
+    assert [event["step"] for event in steps] == [6, 12, 18, 24]
+    wanted = {"step", "epoch", "loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second"}
+    assert all(wanted <= event.keys() for event in steps)
+    order = [event["event"] for event in events if event["event"] != "step"]
+    assert order == ["validation"] * 3 + ["end"]
+    environment = RunFolder(tmp_path).environment()
+    assert {"torch", "python", "threads", "data_sha256", "git", "created"} <= environment.keys()
+    assert len(environment["data_sha256"]) == 64
+
+
+def test_watching_goes_into_the_record(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    seen = count(1)
+    around = Surroundings(events=folder.events, watch=lambda model, step: {"heads": next(seen)})
+    make_trainer(None, None, around).fit()
+    assert [e["heads"] for e in folder.events if e["event"] == "validation"] == [1, 2, 3]
