@@ -33,9 +33,13 @@ $(READY): pyproject.toml constraints.txt scripts/install-torch
 	@touch $@
 	@echo "==> ready: $(BIN)/glassformer --help"
 
-demo: setup  ## set up, then run the main job
-	$(BIN)/glassformer doctor
-	$(BIN)/glassformer params counting-classifier
+DEMO := runs/demo
+
+demo: setup  ## set up, train the reversal model, leave a picture of its attention
+	@rm -rf $(DEMO)
+	$(BIN)/glassformer train reversal --run $(DEMO)
+	$(BIN)/glassformer attention $(DEMO) --out $(DEMO)/attention.png
+	@echo "==> the picture: $(DEMO)/attention.png"
 
 test: setup  ## set up, then run the tests
 	@$(BIN)/python -m pytest
@@ -47,6 +51,7 @@ check: setup  ## lint, format, types, import contract
 	@echo "==> ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> mypy" && $(BIN)/mypy
 	@echo "==> import contract" && $(BIN)/lint-imports --no-logo
+	@echo "==> map of the code" && $(BIN)/python scripts/write-map --check
 
 format: setup  ## let ruff sort the imports and lay out the code
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .

@@ -404,6 +404,9 @@ class Run:
         }
         return attention_maps(model, reading, Selection(layers, heads, rows, part), about)
 
+    def _repr_html_(self) -> str:
+        return self.folder._repr_html_()
+
     def _first_example(self) -> np.ndarray:
         examples = self.task.splits.get("test") or self.task.splits["validation"]
         return np.asarray(examples.inputs[0]).astype(np.int64)

@@ -14,8 +14,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import IO, Any
 
@@ -182,10 +183,31 @@ class RunFolder:
             name = ("stalled" if is_silent else "running") if is_alive else "crashed"
         return Status(name, beat.get("step", 0), beat.get("total_steps"), beat.get("pid"))
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: what it is, what it reached, and every option."""
+        results, options, status = self.results(), flatten(self.config()), self.status()
+        metrics: dict[str, dict[str, float]] = results.get("metrics", {})
+        names = list(dict.fromkeys(name for measured in metrics.values() for name in measured))
+        rows = [["", *names]]
+        for split, measured in metrics.items():
+            rows.append([split, *(f"{measured[name]:.4g}" if name in measured else "" for name in names)])
+        facts = [f"{key} {options.get(key)}" for key in ("task.kind", "model.kind", "seed")]
+        facts += [f"{results['parameters']:,} parameters"] if results else []
+        return (
+            f"<b>{escape(self.path.name)}</b> · {escape(status.name)} at step {status.step:,}"
+            f"<br>{escape(' · '.join(facts))}{_html_table(rows) if metrics else ''}"
+            f"<details><summary>options</summary>{_html_table(list(options.items()))}</details>"
+        )
+
     def remove(self) -> None:
         if self.is_locked():
             raise user_error("is being trained", place=str(self.path), remedy="stop the training first")
         shutil.rmtree(self.path)
+
+
+def _html_table(rows: Sequence[Sequence[Any]]) -> str:
+    cells = ("".join(f"<td>{escape(str(value))}</td>" for value in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def list_runs(folder: Path) -> list[RunFolder]:

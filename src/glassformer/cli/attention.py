@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.errors import shorten, user_error
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layers", metavar="0,1", help="only these (default: all)")
     parser.add_argument("--heads", metavar="0,1", help="only these (default: all)")
-    parser.add_argument("--rows", metavar="0:100", help="only the queries from the first to before the second")
+    parser.add_argument(
+        "--rows", metavar="0:100", help="only the queries from the first to before the second"
+    )
     parser.add_argument("--part", help="only encoder, decoder or cross (default: all there are)")
     parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
     parser.add_argument("--random", action="store_true", help="the same model untrained, for comparison")
@@ -35,7 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.errors import user_error
     from glassformer.experiment import Run
     from glassformer.inspection import head_statistics
     from glassformer.inspection.files import check_ending
@@ -44,7 +46,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     check_ending(arguments.out)
     rows = _numbers("--rows", arguments.rows, ":", "0:100")
     if rows is not None and len(rows) != 2:
-        raise user_error("two numbers belong here", place="--rows", value=arguments.rows, remedy="--rows 0:100")
+        raise user_error(
+            "two numbers belong here", place="--rows", value=arguments.rows, remedy="--rows 0:100"
+        )
     maps = Run(arguments.run, arguments.checkpoint).attention(
         " ".join(arguments.input) or None,
         layers=_numbers("--layers", arguments.layers, ",", "0,1"),
@@ -76,8 +80,6 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _numbers(option: str, text: str | None, separator: str, example: str) -> tuple[int, ...] | None:
-    from glassformer.errors import user_error
-
     if text is None:
         return None
     try:
@@ -87,11 +89,11 @@ def _numbers(option: str, text: str | None, separator: str, example: str) -> tup
 
 
 def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path, output: Output) -> None:
-    output.say(f"{maps.title}:  {maps.subtitle}")
+    output.say(f"{maps.title}:  {shorten(maps.subtitle, 120)}")
     for place, of_place in maps.places.items():
         if of_place.weights.shape[0] * of_place.weights.shape[1] <= MOST_HEADS_SHOWN:
             output.show(_table(of_place.name, of_place.layers, of_place.heads, statistics[place]))
-    for line in maps.checks.lines():
+    for _, line in maps.checks.lines():
         output.say(line)
     output.say(f"wrote {out}")
     if not maps.checks.passed:
@@ -99,9 +101,12 @@ def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path,
 
 
 def _table(name: str, layers: list[int], heads: list[int], statistics: HeadStatistics) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=f"{name}: share of attention on …", title_justify="left")
+    table = Table(
+        title=f"{name}: share of attention on …", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     for heading in ("layer", "head", *statistics.patterns, "entropy", "distance"):
         table.add_column(heading, justify="right")
     for row, layer in enumerate(layers):

@@ -1,8 +1,8 @@
 """Looking inside a model: what each head of each layer attends to, as data, as pictures and in numbers.
 
-    maps = attention_maps(model, read(model, task, tokens))
-    maps["encoder"].weights          # (layers, heads, queries, keys)
-    maps.save("map.png")             # or .svg, .html, .npz
+maps = attention_maps(model, read(model, task, tokens))
+maps["encoder"].weights          # (layers, heads, queries, keys)
+maps.save("map.png")             # or .svg, .html, .npz
 """
 
 from glassformer.inspection.capture import Record, Tap, attention_maps, capture

@@ -210,7 +210,9 @@ def _place_maps(name: str, records: list[Record], names: Names | None) -> PlaceM
     _, heads, rows, keys = first.weights_BHLM.shape
     if names is None or (len(names.queries), len(names.keys)) != (first.queries, keys):
         # A model that adds or merges tokens on its way has positions of its own.
-        names = Names(_positions(first.queries), _positions(keys), "position that looks", "position it looks at")
+        names = Names(
+            _positions(first.queries), _positions(keys), "position that looks", "position it looks at"
+        )
     masks = [record.allowed_BHLM for record in records]
     layers = [record.number for record in records]
     weights = np.empty((len(records), heads, rows, keys), dtype=np.float32)

@@ -1,7 +1,7 @@
 """Attention maps as one page that works offline: nothing is fetched, and text is never markup.
 
-The weights travel as a byte a cell, compressed; the browser unpacks a map when it comes into sight. The page is
-`viewer.js` and `viewer.css`, which know nothing of where the maps come from.
+The weights travel as a byte a cell, compressed; the browser unpacks a map when it comes into sight. The page
+is `viewer.js` and `viewer.css`, which know nothing of where the maps come from.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def page(maps: AttentionMaps) -> str:
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
     """What `showMaps` of viewer.js shows."""
-    checks = zip((maps.checks.rows_agree, maps.checks.answers_agree), maps.checks.lines(), strict=True)
     return {
         "title": maps.title or "attention",
         "subtitle": maps.subtitle,
         "caption": CAPTION,
-        "checks": list(checks),
+        "checks": maps.checks.lines(),
         "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f};"
         " exact ones: --out map.npz.",
         "colours": _packed(colours()),
         "masked": MASKED.tolist(),
+        "has_masked": any(of_place.has_masked for of_place in maps.places.values()),
         "places": {place: _place_data(of_place) for place, of_place in maps.places.items()},
     }
 
@@ -76,9 +76,10 @@ def _place_data(maps: PlaceMaps) -> dict[str, Any]:
     document = maps.document()
     for axis in ("queries", "keys", "answers"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
+    document["largest"] = maps.largest
     document["maps"] = [
-        [_packed(to_bytes(maps.weights[row, column], maps.allowed_at(row, column))) for column in range(heads)]
-        for row, heads in enumerate([len(maps.heads)] * len(maps.layers))
+        [_packed(to_bytes(weights, maps.allowed_at(row, column))) for column, weights in enumerate(heads)]
+        for row, heads in enumerate(maps.weights)
     ]
     document["statistics"] = head_statistics(maps).document()
     return document
@@ -105,4 +106,6 @@ def notebook_frame(maps: AttentionMaps) -> str | None:
     if sum(place.weights.size for place in maps.places.values()) > LARGEST_IN_NOTEBOOK:
         return None
     source = html.escape(page(maps), quote=True)
-    return f'<iframe srcdoc="{source}" style="width:100%;height:860px;border:0" title="attention maps"></iframe>'
+    return (
+        f'<iframe srcdoc="{source}" style="width:100%;height:860px;border:0" title="attention maps"></iframe>'
+    )

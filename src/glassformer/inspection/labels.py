@@ -18,11 +18,11 @@ def visible(token: str, most: int = 14) -> str:
 def _visible_character(character: str) -> str:
     if character in VISIBLE:
         return VISIBLE[character]
-    return f"\\u{ord(character):04x}" if unicodedata.category(character) in ("Cc", "Cf", "Cs") else character
+    return f"U+{ord(character):04X}" if unicodedata.category(character) in ("Cc", "Cf", "Cs") else character
 
 
 def tick_positions(first: int, count: int, fewest_apart: float) -> list[int]:
-    """Round positions that are at least so many cells apart."""
+    """Round positions that are at least so many cells apart; the first one if there is none."""
     step, scale = 1, 1
     while step < fewest_apart:
         for factor in (1, 2, 5):
@@ -30,4 +30,4 @@ def tick_positions(first: int, count: int, fewest_apart: float) -> list[int]:
             if step >= fewest_apart:
                 break
         scale *= 10
-    return [position for position in range(first, first + count) if position % step == 0]
+    return [position for position in range(first, first + count) if position % step == 0] or [first]

@@ -52,22 +52,19 @@ class Checks:
     def passed(self) -> bool:
         return self.rows_agree and self.answers_agree
 
-    def lines(self) -> list[str]:
-        """For people, under every picture."""
+    def lines(self) -> list[tuple[bool, str]]:
+        """For people, under every picture: whether it is as it should be, and how it is."""
         rows = f"each row adds up to 1, within {self.row_error:.1g}"
         answers = f"answers equal the fused kernel's, within {self.answer_error:.1g}"
         if not self.rows_agree:
             rows = f"a row is {self.row_error:.2g} away from adding up to 1"
         if not self.answers_agree:
             answers = f"answers differ from the fused kernel's by {self.answer_error:.2g}"
-        return [f"{_mark(self.rows_agree)} {rows}", f"{_mark(self.answers_agree)} {answers}"]
+        told = [(self.rows_agree, rows), (self.answers_agree, answers)]
+        return [(is_right, f"{'✓' if is_right else '✗'} {line}") for is_right, line in told]
 
     def document(self) -> dict[str, Any]:
         return {"passed": self.passed, **asdict(self)}
-
-
-def _mark(is_right: bool) -> str:
-    return "✓" if is_right else "✗"
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,7 @@ class AttentionMaps:
             "caption": CAPTION,
         }
         arrays["about"] = np.array(json.dumps(document, ensure_ascii=False))
-        np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> AttentionMaps:
@@ -188,7 +185,7 @@ class AttentionMaps:
         places = {
             place: PlaceMaps(
                 weights=arrays[f"{place}.weights"],
-                allowed=arrays[f"{place}.allowed"] if f"{place}.allowed" in arrays else None,
+                allowed=arrays.get(f"{place}.allowed"),
                 **described,
             )
             for place, described in document["places"].items()

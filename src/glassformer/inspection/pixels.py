@@ -21,7 +21,7 @@ LINED_CELL = 14
 """Pixels: cells of this size or more have a hairline between them."""
 BYTE_STEPS = 254
 
-# Oklab (Ottosson 2020), in which equal distances look about equally far: linear RGB → cones → lightness, a, b.
+# Oklab (Ottosson 2020), where equal distances look about equally far: linear RGB → cones → lightness, a, b.
 _CONES = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -54,7 +54,9 @@ def _from_oklab(lab: np.ndarray) -> np.ndarray:
 @cache
 def colours() -> np.ndarray:
     """(256, 3) bytes: the colours of the weights from 0 to 1, in steps that look alike."""
-    corners = to_oklab(np.array([[int(name[place : place + 2], 16) for place in (1, 3, 5)] for name in SCALE]))
+    corners = to_oklab(
+        np.array([[int(name[place : place + 2], 16) for place in (1, 3, 5)] for name in SCALE])
+    )
     way = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
     steps = np.linspace(0, way[-1], 256)
     return _from_oklab(np.stack([np.interp(steps, way, corners[:, axis]) for axis in range(3)], axis=1))

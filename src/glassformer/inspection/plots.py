@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 INK, MUTED, FAINT, ALARM = "#1d2129", "#667085", "#c4c9d2", "#b42318"
 FILE_DPI, SCREEN_DPI = 200, 120
 LARGEST_SIDE = 30_000
-"""Pixels: what common viewers still open."""
+"""Pixels: more than this many common viewers do not open."""
 
 MARGIN = 26.0
-PAGE_WIDTH = 800.0
+PAGE_WIDTH, WIDEST_PAGE = 800.0, 1300.0
 LARGEST_PANEL, SMALLEST_PANEL = 380.0, 52.0
 LARGEST_CELL = 27.0
 READABLE_CELL = 7.0
@@ -45,10 +45,10 @@ class Sheet:
     def __init__(self, width: float, height: float, dpi: int) -> None:
         from matplotlib.figure import Figure
 
-        self.dpi = min(dpi, int(LARGEST_SIDE * 72 / max(width, height)))
-        self.scale = self.dpi / 72
+        self.dpi = dpi
+        self.scale = dpi / 72
         self.size = round(width * self.scale), round(height * self.scale)
-        self.figure: Figure = Figure([side / self.dpi for side in self.size], dpi=self.dpi)
+        self.figure: Figure = Figure((self.size[0] / self.dpi, self.size[1] / self.dpi), dpi=self.dpi)
         self.figure.set_facecolor("white")
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
@@ -109,7 +109,14 @@ class Sheet:
 FONTS = (
     "DejaVu Sans",
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
-    *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI"),
+    *(
+        "PingFang SC",
+        "Hiragino Sans",
+        "Apple SD Gothic Neo",
+        "Microsoft YaHei",
+        "Malgun Gothic",
+        "Nirmala UI",
+    ),
     *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Symbols 2", "Segoe UI Symbol"),
 )
 
@@ -133,11 +140,11 @@ def _glyphs() -> frozenset[int]:
 def drawable(text: str) -> str:
     """With the number of each character that no font here has, in its place."""
     return "".join(
-        character if ord(character) in _glyphs() else f"\\u{ord(character):04x}" for character in text
+        character if ord(character) in _glyphs() else f"U+{ord(character):04X}" for character in text
     )
 
 
-@cache
+@lru_cache(maxsize=10_000)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
     """In points."""
     from matplotlib.font_manager import FontProperties
@@ -148,18 +155,19 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """The beginning of a text that is too wide."""
-    text = drawable(" ".join(visible(word, 60) for word in text.split()))
-    if text_width(text, size, weight) <= width:
-        return text
-    fitting, too_long = 0, min(len(text), int(width))
+    """A text, or its beginning if it is too wide."""
+    most = int(width)  # characters: none is narrower than a point
+    words = drawable(" ".join(visible(word, most) for word in text[: 2 * most].split()))
+    if len(text) <= 2 * most and len(words) <= most and text_width(words, size, weight) <= width:
+        return words
+    fitting, too_long = 0, most
     while too_long - fitting > 1:
         middle = (fitting + too_long) // 2
-        if text_width(text[:middle] + "…", size, weight) <= width:
+        if text_width(words[:middle] + "…", size, weight) <= width:
             fitting = middle
         else:
             too_long = middle
-    return text[:fitting].rstrip() + "…"
+    return words[:fitting].rstrip() + "…"
 
 
 class Section:
@@ -171,11 +179,15 @@ class Section:
         layers, heads, queries, keys = maps.weights.shape
         self.fit: Fit = fit(queries, keys, int(limit * self.scale), int(LARGEST_CELL * self.scale))
         self.panel_width, self.panel_height = self.fit.width / self.scale, self.fit.height / self.scale
-        self.row_labels = self._labels(maps.queries, maps.first_query, self.fit.cell_height, self.fit.row_factor, 22)
+        self.row_labels = self._labels(
+            maps.queries, maps.first_query, self.fit.cell_height, self.fit.row_factor, 22
+        )
         self.column_labels = self._labels(maps.keys, 0, self.fit.cell_width, self.fit.column_factor, 30)
         self.lines = self._lines()
         self.left = 16 + 6 + max(text_width(label.text, label.size) for label in self.row_labels)
-        is_upright = any(label.width > self.cell_width - 2 for label in self.column_labels) and self._are_tokens
+        is_upright = (
+            any(label.width > self.cell_width - 2 for label in self.column_labels) and self._are_tokens
+        )
         self.column_rotation = 90 if is_upright else 0
         extent = max(label.width if is_upright else label.size for label in self.column_labels)
         self.bottom = 6 + extent
@@ -210,12 +222,17 @@ class Section:
             largest += f"  ·  each pixel shows the maximum of {block} weights"
         return [*lines, largest]
 
-    def _labels(self, tokens: list[str], first: int, cell_pixels: int, factor: int, apart: float) -> list[Label]:
+    def _labels(
+        self, tokens: list[str], first: int, cell_pixels: int, factor: int, apart: float
+    ) -> list[Label]:
         """Tokens, or round positions that stand `apart` points from each other."""
         cell = cell_pixels / self.scale / factor
         if cell >= READABLE_CELL:
             size = min(8.5, max(5.5, 0.72 * cell))
-            return [Label((place + 0.5) * cell, drawable(visible(token)), size) for place, token in enumerate(tokens)]
+            return [
+                Label((place + 0.5) * cell, drawable(visible(token)), size)
+                for place, token in enumerate(tokens)
+            ]
         positions = tick_positions(first, len(tokens), apart / cell)
         return [Label((position - first + 0.5) * cell, str(position), SMALL, True) for position in positions]
 
@@ -226,7 +243,9 @@ class Section:
             sheet.text(x, y + HEADING * LINE + (number * LINE + 1) * SMALL, line, SMALL, MUTED)
         for row, layer in enumerate(maps.layers):
             top = y + self.top + row * (self.panel_height + PANEL_GAP)
-            sheet.text(x + 9, top + self.panel_height / 2, f"layer {layer}", BODY, MUTED, "center", rotation=90)
+            sheet.text(
+                x + 9, top + self.panel_height / 2, f"layer {layer}", BODY, MUTED, "center", rotation=90
+            )
             for column, head in enumerate(maps.heads):
                 left = x + self.left + column * (self.panel_width + PANEL_GAP)
                 pixels = paint(maps.weights[row, column], maps.allowed_at(row, column), self.fit)
@@ -270,16 +289,17 @@ class Label:
 
 def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
     """Every place's maps on one sheet."""
-    columns = max(place.weights.shape[1] for place in maps.places.values())
-    limit = (PAGE_WIDTH - 60 - (columns - 1) * PANEL_GAP) / columns
-    limit = min(LARGEST_PANEL, max(SMALLEST_PANEL, limit))
+    limit = _panel_limit(maps)
     sections = [Section(place, limit, dpi) for place in maps.places.values()]
     placed, width, height = _flow(sections)
-    footer = maps.checks.lines()
     content = max(width + SCALE_WIDTH, 330.0)
     head = TITLE * LINE + (BODY + 1) * LINE + 14
     foot = 18 + SMALL * LINE * 2
-    sheet = Sheet(content + 2 * MARGIN, head + height + foot + 2 * MARGIN, dpi)
+    page_width, page_height = content + 2 * MARGIN, head + height + foot + 2 * MARGIN
+    finest = LARGEST_SIDE * 72 / max(page_width, page_height)
+    if dpi > finest:
+        return draw(maps, int(finest))
+    sheet = Sheet(page_width, page_height, dpi)
     title = maps.title or "attention"
     sheet.text(MARGIN, MARGIN + TITLE, shorten_to(title, content, TITLE, "bold"), TITLE, weight="bold")
     y = MARGIN + TITLE * LINE + BODY + 1
@@ -291,9 +311,22 @@ def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
     _draw_scale(sheet, MARGIN + width + 34, MARGIN + head + sections[0].top, largest, has_masked)
     y = MARGIN + head + height + 18 + SMALL
     sheet.text(MARGIN, y, CAPTION, SMALL, INK)
-    colour = MUTED if maps.checks.passed else ALARM
-    sheet.text(MARGIN, y + SMALL * LINE, "   ".join(footer), SMALL, colour)
+    x = MARGIN
+    for is_right, line in maps.checks.lines():
+        sheet.text(x, y + SMALL * LINE, line, SMALL, MUTED if is_right else ALARM)
+        x += text_width(line, SMALL) + 12
     return sheet.figure
+
+
+def _panel_limit(maps: AttentionMaps) -> float:
+    """How large a map may be; the page grows where that makes its tokens readable."""
+    columns = max(place.weights.shape[1] for place in maps.places.values())
+    longest = max(max(place.weights.shape[2:]) for place in maps.places.values())
+    usual, widest = (
+        (width - 60 - (columns - 1) * PANEL_GAP) / columns for width in (PAGE_WIDTH, WIDEST_PAGE)
+    )
+    readable = (READABLE_CELL + 0.5) * longest  # cells are rounded down to whole pixels
+    return min(LARGEST_PANEL, max(SMALLEST_PANEL, usual, readable if readable <= widest else 0))
 
 
 def _subtitle(maps: AttentionMaps, width: float) -> str:
@@ -304,7 +337,9 @@ def _subtitle(maps: AttentionMaps, width: float) -> str:
     room = width - text_width(arrow, BODY + 1)
     if sum(shares) > room:
         shares = [max(room / 2, room - (sum(shares) - share)) for share in shares]
-    return arrow.join(shorten_to(part, share + 0.5, BODY + 1) for part, share in zip(parts, shares, strict=True))
+    return arrow.join(
+        shorten_to(part, share + 0.5, BODY + 1) for part, share in zip(parts, shares, strict=True)
+    )
 
 
 def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], float, float]:
@@ -364,4 +399,5 @@ def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
 
 
 def _description(maps: AttentionMaps) -> str:
-    return "; ".join([*(f"{key}: {value}" for key, value in maps.about.items()), *maps.checks.lines(), CAPTION])
+    about = [f"{key}: {value}" for key, value in maps.about.items()]
+    return "; ".join([*about, *(line for _, line in maps.checks.lines()), CAPTION])

@@ -59,7 +59,9 @@ def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> Non
         heads for place in places for layer, heads in enumerate(sizes[place]) if selection.has(place, layer)
     }
     if len(counts) > 1 and selection.heads is None:
-        raise Problem("layers differ in their number of heads", place="heads", remedy="choose heads, or one layer")
+        raise Problem(
+            "layers differ in their number of heads", place="heads", remedy="choose heads, or one layer"
+        )
     _check_numbers("heads", selection.heads, range(min(counts)))
     if selection.rows is not None:
         start, stop = selection.rows
@@ -133,7 +135,10 @@ def _offers(selection: Selection, lengths: Lengths) -> list[tuple[str, Selection
     return [
         (f"--layers {layer}", one_layer),
         (f"--layers {layer} --heads {head}", one_head),
-        (f"--layers {layer} --heads {head} --rows {few_rows[0]}:{few_rows[1]}", replace(one_head, rows=few_rows)),
+        (
+            f"--layers {layer} --heads {head} --rows {few_rows[0]}:{few_rows[1]}",
+            replace(one_head, rows=few_rows),
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a head's map looks like, in numbers. These are facts about the weights, and no explanation of an answer.
+"""What a head's map looks like, in numbers: facts about the weights, and no explanation of an answer.
 
 A pattern's mass is the share of a row's attention that lies on it, averaged over the rows that have such a
 cell; beside it stands the share that a head with equal weights would have there.
@@ -77,14 +77,14 @@ def head_statistics(maps: PlaceMaps) -> HeadStatistics:
         for name, template in templates.items():
             mass[name][layer, head], uniform[name][layer, head] = _mass(weights, template & allowed, allowed)
         entropy[layer, head] = _relative_entropy(weights, allowed)
-        distance[layer, head] = _mean((weights * distances).sum(1), allowed.any(1))
+        distance[layer, head] = _mean((weights * distances).sum(1), allowed.sum(1) > 0)
     patterns = {name: Pattern(mass[name], uniform[name]) for name in templates}
     return HeadStatistics(patterns, entropy, distance)
 
 
 def _mass(weights: np.ndarray, cells: np.ndarray, allowed: np.ndarray) -> tuple[float, float]:
     """What lies on these cells, and what would if the weights were equal."""
-    has_cell = cells.any(1)
+    has_cell = cells.sum(1) > 0
     equal = cells.sum(1) / np.maximum(allowed.sum(1), 1)
     return _mean(weights.sum(1, where=cells), has_cell), _mean(equal, has_cell)
 

@@ -5,6 +5,7 @@
 
 const BYTE_STEPS = 254;
 const READABLE_CELL = 12;
+const SMALL_MAP = 440;
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 
 export const weightOf = (byte) => ((Math.max(byte, 1) - 1) / BYTE_STEPS) ** 2;
@@ -117,7 +118,7 @@ export async function showMaps(root, data) {
 function showGrid(parent, name, place, detail, { load, palette, masked }) {
   const section = element(parent, "section", "", "place");
   element(section, "h2", place.name);
-  element(section, "p", `row: ${place.query_axis} · column: ${place.key_axis}`, "note");
+  element(section, "p", axesOf(place), "note");
   const grid = element(section, "div", "", "grid");
   grid.style.gridTemplateColumns = `auto repeat(${place.heads.length}, minmax(0, 220px))`;
   element(grid, "span");
@@ -134,7 +135,7 @@ function showGrid(parent, name, place, detail, { load, palette, masked }) {
       detail.buttons.set([name, row, column].join("/"), button);
       const canvas = element(button, "canvas");
       const queries = place.queries.length, keys = place.keys.length;
-      const scale = 440 / Math.max(queries, keys);
+      const scale = SMALL_MAP / Math.max(queries, keys);
       canvas.width = Math.max(Math.round(keys * scale), 40);
       canvas.height = Math.max(Math.round(queries * scale), 40);
       whenSeen(canvas, async () => {
@@ -146,6 +147,9 @@ function showGrid(parent, name, place, detail, { load, palette, masked }) {
     });
   });
 }
+
+const axesOf = (place) =>
+  `row: ${place.query_axis} · column: ${place.key_axis} · largest weight ${shown(place.largest)}`;
 
 /** Only maps that come into sight are unpacked. */
 function whenSeen(target, act) {
@@ -163,6 +167,8 @@ function showFooter(root, data) {
   element(footer, "p", data.caption, "caption");
   for (const [passed, line] of data.checks) element(footer, "p", line, passed ? "" : "failed");
   element(footer, "p", data.rounding);
+  const isPooled = Object.values(data.places).some(({ queries, keys }) => Math.max(queries.length, keys.length) > SMALL_MAP);
+  if (isPooled) element(footer, "p", "Small maps have fewer pixels than weights: each pixel shows the maximum of its weights.");
   const help = element(footer, "p");
   for (const [keys, meaning] of [
     [["←", "→", "↑", "↓"], "move the cell"], [["[", "]"], "change the head"], [["{", "}"], "change the layer"],
@@ -180,6 +186,7 @@ class Detail {
     this.element = document.createElement("section");
     this.element.className = "detail";
     this.heading = element(this.element, "h2");
+    this.axes = element(this.element, "p", "", "note");
     this.note = element(this.element, "p", "", "note");
     this.canvas = element(this.element, "canvas");
     this.canvas.tabIndex = 0;
@@ -214,6 +221,7 @@ class Detail {
     const title = `${this.place.name}, layer ${this.place.layers[row]}, head ${this.place.heads[column]}`;
     this.heading.textContent = title;
     this.canvas.setAttribute("aria-label", title);
+    this.axes.textContent = this.buttons.size ? "" : axesOf(this.place);
     this.note.textContent = this.facts(row, column);
     this.draw();
     this.tell();
@@ -224,7 +232,7 @@ class Detail {
     const parts = Object.entries(patterns).map(([name, of]) => [name, of.mass[row][column]]);
     const written = parts.filter(([, mass]) => mass !== null).map(([name, mass]) => `${name} ${mass.toFixed(2)}`);
     if (entropy[row][column] !== null) written.push(`entropy ${entropy[row][column].toFixed(2)} of uniform`);
-    return `share of attention on: ${written.join(" · ")}`;
+    return `attention on ${written.join(" · ")}`;
   }
 
   reset() {
@@ -240,6 +248,8 @@ class Detail {
     for (let x = 0; x < 255; x++) pixels[x] = this.palette[1 + Math.round(BYTE_STEPS * Math.sqrt(x / 254))];
     ramp.getContext("2d").putImageData(image, 0, 0);
     element(this.scale, "span", "1");
+    this.pooling = element(this.scale, "span");
+    if (!this.data.has_masked) return;
     const swatch = element(this.scale, "canvas", "", "swatch");
     swatch.width = 14; swatch.height = 10;
     const whole = { row: 0, column: 0, rows: 1, columns: 1 };
@@ -278,6 +288,9 @@ class Detail {
       this.bytes, this.place.keys.length, this.view,
       Math.round(box.mapWidth * ratio), Math.round(box.mapHeight * ratio), this.palette, this.masked,
     );
+    const rows = this.view.rows / image.height, columns = this.view.columns / image.width;
+    this.pooling.textContent = Math.max(rows, columns) > 1
+      ? `each pixel shows the maximum of up to ${Math.ceil(rows)} × ${Math.ceil(columns)} weights` : "";
     context.putImageData(image, Math.round(box.left * ratio), Math.round(box.top * ratio));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.drawAxes(context, box);
