@@ -361,6 +361,7 @@ class Run:
             "output": None,
             "probability": None,
             "error": None,
+            "caution": None,
             "answers": [],
         }
         strategy = self.config.evaluation.decoding
@@ -375,6 +376,7 @@ class Run:
         return empty | {
             "output": shown[0]["output"],
             "probability": shown[0]["probability"],
+            "caution": self.task.caution(tokens.tolist()),
             "answers": shown,
         }
 

@@ -207,11 +207,16 @@ def test_a_sequence_that_is_too_long_works_or_says_why(position: str, shape: str
         assert "learned positions end at length" in problem.problem and problem.remedy
 
 
-def test_learned_positions_end_where_they_were_told_to() -> None:
-    model = built(configure(position="learned"), SHAPES["next token"])
-    assert model(tokens=torch.zeros(1, LENGTH, dtype=torch.long)).isfinite().all()
-    with pytest.raises(Problem, match=f"end at length {LENGTH}, this sequence needs {LENGTH + 1}"):
-        model(tokens=torch.zeros(1, LENGTH + 1, dtype=torch.long))
+@each_shape
+def test_learned_positions_end_where_the_shape_says(shape: str) -> None:
+    """Also on the side that is written, which has a limit of its own."""
+    model = built(configure(position="learned"), SHAPES[shape])
+    inputs = {name: x for name, x in inputs_for(SHAPES[shape]).items() if x is not None}
+    for name, limit in (("tokens", LENGTH), ("target", TARGET_LENGTH)):
+        if name in inputs:
+            longer = {**inputs, "real": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
+            with pytest.raises(Problem, match=f"end at length {limit}, this sequence needs {limit + 1}"):
+                model(**longer)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""A process with everything imported, whose forks run the command: children to kill, without the wait for torch.
+"""A process with everything imported, whose forks run the command: children to kill, and no wait for torch.
 
 A line of JSON in asks for a child or for its exit code; a line of JSON out answers.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -10,6 +11,13 @@ import time
 import traceback
 
 from glassformer.cli import main
+
+for module in (
+    "glassformer.experiment",
+    "glassformer.cli.train",
+    "torch._dynamo",
+):  # optimizers import the last
+    importlib.import_module(module)
 
 
 def run(order: dict) -> None:

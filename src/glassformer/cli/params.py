@@ -23,8 +23,8 @@ CONVENTION = """\
 FLOPs: matrix products, 2 a multiply-add, attention scores included and not halved by a causal mask;
 a backward pass is 2 forward passes. Activations: what autograd keeps for the backward pass."""
 
-LINE_WIDTH = 50
-"""Of a formula that shares its line with a name and a result."""
+LINE_WIDTH = 56
+"""A name and its formula share a line up to this width; indentation and result fit beside them into 80."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -141,13 +141,13 @@ def _grow(branch: Tree, entries: Sequence[tuple[list[str], Comparison]]) -> None
         below = [(parts, comparison) for parts, comparison in group if parts]
         label = Text(name, style="bold", no_wrap=False, overflow="fold")
         if own:
-            label.append_text(_describe(own[0]))
+            label.append_text(_describe(own[0], LINE_WIDTH - len(name)))
         else:
             label.append(f"  {sum(comparison.counted for _, comparison in below):,}", style="cyan")
         _grow(branch.add(label), below)
 
 
-def _describe(comparison: Comparison) -> Text:
+def _describe(comparison: Comparison, width: int) -> Text:
     """`vocabulary × hidden_dim = 100 × 200 = 20,000`; a long formula stands below its result."""
     from rich.text import Text
 
@@ -160,7 +160,7 @@ def _describe(comparison: Comparison) -> Text:
     if not isinstance(term, Count):
         return Text("  ").append_text(result)
     steps = [term.formula] if term.numbers == f"{term:,}" else [term.formula, term.numbers]
-    if sum(map(len, steps)) > LINE_WIDTH:
+    if sum(map(len, steps)) > width:
         below = Text("\n" + "\n= ".join(steps), style="dim")
         return Text("  ").append_text(result).append_text(below)
     return Text("  ").append(" = ".join(steps) + " = ", style="dim").append_text(result)

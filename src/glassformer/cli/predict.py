@@ -11,6 +11,9 @@ from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, load_plugins
 
 
+STEPS_ON_A_LINE = 12
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
     parser.add_argument(
@@ -18,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
     parser.add_argument("--beam", type=int, metavar="N", help="search with N beams and show all of them")
-    parser.add_argument("--steps", action="store_true", help="show each token with its probability")
+    parser.add_argument("--steps", action="store_true", help="each token of an answer on its own line")
     add_plugin(parser)
 
 
@@ -57,3 +60,9 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
         if shows_steps:
             for step in answer["steps"]:
                 output.say(f"    {step['token']:<12} p = {step['probability']:.4f}")
+        elif 1 < len(answer["steps"]) <= STEPS_ON_A_LINE:
+            output.say(
+                "    " + "  ".join(f"{step['token']} {step['probability']:.3f}" for step in answer["steps"])
+            )
+    if prediction["caution"]:
+        output.say(f"    caution: {prediction['caution']}")

@@ -90,6 +90,8 @@ class _Fates:
 
 
 class Search:
+    """The rows that are not done yet, with their branches, and the hypotheses of all rows."""
+
     def __init__(
         self,
         chooser: Chooser,
@@ -139,20 +141,16 @@ class Search:
         log_probabilities_NV = logits_NV.log_softmax(-1, dtype=exact)
         is_broken_N = log_probabilities_NV[:, 0].isnan()  # one NaN, or +∞, makes the whole line NaN
         if bool(is_broken_N.any()):
-            line = int(is_broken_N.nonzero()[0])
+            row = int(self.rows_B[is_broken_N.nonzero()[0] // self.sums_BW.shape[1]])
             raise Problem(
-                f"the model's scores are not numbers, for token {self.length + 1} of row {self._row(line)}",
+                f"the model's scores are not numbers, for token {self.length + 1} of row {row}",
                 place="model",
                 remedy="its weights may have diverged: take an earlier checkpoint",
             )
-        banned = self.forbidden + (
-            [self.end] if self.end is not None and self.length < self.min_length else []
-        )
-        log_probabilities_NV[:, banned] = -torch.inf
+        log_probabilities_NV[:, self.forbidden] = -torch.inf
+        if self.end is not None and self.length < self.min_length:
+            log_probabilities_NV[:, self.end] = -torch.inf
         return log_probabilities_NV
-
-    def _row(self, line: int) -> int:
-        return int(self.rows_B[line // self.sums_BW.shape[1]])
 
     def _propose(self, log_probabilities_BWV: Tensor) -> _Candidates:
         branch_BC, token_BC = self.chooser.choose(

@@ -7,7 +7,7 @@ maps.save("map.png")             # or .svg, .html, .npz
 
 from glassformer.inspection.capture import Record, Tap, attention_maps, capture
 from glassformer.inspection.maps import AttentionMaps, Checks, Place, PlaceMaps
-from glassformer.inspection.reading import Reading, read
+from glassformer.inspection.reading import Reading, read, read_answer
 from glassformer.inspection.selection import Selection
 from glassformer.inspection.statistics import HeadStatistics, head_statistics
 
@@ -25,4 +25,5 @@ __all__ = [
     "capture",
     "head_statistics",
     "read",
+    "read_answer",
 ]

@@ -22,7 +22,7 @@ from glassformer.blocks import reference
 from glassformer.blocks.attention import CrossAttention, Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.inspection.maps import PLACES, AttentionMaps, Checks, Place, PlaceMaps
-from glassformer.inspection.reading import Names, Reading
+from glassformer.inspection.reading import Names, Reading, evaluating
 from glassformer.inspection.selection import EVERYTHING, Selection, check_memory, check_selection
 from glassformer.models.base import Model
 
@@ -143,18 +143,6 @@ def attentions(model: nn.Module) -> dict[MultiHeadAttention, Place]:
             else:
                 found.setdefault(attention, "decoder" if decodes else "encoder")
     return found
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode; afterwards every part is in the mode that it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, is_training in modes.items():
-            module.training = is_training
 
 
 @contextmanager

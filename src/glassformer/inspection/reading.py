@@ -6,19 +6,19 @@ attention as the decoding had, since no token sees what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.maps import Place
 from glassformer.models.base import Model
-from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence, Shape
 from glassformer.tasks.answering import Answer
-from glassformer.tasks.base import SequenceToSequenceTask, Task
+from glassformer.tasks.base import PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task
 
 
 @dataclass(frozen=True)
@@ -43,30 +43,35 @@ class Reading:
         return {place: (len(names.queries), len(names.keys)) for place, names in self.names.items()}
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards every part is in the mode that it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training
+
+
 def read(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None) -> Reading:
-    """`tokens` as this model reads them, and what it answers."""
-    reader = _READERS.get(type(task.shape), _read_only)
-    return reader(model, task, tokens, decoding)
+    """`tokens` as this model reads them, and what it answers: of several answers the best."""
+    with evaluating(model):
+        if isinstance(task, SequenceToSequenceTask):
+            return read_answer(model, task, tokens, task.answer(model, [tokens], decoding)[0][0])
+        inputs = {"tokens": _row(model, tokens)}
+        if isinstance(task, PerTokenTask):
+            answer = task.answer(model, [tokens])[0][0]
+            names = _own(task, tokens, task.output_symbols(answer.tokens))
+            return Reading(inputs, {"encoder": names}, answer)
+        if isinstance(task, PerSequenceTask):
+            return Reading(inputs, {"encoder": _own(task, tokens)}, task.answer(model, [tokens])[0][0])
+        return Reading(inputs, {"encoder": _own(task, tokens)})
 
 
-def _read_only(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None) -> Reading:
-    return Reading({"tokens": _row(model, tokens)}, {"encoder": _own(task, tokens)})
-
-
-def _per_sequence(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None) -> Reading:
-    ((answer,),) = task.answer(model, [tokens], decoding)
-    return Reading({"tokens": _row(model, tokens)}, {"encoder": _own(task, tokens)}, answer)
-
-
-def _per_token(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None) -> Reading:
-    ((answer,),) = task.answer(model, [tokens], decoding)
-    names = _own(task, tokens, task.output_symbols(answer.tokens))
-    return Reading({"tokens": _row(model, tokens)}, {"encoder": names}, answer)
-
-
-def _writing(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None) -> Reading:
-    assert isinstance(task, SequenceToSequenceTask)
-    answer = task.answer(model, [tokens], decoding)[0][0]
+def read_answer(model: Model, task: SequenceToSequenceTask, tokens: np.ndarray, answer: Answer) -> Reading:
+    """The model as it wrote this answer, the best or any other."""
     # An answer that was cut off has no probability of an end, and no place where the end was written.
     is_finished = len(answer.probabilities) > len(answer.tokens)
     written = [*answer.tokens, task.end] if is_finished else answer.tokens
@@ -90,10 +95,3 @@ def _own(task: Task, tokens: np.ndarray, answers: list[str] | None = None) -> Na
 def _row(model: Model, tokens: np.ndarray) -> Tensor:
     device = next(model.parameters()).device
     return torch.from_numpy(tokens.astype(np.int64))[None].to(device)
-
-
-_READERS: dict[type[Shape], Callable[[Model, Task, np.ndarray, DecodingConfig | None], Reading]] = {
-    PerToken: _per_token,
-    PerSequence: _per_sequence,
-    SequenceToSequence: _writing,
-}

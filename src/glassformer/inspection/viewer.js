@@ -5,6 +5,8 @@
 
 const BYTE_STEPS = 254;
 const READABLE_CELL = 12;
+const LARGEST_CELL = 46;
+const LONGEST_LABEL = 110;
 const SMALL_MAP = 440;
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 
@@ -78,7 +80,7 @@ function element(parent, name, text = "", className = "") {
   return made;
 }
 
-const shown = (number) => (number >= 0.001 || number === 0 ? number.toFixed(3) : number.toExponential(1));
+const shown = (number) => (number === 0 ? "≈ 0" : number >= 0.001 ? number.toFixed(3) : number.toExponential(1));
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -257,21 +259,22 @@ class Detail {
     element(this.scale, "span", "masked");
   }
 
-  /** Sizes in CSS pixels: margins for the labels, and a map with square cells where there is room. */
+  /** Sizes in CSS pixels, the same at every zoom: margins for the labels, and square cells where there is room. */
   measure(context) {
     const width = Math.max(this.element.clientWidth, 240);
-    const widest = (tokens) => Math.min(110, Math.max(...tokens.map((token) => context.measureText(token).width)));
-    const { queries, keys } = this.place;
-    const guess = (width - 60) / this.view.columns;
-    const some = (tokens) => (tokens.length > 400 ? [String(tokens.length)] : tokens);
-    const left = Math.ceil(12 + (guess >= READABLE_CELL ? widest(some(queries)) : 34));
-    const mapWidth = Math.min(width - left - 10, 46 * this.view.columns);
-    const cell = mapWidth / this.view.columns;
-    const tallest = Math.max(320, Math.min(mapWidth, window.innerHeight * 0.72));
-    const mapHeight = clamp(cell * this.view.rows, Math.min(120, 46 * this.view.rows), tallest);
-    const isUpright = cell >= READABLE_CELL && widest(some(keys)) > cell - 3;
-    const bottom = Math.ceil(12 + (cell >= READABLE_CELL ? (isUpright ? widest(some(keys)) : 14) : 16));
-    return { width, left, top: 6, mapWidth: Math.floor(mapWidth), mapHeight: Math.floor(mapHeight), bottom, isUpright };
+    const widestOf = (tokens) => {
+      const longest = tokens.reduce((found, token) => (token.length > found.length ? token : found), "");
+      return clamp(context.measureText(longest).width, 30, LONGEST_LABEL);
+    };
+    const queries = this.place.queries.length, keys = this.place.keys.length;
+    const left = Math.ceil(12 + widestOf(this.place.queries));
+    const widest = Math.min(width - left - 10, LARGEST_CELL * keys);
+    const tallest = Math.min(Math.max(320, window.innerHeight * 0.74), LARGEST_CELL * queries);
+    const cell = Math.min(widest / keys, tallest / queries);
+    const mapWidth = Math.floor(Math.max(cell * keys, Math.min(widest, 160)));
+    const mapHeight = Math.floor(Math.max(cell * queries, Math.min(tallest, 160)));
+    const bottom = Math.ceil(14 + Math.max(14, widestOf(this.place.keys)));
+    return { width, left, top: 6, mapWidth, mapHeight, bottom };
   }
 
   draw() {
@@ -309,13 +312,17 @@ class Detail {
     for (const [tick, text] of ticks(place.queries, view.row, view.rows, box.mapHeight, place.first_query, 26)) {
       context.fillText(text, box.left - 6, box.top + tick, box.left - 8);
     }
-    for (const [tick, text] of ticks(place.keys, view.column, view.columns, box.mapWidth, 0, 44)) {
+    const labels = ticks(place.keys, view.column, view.columns, box.mapWidth, 0, 44);
+    const room = Math.max(box.mapWidth / view.columns, READABLE_CELL) - 3;
+    const isUpright = box.mapWidth / view.columns >= READABLE_CELL
+      && labels.some(([, text]) => context.measureText(text).width > room);
+    for (const [tick, text] of labels) {
       const x = box.left + tick, y = box.top + box.mapHeight + 6;
-      if (box.isUpright) {
+      if (isUpright) {
         context.save();
         context.translate(x, y);
         context.rotate(-Math.PI / 2);
-        context.fillText(text, 0, 0, 110);
+        context.fillText(text, 0, 0, LONGEST_LABEL);
         context.restore();
       } else {
         context.textAlign = "center";

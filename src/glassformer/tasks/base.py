@@ -104,6 +104,10 @@ class Task:
         """Metrics of answers that the model writes by itself, for the tasks that have such answers."""
         return {}
 
+    def caution(self, tokens: Sequence[int]) -> str | None:
+        """Why an answer to this input should not be trusted, if the task knows a reason."""
+        return None
+
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
         """The right answer to an input, where the task itself knows it."""
         return None

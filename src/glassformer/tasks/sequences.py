@@ -95,6 +95,11 @@ class SequenceTask(Task):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
 
+    def caution(self, tokens: Sequence[int]) -> str | None:
+        if len(tokens) == self.config.length:
+            return None
+        return f"the model has only seen sequences of {self.config.length} tokens, not of {len(tokens)}"
+
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
         return np.atleast_1d(self.config.answer(np.array([tokens]))[0]).tolist()
 
