@@ -46,7 +46,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.events = EventLog(path / "events.jsonl")
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         self._last_beat = 0.0
 
     @classmethod
@@ -114,24 +114,27 @@ class RunFolder:
         """One process at a time; the lock goes with the process, however it ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115  held until the run ends
+            file = open(self.path / "lock", "ab+", buffering=0)  # noqa: SIM115  held until the run ends
         except OSError as error:
             raise storage_error(error, self.path, 0) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            holder = file.read().strip() or "unknown"
+            holder = file.read().decode(errors="replace").strip() or "unknown"
             file.close()
             raise user_error(
                 f"another process is training here (pid {holder})",
                 place=str(self.path),
                 remedy="wait for it, stop it, or choose another --run",
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
         self._lock = file
+        try:
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
+        except OSError as error:
+            self.unlock()
+            raise storage_error(error, self.path / "lock", 8) from error
 
     def unlock(self) -> None:
         """What failed before it became a run leaves nothing behind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -172,4 +173,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     yield SmallDisk(path)
-    subprocess.run(["umount", str(path)], check=True)
+    gc.collect()
+    if subprocess.run(["umount", str(path)], capture_output=True).returncode:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+        pytest.fail("something still holds a file of the run open")

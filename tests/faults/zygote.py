@@ -16,7 +16,7 @@ for module in (
     "glassformer.experiment",
     "glassformer.cli.train",
     "torch._dynamo",
-):  # optimizers import the last
+):  # optimizers need it
     importlib.import_module(module)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from glassformer.errors import Problem, UserError
 from glassformer.experiment import Experiment
 from glassformer.generation import BeamConfig, generate
 from glassformer.inspection import AttentionMaps, Selection, attention_maps, capture, read, read_answer
-from glassformer.inspection import capture as capture_module
 from glassformer.inspection import selection as selection_module
 from glassformer.inspection.capture import Tap
 from glassformer.inspection.selection import EVERYTHING
 
 from .conftest import experiment
+
+capture_module = importlib.import_module(
+    "glassformer.inspection.capture"
+)  # the package exports a function so named
 
 
 def first_tokens(of: Experiment) -> np.ndarray:
@@ -98,7 +102,9 @@ def test_a_kernel_that_answers_otherwise_fails_the_check(reversal: Experiment) -
     reading = read(model, reversal.task, first_tokens(reversal))
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
-            module.kernel = lambda q, k, v, mask, bias, dropout: fused_kernel(3 * q, k, v, mask, bias, dropout)
+            module.kernel = lambda q, k, v, mask, bias, dropout: fused_kernel(
+                3 * q, k, v, mask, bias, dropout
+            )
     checks = attention_maps(model, reading).checks
     assert checks.rows_agree and not checks.answers_agree and not checks.passed
     assert any(line.startswith("✗ answers differ") for _, line in checks.lines())
@@ -181,7 +187,9 @@ def test_an_answer_that_was_not_chosen_can_be_looked_at(arithmetic: Experiment) 
         assert attention_maps(model, reading).checks.passed
 
 
-@pytest.mark.parametrize("task", [{"kind": "palindrome", "length": 6}, {"kind": "random-tokens", "predict": "next"}])
+@pytest.mark.parametrize(
+    "task", [{"kind": "palindrome", "length": 6}, {"kind": "random-tokens", "predict": "next"}]
+)
 def test_classifiers_and_language_models_have_maps_too(task: dict[str, object]) -> None:
     maps = maps_of(experiment({**task, "train_examples": 8, "validation_examples": 2, "test_examples": 2}))
     assert list(maps.places) == ["encoder"]

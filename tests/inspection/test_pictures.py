@@ -58,7 +58,7 @@ def test_pooling_keeps_a_needle() -> None:
 
 
 def test_a_pooled_picture_says_so_and_one_that_is_not_does_not() -> None:
-    assert any("the maximum of 4 × 4 weights" in text for text in written(draw(make_maps(uniform(500)), 20)))
+    assert any("the maximum of 5 × 5 weights" in text for text in written(draw(make_maps(uniform(500)), 20)))
     assert not any("maximum" in text for text in written(draw(make_maps(uniform(16)))))
 
 
@@ -130,7 +130,13 @@ def test_text_of_any_kind_can_be_drawn(recwarn: pytest.WarningsRecorder) -> None
 
 
 def test_visible_tokens() -> None:
-    assert [visible(token) for token in (" the", "\n", "", "a\tb", "\x07")] == ["␣the", "↵", "∅", "a⇥b", "U+0007"]
+    assert [visible(token) for token in (" the", "\n", "", "a\tb", "\x07")] == [
+        "␣the",
+        "↵",
+        "∅",
+        "a⇥b",
+        "U+0007",
+    ]
     assert visible("internationalisation") == "international…"
 
 

@@ -182,7 +182,9 @@ def attention_maps(
         if place in tap.records:
             name = "self-attention" if len(sizes) == 1 else PLACE_NAMES[place]
             places[place] = _place_maps(name, tap.records.pop(place), reading.names.get(place))
-    return AttentionMaps(places, checks, dict(about or {}))
+    # What was typed may hold bytes that are no text; files take text.
+    told = {key: value.encode("utf-8", "replace").decode() for key, value in (about or {}).items()}
+    return AttentionMaps(places, checks, told)
 
 
 def _sizes(model: nn.Module) -> dict[Place, list[int]]:

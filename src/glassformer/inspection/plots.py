@@ -265,12 +265,13 @@ def write_png(maps: AttentionMaps, file: IO[bytes], dpi: int = FILE_DPI) -> None
 
 
 def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
+    import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     text = io.StringIO()
-    figure = draw(maps)
-    canvas = FigureCanvasSVG(figure)
-    canvas.print_svg(text, metadata={"Description": _description(maps), "Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "glassformer"}):  # the same names in it each time
+        canvas = FigureCanvasSVG(draw(maps))
+        canvas.print_svg(text, metadata={"Description": _description(maps), "Date": None})
     file.write(text.getvalue().encode())
 
 

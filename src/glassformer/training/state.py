@@ -93,7 +93,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
     for key, value in tensors.items():
         number, name = key.split(".", 1)
         parameter = parameters[int(number)]
-        optimizer.state[parameter][name] = value.to(parameter.device)
+        # A copy: what was loaded is a view of the checkpoint's file, which will be removed.
+        optimizer.state[parameter][name] = value.to(parameter.device, copy=True)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

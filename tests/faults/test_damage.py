@@ -1,0 +1,176 @@
+"""Damaged files in a run's folder: seen, said in a few lines, and never used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from glassformer.cli import main
+from glassformer.runs import RunFolder
+from glassformer.training.files import file_sha256
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Exit code, standard output, standard error."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return code, output.out, output.err
+
+    return run
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) * 2 // 3] ^= 0b100
+    file.write_bytes(data)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+@pytest.mark.parametrize("harm", [flip, cut, remove])
+@pytest.mark.parametrize("file", ["model.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    file: str, harm: Callable[[Path], None], run_folder: RunFolder, trained_once: Path, cli: Cli
+) -> None:
+    """The steps after the one before it are made again, and come out the same."""
+    harm(run_folder.path / "checkpoints" / "step-00000024" / file)
+    code, _, errors = cli("train", run_folder.path, "--resume")
+    assert code == 0
+    assert "step-00000024/" in errors and "using the checkpoint before it" in errors
+    assert "going on from step-00000016" in errors
+    for group in ("model", "optimizer", "random"):
+        name = f"checkpoints/step-00000024/{group}.safetensors"
+        assert file_sha256(run_folder.path / name) == file_sha256(trained_once / name)
+    steps = [event["step"] for event in run_folder.events if event["event"] == "step"]
+    assert steps == list(range(1, 25))
+
+
+def test_a_damaged_best_checkpoint_is_not_measured(run_folder: RunFolder, cli: Cli) -> None:
+    store = run_folder.checkpoints()
+    best = store.find("best")
+    flip(store.folder / best / "model.safetensors")
+    for verb in (["evaluate"], ["predict"]):
+        code, output, errors = cli(*verb, run_folder.path, *(["1 2"] if verb == ["predict"] else []))
+        assert code == 2 and output == ""
+        assert "the checkpoint is damaged" in errors and f"{best}/model.safetensors" in errors
+        other = errors.split("--checkpoint ")[1].strip()
+        assert other in store.names() and other != best
+        assert 2 <= len(errors.splitlines()) <= 5
+    assert cli("evaluate", run_folder.path, "--checkpoint", other)[0] == 0
+
+
+def test_no_whole_checkpoint_is_no_reason_to_start_anew(run_folder: RunFolder, cli: Cli) -> None:
+    for name in run_folder.checkpoints().names():
+        flip(run_folder.path / "checkpoints" / name / "model.safetensors")
+    before = (run_folder.path / "events.jsonl").read_bytes()
+    code, _, errors = cli("train", run_folder.path, "--resume", "--quiet")
+    assert code == 2 and "every checkpoint here is damaged" in errors
+    assert (run_folder.path / "events.jsonl").read_bytes() == before
+
+
+NOT_JSON = [b"", b"{", b"[1]", b"\xff\xfe\x00", b"null", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", NOT_JSON)
+@pytest.mark.parametrize(
+    ("file", "verb"),
+    [
+        ("task.json", ["evaluate"]),
+        ("task.json", ["predict"]),
+        ("environment.json", ["train", "--resume", "--quiet"]),
+        ("results.json", ["runs", "compare"]),
+    ],
+)
+def test_damaged_json(file: str, verb: list[str], content: bytes, run_folder: RunFolder, cli: Cli) -> None:
+    (run_folder.path / file).write_bytes(content)
+    code, output, errors = cli(*verb, run_folder.path)
+    assert code == 2 and output == ""
+    assert errors.startswith(f"glassformer: {run_folder.path / file}: ")
+    assert "restore it from a copy of the run" in errors
+    assert 2 <= len(errors.splitlines()) <= 5
+
+
+NOT_CONFIGS = {
+    "": "the file is empty",
+    "task: [": "not valid YAML",
+    "- 1": "a mapping belongs at the top",
+    "\x00": "not valid YAML",
+    "task: {kind: reversal}\nmodel: {num_layers: many}": "model.num_layers",
+    "task: {kind: reversal}\nmodels: {}": "unknown key",
+    "task: !!python/object/apply:os.system [touch stolen]": "a config holds data only",
+}
+
+
+@pytest.mark.parametrize("content", NOT_CONFIGS)
+@pytest.mark.parametrize("verb", [["evaluate"], ["predict"], ["train", "--resume", "--quiet"], ["params"]])
+def test_a_damaged_config(content: str, verb: list[str], run_folder: RunFolder, cli: Cli) -> None:
+    (run_folder.path / "config.yaml").write_text(content)
+    code, output, errors = cli(*verb, run_folder.path)
+    assert code == 2 and output == ""
+    assert NOT_CONFIGS[content] in errors
+    assert 2 <= len(errors.splitlines()) <= 5
+    assert not Path("stolen").exists()
+
+
+def test_a_config_of_another_model(run_folder: RunFolder, cli: Cli) -> None:
+    file = run_folder.path / "config.yaml"
+    tree = yaml.safe_load(file.read_text())
+    tree["model"]["hidden_dim"] = 32
+    file.write_text(yaml.safe_dump(tree))
+    code, _, errors = cli("evaluate", run_folder.path)
+    assert code == 2
+    assert f"{file}: does not describe the model of step-" in errors
+    assert len(errors.splitlines()) == 2
+
+
+@pytest.mark.parametrize("file", ["status.json", "results.json"])
+def test_one_damaged_run_does_not_hide_the_others(
+    file: str, run_folder: RunFolder, trained_once: Path, cli: Cli, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "whole").symlink_to(trained_once)
+    run_folder.path.rename(runs / "broken")
+    (runs / "broken" / file).write_text("{")
+    code, output, errors = cli("runs", "--runs", runs, "--json")
+    assert code == 0
+    statuses = {Path(row["run"]).name: row["status"] for row in json.loads(output)["runs"]}
+    assert statuses == {"whole": "done", "broken": "damaged"}
+    assert str(runs / "broken" / file) in errors
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "train"])
+def test_what_is_no_run(verb: str, cli: Cli, tmp_path: Path) -> None:
+    options = ["--resume"] if verb == "train" else []
+    code, _, errors = cli(verb, tmp_path / "none", *options)
+    assert code == 2 and len(errors.splitlines()) in (2, 3)
+    code, _, errors = cli(verb, tmp_path, *options)
+    assert code == 2 and "folder" in errors
+    code, _, errors = cli(verb, "x" * 5000, *options)
+    assert code == 2 and len(errors.splitlines()) <= 5
+
+
+def test_a_record_that_was_cut_is_not_filled_up(run_folder: RunFolder, cli: Cli) -> None:
+    """Its last line may be half a line; zeros never appear in it."""
+    record = run_folder.path / "events.jsonl"
+    record.write_bytes(record.read_bytes()[:-30])
+    assert cli("train", run_folder.path, "--resume", "--quiet")[0] == 0
+    assert b"\0" not in record.read_bytes()
+    assert len(list(run_folder.events)) > 20

@@ -1,0 +1,194 @@
+"""Full and closed disks: one clear error, and the checkpoint before it is intact."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.cli import main
+from glassformer.experiment import Training
+from glassformer.runs import RunFolder
+from glassformer.training import checkpoints, events, files, signals
+
+LARGER = ["model.hidden_dim=64"]
+"""So that a checkpoint needs much more than a line of the record: about 0.3 MB."""
+
+
+@pytest.fixture
+def train(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Exit code and standard error of `train … --resume`."""
+
+    def run(path: Path, *options: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["train", str(tiny_file), *LARGER, *options, "--run", str(path), "--resume", "--quiet"])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def stop_after_an_epoch(path: Path, tiny_config: Any) -> str:
+    """A run that was stopped at step 8; the SHA-256 of its weights."""
+    training = Training(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
+    training.signals = signals.StopSignals()
+    training.signals.is_set = lambda: training.trainer.state.step >= 8  # type: ignore[method-assign]
+    assert training.run()["steps"] == 8
+    return newest_weights(path)
+
+
+def newest_weights(path: Path) -> str:
+    store = RunFolder(path).checkpoints()
+    newest = store.load_newest()
+    assert newest is not None
+    return files.file_sha256(store.folder / newest[0] / "model.safetensors")
+
+
+def check_message(errors: str, path: Path, reason: str) -> tuple[int, int]:
+    """One error of a few lines with the path; bytes needed and bytes free."""
+    lines = errors.rstrip("\n").splitlines()
+    assert 2 <= len(lines) <= 5, errors
+    assert lines[0].startswith(f"glassformer: {path}") and reason in lines[0]
+    assert "the last checkpoint is intact" in errors and "--resume" in errors
+    numbers = re.search(r"\(([\d,]+) bytes needed, ([\d,]+) bytes free\)", lines[0])
+    assert numbers is not None, errors
+    needed, free = (int(number.replace(",", "")) for number in numbers.groups())
+    return needed, free
+
+
+def test_a_full_disk(small_disk: Any, train: Any, tiny_config: Any, tmp_path: Path) -> None:
+    run = small_disk.path / "run"
+    weights = stop_after_an_epoch(run, tiny_config)
+    small_disk.fill(leaving=100_000)
+    code, errors = train(run)
+    assert code == 2
+    needed, free = check_message(errors, run / "checkpoints" / "step-00000016", "No space left on device")
+    assert needed > free and 200_000 < needed < 600_000
+    assert newest_weights(run) == weights
+    assert RunFolder(run).status().name == "crashed"
+    assert not list((run / "checkpoints").glob(".saving*"))  # what was begun was cleared away
+
+    small_disk.empty()
+    assert train(run)[0] == 0
+    assert train(tmp_path / "alone")[0] == 0
+    assert newest_weights(run) == newest_weights(tmp_path / "alone")
+
+
+def test_a_disk_without_any_room(small_disk: Any, train: Any, tiny_config: Any) -> None:
+    """Not even a line of the record, or the sign of life, can be written."""
+    run = small_disk.path / "run"
+    weights = stop_after_an_epoch(run, tiny_config)
+    small_disk.fill(leaving=0)
+    code, errors = train(run)
+    assert code == 2
+    check_message(errors, run, "No space left on device")
+    assert newest_weights(run) == weights
+
+
+def test_a_disk_that_is_full_from_the_start(small_disk: Any, train: Any) -> None:
+    small_disk.fill(leaving=0)
+    code, errors = train(small_disk.path / "run")
+    assert code == 2
+    check_message(errors, small_disk.path / "run", "No space left on device")
+
+
+def test_a_read_only_disk(
+    small_disk: Any, train: Any, tiny_config: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = small_disk.path / "run"
+    weights = stop_after_an_epoch(run, tiny_config)
+    small_disk.remount("ro")
+    code, errors = train(run)
+    assert code == 2
+    check_message(errors, run, "Read-only file system")
+    assert newest_weights(run) == weights
+    # A model can still be measured and asked there.
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 24
+    assert main(["predict", str(run), "1 2 3"]) == 0
+    assert main(["runs", "--runs", str(small_disk.path)]) == 0
+    small_disk.remount("rw")
+    assert train(run)[0] == 0
+
+
+def test_a_folder_without_permission(train: Any, tiny_config: Any, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    run = tmp_path / "run"
+    weights = stop_after_an_epoch(run, tiny_config)
+    run.chmod(0o555)
+    try:
+        code, errors = train(run)
+    finally:
+        run.chmod(0o755)
+    assert code == 2
+    check_message(errors, run, "Permission denied")
+    assert newest_weights(run) == weights
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("file", ["model.safetensors", "manifest.json", ".latest.saving", "results.json"])
+def test_a_write_that_fails(
+    file: str, number: int, train: Any, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same on any machine, whichever file it is."""
+    run = tmp_path / "run"
+    weights = stop_after_an_epoch(run, tiny_config)
+    write = files.write_durably
+
+    def fail(path: Path, data: bytes) -> None:
+        if path.name == file or path.name == f".{file}.saving":
+            path.write_bytes(data[:10])
+            raise OSError(number, os.strerror(number))
+        write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_durably", fail)
+        patch.setattr(checkpoints, "write_durably", fail)
+        code, errors = train(run)
+    assert code == 2
+    needed, _ = check_message(errors, run, os.strerror(number))
+    assert needed > 0
+    if file != "results.json":  # by then there is a newer one
+        assert RunFolder(run).checkpoints().pointed("latest") == "step-00000008"
+        RunFolder(run).checkpoints().load("step-00000008")
+    if file == "model.safetensors":
+        assert newest_weights(run) == weights
+    assert train(run)[0] == 0
+    assert RunFolder(run).status().name == "done"
+
+
+def test_a_record_that_cannot_be_written(
+    train: Any, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    weights = stop_after_an_epoch(run, tiny_config)
+
+    class Full(io.BytesIO):
+        def close(self) -> None:
+            """The error comes on closing, since the line was only in a buffer until then."""
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            events, "open", lambda path, mode: Full() if mode == "ab" else open(path, mode), raising=False
+        )
+        code, errors = train(run)
+    assert code == 2
+    check_message(errors, run / "events.jsonl", "No space left on device")
+    assert newest_weights(run) == weights
+
+
+def test_a_file_where_the_folder_should_be(train: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    code, errors = train(tmp_path / "run")
+    assert code == 2 and "File exists" in errors and "Traceback" not in errors
+    code, errors = train(tmp_path / "run" / "below")
+    assert code == 2 and "Not a directory" in errors
+    assert (tmp_path / "run").read_text() == "mine"

@@ -1,0 +1,138 @@
+"""The page: what travels in it, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.inspection.html import LARGEST_IN_NOTEBOOK, notebook_frame, page
+from glassformer.inspection.pixels import colours, to_bytes
+
+from .conftest import make_maps
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def random_weights(*shape: int) -> np.ndarray:
+    scores = np.random.default_rng(0).normal(size=shape)
+    weights = np.exp(scores)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def data_of(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def test_the_weights_travel_as_bytes() -> None:
+    allowed = np.tril(np.ones((5, 5), dtype=bool))
+    weights = random_weights(2, 3, 5, 5) * allowed
+    place = data_of(page(make_maps(weights, allowed)))["places"]["encoder"]
+    for layer, head in np.ndindex(2, 3):
+        sent = zlib.decompress(base64.b64decode(place["maps"][layer][head]))
+        np.testing.assert_array_equal(
+            np.frombuffer(sent, np.uint8).reshape(5, 5), to_bytes(weights[layer, head], allowed)
+        )
+    assert place["statistics"]["patterns"]["previous token"]["mass"][1][2] is not None
+
+
+def test_a_thousand_tokens_travel_in_well_under_a_megabyte() -> None:
+    """Noise, which compresses worst."""
+    assert len(page(make_maps(random_weights(1000, 1000)))) < 800_000
+
+
+def test_nothing_is_fetched_and_text_is_never_markup() -> None:
+    maps = make_maps(random_weights(3, 3), run="</script><img src=x>", input="<b>", output="</title>&")
+    maps["encoder"].keys[0] = "</script><script>alert(1)</script>"
+    text = page(maps)
+    assert text.count("</script>") == 2 and "<img" not in text and "<b>" not in text
+    assert "http" not in text.replace("http-equiv", "")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert "default-src 'none'" in policy[1] and "unsafe" not in policy[1]
+    assert data_of(text)["places"]["encoder"]["keys"][0] == "</script><script>alert(1)</script>"
+
+
+def test_a_notebook_gets_a_frame_or_if_that_were_too_large_a_picture() -> None:
+    small = make_maps(random_weights(4, 4))
+    frame = small._repr_html_()
+    assert frame is not None and frame.startswith("<iframe srcdoc=") and frame.count("<") == 2
+    assert small._repr_png_().startswith(b"\x89PNG")
+    side = int(LARGEST_IN_NOTEBOOK**0.5) + 1
+    assert notebook_frame(make_maps(np.zeros((side, side)))) is None
+
+
+HOVER = """
+<script type="module">
+const waiting = setInterval(() => {
+  const canvas = document.querySelector(".detail > canvas");
+  if (!canvas || canvas.height < 200) return;
+  clearInterval(waiting);
+  const results = {};
+  const detail = document.querySelector(".readout"), bounds = canvas.getBoundingClientRect();
+  const colourAt = (x, y) => Array.from(canvas.getContext("2d").getImageData(x, y, 1, 1).data.slice(0, 3));
+  const ratio = canvas.width / bounds.width;
+  results.colours = [];
+  for (const [x, y] of POINTS) results.colours.push(colourAt(Math.round(x * ratio), Math.round(y * ratio)));
+  canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: bounds.left + POINTS[0][0], clientY: bounds.top + POINTS[0][1] }));
+  results.hover = detail.textContent;
+  canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+  results.moved = detail.textContent;
+  results.requests = performance.getEntriesByType("resource").map((entry) => entry.name);
+  document.title = "done";
+  const node = document.createElement("script");
+  node.type = "application/json";
+  node.id = "results";
+  node.textContent = JSON.stringify(results);
+  document.body.append(node);
+}, 20);
+</script>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path) -> None:
+    weights = np.array([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
+    allowed = np.array([[True, True, True], [False, True, False], [True, True, True]])
+    # A map of three by three cells of 46 pixels, right of labels that are 42 wide and 6 below the top.
+    centres = [[42 + 46 * column + 23, 6 + 46 * row + 23] for row in (0, 2) for column in (0, 1, 2)]
+    text = page(make_maps(weights, allowed, run="<i>a run</i>"))
+    text = re.sub(r"<meta http-equiv[^>]*>", "", text)  # it would refuse the script that hovers
+    test_page = tmp_path / "page.html"
+    test_page.write_text(text.replace("</html>", HOVER.replace("POINTS", json.dumps(centres)) + "</html>"))
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    flags += ["--disable-component-update", "--disable-sync", "--virtual-time-budget=10000", "--dump-dom"]
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, *flags, f"--user-data-dir={tmp_path / 'profile'}", test_page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    found = re.search(r'id="results">(.*?)</script>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr[-2000:]
+    results = json.loads(found[1])
+    levels = np.rint(weights[[0, 2]].reshape(-1) * 255).astype(int)
+    shown = np.array(results["colours"], dtype=int)
+    assert np.abs(shown - colours()[levels].astype(int)).max() <= 4  # a byte's rounding
+    assert results["hover"].startswith("0.75")
+    assert "“q0” → token it looks at 0: “k0”" in results["hover"]
+    assert results["moved"].startswith("0.2") and "“k1”" in results["moved"]
+    assert results["requests"] == []
+    assert "&lt;i&gt;a run" in done.stdout
