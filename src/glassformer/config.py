@@ -27,7 +27,9 @@ Tree = dict[str, Any]
 class Node(BaseModel):
     """A frozen part of the tree. Unknown keys are refused; a number is a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -136,7 +138,12 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_decimal(self, node: Any) -> int:
-        return int(self.construct_scalar(node))
+        try:
+            return int(self.construct_scalar(node))
+        except ValueError:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a number of too many digits", node.start_mark
+            ) from None
 
 
 class _StrictDumper(yaml.SafeDumper):
@@ -197,6 +204,8 @@ def _yaml_remedy(error: yaml.MarkedYAMLError) -> str:
         return "remove the tag: a config holds data only, and runs no code"
     if "alias" in (error.problem or ""):
         return "write the value out"
+    if "twice" in (error.problem or ""):
+        return "keep one of the two"
     return "check indentation, colons and brackets there"
 
 
@@ -206,7 +215,8 @@ def read_yaml_file(path: Path) -> Tree:
     if os.path.isdir(path):
         raise user_error("is a folder, not a YAML file", place=place, remedy="name the file in it")
     if not os.path.isfile(path):
-        raise user_error("no such file", place=place, remedy="check the path")
+        siblings = sorted(str(sibling) for sibling in path.parent.glob("*.y*ml"))
+        raise user_error("no such file", place=place, value=place, allowed=siblings, remedy="check the path")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise user_error(
             f"too large for a config ({path.stat().st_size:,} bytes)",

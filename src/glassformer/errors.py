@@ -58,7 +58,8 @@ class UserError(Exception):
         lines = first.lines()
         if rest:
             lines[4:] = []
-            lines.append(shorten(f"  also:    {'; '.join(f'{p.place}: {p.problem}' for p in rest)}", 160))
+            others = "; ".join(f"{problem.place}: {problem.problem}" for problem in rest)
+            lines.append(f"  also:    {shorten(others, 160)}")
         return "\n".join(lines)
 
 

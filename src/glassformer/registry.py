@@ -109,7 +109,11 @@ def load_plugin(path: Path) -> None:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).resolve() == path.resolve()
+        ]
         place = f"{path}, line {frames[-1].lineno}" if frames else str(path)
         if isinstance(error, UserError):
             problem = error.problems[0]

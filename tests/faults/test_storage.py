@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -175,10 +175,11 @@ def test_a_record_that_cannot_be_written(
             """The error comes on closing, since the line was only in a buffer until then."""
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def open_full(path: Path, mode: str) -> IO[bytes]:
+        return Full() if mode == "ab" else path.open("rb")
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            events, "open", lambda path, mode: Full() if mode == "ab" else open(path, mode), raising=False
-        )
+        patch.setattr(events, "open", open_full, raising=False)
         code, errors = train(run)
     assert code == 2
     check_message(errors, run / "events.jsonl", "No space left on device")

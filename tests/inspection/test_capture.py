@@ -18,7 +18,15 @@ from glassformer.blocks.position import ALiBiConfig, NoPositionConfig
 from glassformer.errors import Problem, UserError
 from glassformer.experiment import Experiment
 from glassformer.generation import BeamConfig, generate
-from glassformer.inspection import AttentionMaps, Selection, attention_maps, capture, read, read_answer
+from glassformer.inspection import (
+    AttentionMaps,
+    Selection,
+    attention_maps,
+    capture,
+    head_statistics,
+    read,
+    read_answer,
+)
 from glassformer.inspection import selection as selection_module
 from glassformer.inspection.capture import Tap
 from glassformer.inspection.selection import EVERYTHING
@@ -218,6 +226,7 @@ def test_one_part_can_be_chosen(arithmetic: Experiment) -> None:
     maps = maps_of(arithmetic, Selection(part="cross", layers=[2]))
     assert list(maps.places) == ["cross"]
     assert maps["cross"].name == "cross-attention" and maps["cross"].layers == [2]
+    assert np.isnan(head_statistics(maps["cross"]).distance).all()
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ HOVER = """
 <script type="module">
 const waiting = setInterval(() => {
   const canvas = document.querySelector(".detail > canvas");
-  if (!canvas || canvas.height < 200) return;
+  if (!document.querySelector(".readout")?.textContent) return;
   clearInterval(waiting);
   const results = {};
   const detail = document.querySelector(".readout"), bounds = canvas.getBoundingClientRect();
@@ -84,7 +84,10 @@ const waiting = setInterval(() => {
   const ratio = canvas.width / bounds.width;
   results.colours = [];
   for (const [x, y] of POINTS) results.colours.push(colourAt(Math.round(x * ratio), Math.round(y * ratio)));
-  canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: bounds.left + POINTS[0][0], clientY: bounds.top + POINTS[0][1] }));
+  const [x, y] = POINTS[0];
+  canvas.dispatchEvent(
+    new PointerEvent("pointermove", { clientX: bounds.left + x, clientY: bounds.top + y })
+  );
   results.hover = detail.textContent;
   canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
   results.moved = detail.textContent;

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from glassformer import __version__
 from glassformer.errors import Problem, UserError, near_match
@@ -48,6 +49,20 @@ def _help() -> str:
     return "\n".join(lines)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in two lines, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        if "are required" in message:  # argparse would also name what may be left out
+            needed = [
+                str(action.metavar) for action in self._get_positional_actions() if action.nargs is None
+            ]
+            message = f"needs {' '.join(needed)}"
+        near = near_match(message.rpartition(": ")[2], self._option_string_actions)
+        hint = f"did you mean {near!r}?" if near else f"try:     {self.prog} --help"
+        self.exit(2, f"{self.prog}: {message}\n  {hint}\n")
+
+
 def _run_verb(verb: str, rest: list[str]) -> int:
     from glassformer.cli.output import Output
 
@@ -57,7 +72,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         print(f"glassformer: unknown verb {verb!r}\n{hint}", file=sys.stderr)
         return 2
     module = importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"glassformer {verb}",
         description=VERBS[verb],
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,14 +105,16 @@ def _table(name: str, layers: list[int], heads: list[int], statistics: HeadStati
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    measured = {heading: pattern.mass for heading, pattern in statistics.patterns.items()}
+    measured |= {"entropy": statistics.entropy, "distance": statistics.distance}
     table = Table(
-        title=f"{name}: share of attention on …", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        title=f"{name}: share of attention on …", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    for heading in ("layer", "head", *statistics.patterns, "entropy", "distance"):
-        table.add_column(heading, justify="right")
+    for heading in ("layer", "head", *measured):
+        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right")
     for row, layer in enumerate(layers):
         for column, head in enumerate(heads):
-            masses = [f"{pattern.mass[row, column]:.3f}" for pattern in statistics.patterns.values()]
-            entropy, distance = statistics.entropy[row, column], statistics.distance[row, column]
-            table.add_row(str(layer), str(head), *masses, f"{entropy:.3f}", f"{distance:.1f}")
+            values = [values[row, column] for values in measured.values()]
+            cells = ["–" if math.isnan(value) else f"{value:.3f}" for value in values]
+            table.add_row(str(layer), str(head), *cells)
     return table

@@ -69,8 +69,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 class LateProgress:
     """A bar on a terminal, a line elsewhere, and nothing at all for what is soon over."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, unit: str = "samples") -> None:
         self.output = output
+        self.unit = unit
         self.done, self.total = 0, 0
         self.bar: Progress | None = None
         self.timer = threading.Timer(QUIET_SECONDS, self._appear)
@@ -84,13 +85,14 @@ class LateProgress:
     def _appear(self) -> None:
         """In a thread of its own: the first sample may take long."""
         if not self.output.console.is_terminal:
-            self.output.say(f"measuring: {self.done} of {self.total} samples" if self.total else "measuring")
+            of_all = f": {self.done} of {self.total} {self.unit}" if self.total else ""
+            self.output.say(f"measuring{of_all}")
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
         columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
         bar = Progress(*columns, console=self.output.console, transient=True)
-        bar.add_task("samples", total=self.total or None, completed=self.done)
+        bar.add_task(self.unit, total=self.total or None, completed=self.done)
         bar.start()
         self.bar = bar
 

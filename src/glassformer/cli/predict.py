@@ -10,7 +10,6 @@ from typing import Any
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, load_plugins
 
-
 STEPS_ON_A_LINE = 12
 
 

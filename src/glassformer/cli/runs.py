@@ -8,9 +8,11 @@ from typing import Any
 
 from glassformer.cli.output import Output
 
+ACTIONS = ["list", "compare", "remove"]
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="list", choices=["list", "compare", "remove"])
+    parser.add_argument("action", nargs="?", default="list", help=", ".join(ACTIONS))
     parser.add_argument("paths", metavar="RUN", nargs="*", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are")
 
@@ -19,6 +21,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.errors import user_error
     from glassformer.runs import RunFolder, list_runs
 
+    if arguments.action not in ACTIONS:
+        raise user_error("no such action", place="runs", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
         return _list(list_runs(arguments.runs), arguments.runs, output)
     folders = [RunFolder.open(path) for path in arguments.paths]

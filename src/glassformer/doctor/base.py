@@ -1,4 +1,4 @@
-"""What a check is: a name, a measured number, its limit, a verdict. It knows nothing of models or machines."""
+"""What a check is: a name, a number, its limit, a verdict. It knows nothing of models or machines."""
 
 from __future__ import annotations
 

@@ -17,9 +17,19 @@ from torch import Tensor, nn
 
 from glassformer.data.batching import IGNORED, Batch
 from glassformer.doctor.base import DoesNotApply, Measurement, at_most
-from glassformer.doctor.subject import SINGLE_LIMIT, Subject, difference, gradients, take_rows, trimmed
+from glassformer.doctor.subject import (
+    SINGLE_LIMIT,
+    Subject,
+    difference,
+    gradients,
+    largest_difference,
+    take_rows,
+    trimmed,
+)
+from glassformer.models.base import Model
 from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence, Shape
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
+from glassformer.training.config import TrainingConfig
 from glassformer.training.trainer import Trainer
 
 INITIAL_EXCESS = 0.5
@@ -28,9 +38,11 @@ so this is where a first guess stops being modest: logits that differ by one in 
 
 FITTED = 0.1
 """Of the first loss."""
-FIT_STEPS = 200
-FIT_RATE = 1e-3
-FIT_WARMUP = 10
+FIT_STEPS = 120
+FIT_RATES = (0.1, 0.01)
+"""Divided by how many numbers a weight's layer reads, so that one rate serves wide and narrow models.
+The second is for deep models without norms, which the first makes explode."""
+FIT_WARMUP = 5
 
 
 def initial_loss(subject: Subject) -> Measurement:
@@ -62,27 +74,43 @@ def _fresh_note(subject: Subject) -> str:
 
 def overfitting(subject: Subject) -> Measurement:
     """A few sequences by heart, without dropout, in a few steps of Adam."""
-    model = copy.deepcopy(subject.fresh)
     batch = memorable(subject.batch, is_causal=subject.causal_input is not None)
-    optimizer = torch.optim.Adam(model.parameters(), FIT_RATE, fused=True)
-    first = loss = math.inf
-    step = 0
-    while step <= FIT_STEPS:
-        optimizer.zero_grad()
-        score = model.score(batch.inputs, batch.targets)
-        mean = score.loss / score.count
-        loss = float(mean.detach())
-        first = loss if step == 0 else first
-        if not math.isfinite(loss) or loss <= FITTED * first:
+    tries = []
+    for rate in FIT_RATES:
+        losses = _fit(copy.deepcopy(subject.fresh), batch, rate)
+        share = losses[-1] / losses[0] if losses[0] > 0 else 0.0
+        tries.append((share if math.isfinite(share) else math.inf, losses))
+        if share <= FITTED:
             break
-        mean.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        step += 1
-        optimizer.param_groups[0]["lr"] = FIT_RATE * min(1.0, step / FIT_WARMUP)
-        optimizer.step()
-    share = loss / first if math.isfinite(loss) and first else math.inf
-    detail = f"loss {first:.3f} → {loss:.3f} in {step} steps on {len(batch.indices)} sequences"
+    share, losses = min(tries, key=lambda found: found[0])
+    steps = len(losses) - 1
+    detail = f"loss {losses[0]:.3f} → {losses[-1]:.3f} in {steps} steps on {len(batch.indices)} sequences"
     return at_most(share, FITTED, detail + _fresh_note(subject))
+
+
+def _fit(model: Model, batch: Batch, rate: float) -> list[float]:
+    """The losses until the batch is learned, or cannot be."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        reads = parameter.shape[-1] if parameter.ndim > 1 else 10
+        groups.setdefault(rate / reads, []).append(parameter)
+    optimizer = torch.optim.Adam(
+        [{"params": parameters, "lr": lr} for lr, parameters in groups.items()], betas=(0.9, 0.95), fused=True
+    )
+    losses: list[float] = []
+    for step in range(FIT_STEPS + 1):
+        score = model.score(batch.inputs, batch.targets)
+        loss = score.loss / score.count
+        losses.append(float(loss.detach()))
+        if not FITTED * losses[0] < losses[-1] < 3 * losses[0] or step == FIT_STEPS:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group, lr in zip(optimizer.param_groups, groups, strict=True):
+            group["lr"] = lr * min(1.0, (step + 1) / FIT_WARMUP)
+        optimizer.step()
+    return losses
 
 
 def memorable(batch: Batch, *, is_causal: bool) -> Batch:
@@ -127,19 +155,26 @@ def accumulation(subject: Subject) -> Measurement:
     if rows < 2:
         raise DoesNotApply("there is a single example")
     parts = [trimmed(take_rows(batch, [0])), trimmed(take_rows(batch, list(range(1, rows))))]
-    whole, accumulated = _step(subject, [batch]), _step(subject, parts)
+    config, model = subject.experiment.config, copy.deepcopy(subject.model)
+    trainer = Trainer(subject.task, model, _plain(config.training), config.evaluation, config.seed)
+    trainer.step([batch])
+    whole = gradients(model)
+    trainer.step(parts)
     counts = " + ".join(str(part.target_count()) for part in parts)
-    moved = difference(accumulated, whole)
-    return at_most(moved, subject.limit, f"gradients of {counts} targets in one batch and in two")
+    moved = largest_difference(gradients(model), whole)
+    return at_most(moved, subject.limit, f"gradients of {counts} targets, in two batches and in one")
 
 
-def _step(subject: Subject, batches: list[Batch]) -> Tensor:
-    """The gradients of one step; unclipped, since clipping would hide a wrong scale."""
-    model = copy.deepcopy(subject.model)
-    config = subject.experiment.config
-    training = config.training.with_overrides({"clip_norm": None, "ema_decay": None, "precision": "fp32"})
-    Trainer(subject.task, model, training, config.evaluation, config.seed).step(batches)
-    return gradients(model)
+def _plain(training: TrainingConfig) -> TrainingConfig:
+    """No clipping, which would hide a wrong scale; and steps so small that the weights stay."""
+    changes = {
+        "optimizer": {"kind": "sgd", "learning_rate": 1e-30, "momentum": 0.0},
+        "clip_norm": None,
+        "ema_decay": None,
+        "precision": "fp32",
+        "divergence": {"spike_factor": None},
+    }
+    return training.with_overrides(changes)
 
 
 def every_gradient(subject: Subject) -> Measurement:

@@ -8,7 +8,8 @@ some 1e-15, and what is larger has a cause.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -149,27 +150,31 @@ def shaken(model: Model) -> Model:
     with torch.no_grad():
         for parameter in model.parameters():
             scale = 0.2 * parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.05
-            parameter += scale * torch.randn(parameter.shape, generator=chance).to(parameter.dtype)
+            parameter.add_(torch.randn(parameter.shape, generator=chance), alpha=scale)
     return model
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest one, as a share of the largest expected value; infinite if anything is no number."""
-    if expected.numel() == 0:
-        return 0.0
-    scale = float(expected.detach().abs().max()) or 1.0
-    largest = float((actual.detach() - expected.detach()).abs().max()) / scale
-    return largest if np.isfinite(largest) else float("inf")
+    return largest_difference([actual], [expected])
 
 
-def gradients(model: nn.Module) -> Tensor:
-    """All gradients in a row; what has none counts as zeros."""
-    return torch.cat(
-        [
-            (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten()
-            for parameter in model.parameters()
-        ]
-    )
+def largest_difference(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """As `difference`, over all the tensors, on one scale."""
+    with torch.no_grad():
+        pairs = [(a, e) for a, e in zip(actual, expected, strict=True) if e.numel()]
+        largest = [float((a - e).abs().max()) for a, e in pairs]
+        scale = max((float(e.abs().max()) for _, e in pairs), default=0.0) or 1.0
+    if not all(map(math.isfinite, [*largest, scale])):
+        return math.inf
+    return max(largest, default=0.0) / scale
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """Of every parameter, taken away from it; what has none counts as zeros."""
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return found
 
 
 def map_columns(batch: Batch, change: Callable[[str, Tensor], Tensor]) -> Batch:

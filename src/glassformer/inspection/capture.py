@@ -181,7 +181,8 @@ def attention_maps(
     for place in PLACES:
         if place in tap.records:
             name = "self-attention" if len(sizes) == 1 else PLACE_NAMES[place]
-            places[place] = _place_maps(name, tap.records.pop(place), reading.names.get(place))
+            records = tap.records.pop(place)
+            places[place] = _place_maps(name, place == "cross", records, reading.names.get(place))
     # What was typed may hold bytes that are no text; files take text.
     told = {key: value.encode("utf-8", "replace").decode() for key, value in (about or {}).items()}
     return AttentionMaps(places, checks, told)
@@ -195,7 +196,7 @@ def _sizes(model: nn.Module) -> dict[Place, list[int]]:
     return sizes
 
 
-def _place_maps(name: str, records: list[Record], names: Names | None) -> PlaceMaps:
+def _place_maps(name: str, is_cross: bool, records: list[Record], names: Names | None) -> PlaceMaps:
     first = records[0]
     _, heads, rows, keys = first.weights_BHLM.shape
     if names is None or (len(names.queries), len(names.keys)) != (first.queries, keys):
@@ -220,6 +221,7 @@ def _place_maps(name: str, records: list[Record], names: Names | None) -> PlaceM
         query_axis=names.query_axis,
         key_axis=names.key_axis,
         answers=None if names.answers is None else names.answers[shown],
+        is_cross=is_cross,
         first_query=first.rows.start,
         is_part=len(first.rows) < first.queries,
     )

@@ -85,6 +85,8 @@ class PlaceMaps:
     """What a query and a key are here."""
     answers: list[str] | None = None
     """What the model said at each query, where it says something there that is not its name."""
+    is_cross: bool = False
+    """Whether queries and keys are of two sequences, so that the distance between them means nothing."""
     first_query: int = 0
     is_part: bool = False
     """Whether only some of the queries are here, from `first_query` on."""
@@ -114,6 +116,7 @@ class PlaceMaps:
             "query_axis": self.query_axis,
             "key_axis": self.key_axis,
             "answers": self.answers,
+            "is_cross": self.is_cross,
             "first_query": self.first_query,
             "is_part": self.is_part,
         }

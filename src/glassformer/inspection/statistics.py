@@ -45,7 +45,7 @@ class HeadStatistics:
     entropy: np.ndarray
     """Of uniform attention: 1 looks everywhere alike, 0 at one token."""
     distance: np.ndarray
-    """How many positions away a head looks on average; between two sequences it means nothing."""
+    """How many positions away a head looks on average; NaN between two sequences, where it means nothing."""
 
     def document(self) -> dict[str, Any]:
         """For JSON: lists of lists, with None for what there is not."""
@@ -68,7 +68,7 @@ def head_statistics(maps: PlaceMaps) -> HeadStatistics:
     distances = np.abs(query - key).astype(np.float32)
     mass = {name: np.empty((layers, heads)) for name in templates}
     uniform = {name: np.empty((layers, heads)) for name in templates}
-    entropy, distance = np.empty((layers, heads)), np.empty((layers, heads))
+    entropy, distance = np.empty((layers, heads)), np.full((layers, heads), np.nan)
     for layer, head in np.ndindex(layers, heads):
         weights = maps.weights[layer, head]
         allowed = maps.allowed_at(layer, head)
@@ -77,7 +77,8 @@ def head_statistics(maps: PlaceMaps) -> HeadStatistics:
         for name, template in templates.items():
             mass[name][layer, head], uniform[name][layer, head] = _mass(weights, template & allowed, allowed)
         entropy[layer, head] = _relative_entropy(weights, allowed)
-        distance[layer, head] = _mean((weights * distances).sum(1), allowed.sum(1) > 0)
+        if not maps.is_cross:
+            distance[layer, head] = _mean((weights * distances).sum(1), allowed.sum(1) > 0)
     patterns = {name: Pattern(mass[name], uniform[name]) for name in templates}
     return HeadStatistics(patterns, entropy, distance)
 

@@ -1,0 +1,78 @@
+"""The checks of a model by name, and what a model or a run is put through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from glassformer.doctor import checks, learning
+from glassformer.doctor.base import Check, Measure, Measurement, Progress, Report, at_most, run_checks
+from glassformer.doctor.subject import Subject
+from glassformer.experiment import Experiment, Run
+from glassformer.models.base import Model
+from glassformer.runs import RunFolder
+from glassformer.training.checkpoints import DamagedCheckpoint
+
+MODEL_CHECKS: dict[str, Callable[[Subject], Measurement]] = {
+    "the future cannot change the past": checks.future,
+    "no position is shown its own answer": checks.own_answer,
+    "padding cannot change real positions": checks.padding,
+    "sequences of a batch cannot change each other": checks.neighbours,
+    "cached decoding equals full decoding": checks.cached_decoding,
+    "fused attention equals the reference": checks.fused_attention,
+    "a fully masked row gives zeros": checks.masked_row,
+    "the model knows where a token stands": checks.positions,
+    "dropout acts in training, and only there": checks.dropout,
+    "initial loss is near ln V": learning.initial_loss,
+    "one batch can be overfitted": learning.overfitting,
+    "gradient accumulation equals the big batch": learning.accumulation,
+    "every parameter gets a gradient": learning.every_gradient,
+    "saving and loading is exact": learning.saving,
+}
+
+
+def examine_model(
+    experiment: Experiment,
+    trained: Model | None = None,
+    *,
+    what: str = "",
+    progress: Progress | None = None,
+    done: list[Check] | None = None,
+) -> Report:
+    """All model checks: on the trained model if there is one, else on a fresh one."""
+    subject = Subject(experiment, trained)
+    measures: dict[str, Measure] = {name: partial(check, subject) for name, check in MODEL_CHECKS.items()}
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        return Report(what, run_checks(measures, progress, done), subject.note)
+
+
+def examine_run(path: Path, checkpoint: str = "best", *, progress: Progress | None = None) -> Report:
+    """The checksums of all its checkpoints, then the model; a damaged run's model is not looked at."""
+    folder = RunFolder.open(path)
+    done = run_checks({"checkpoints are what was written": partial(_checksums, folder)})
+    if not done[0].passed:
+        return Report(str(path), done)
+    run = Run(path, checkpoint)
+    return examine_model(
+        Experiment(run.config, run.task),
+        run.model,
+        what=f"{path}, {run.checkpoint}",
+        progress=progress,
+        done=done,
+    )
+
+
+def _checksums(folder: RunFolder) -> Measurement:
+    store = folder.checkpoints()
+    damages = []
+    for name in store.names():
+        try:
+            store.verify(store.folder / name)
+        except DamagedCheckpoint as damage:
+            damages.append(str(damage))
+    detail = "; ".join(damages) or f"SHA-256 of every file of {len(store.names())} checkpoints"
+    return at_most(len(damages), 0, detail)

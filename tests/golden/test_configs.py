@@ -1,0 +1,144 @@
+"""How YAML, overrides and kinds come together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.config import dump_yaml, flatten, merge, parse_overrides, parse_yaml, unflatten
+from glassformer.errors import UserError
+from glassformer.experiment import resolve
+from glassformer.training.optimization import AdamWConfig
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "task: {kind: reversal}\n"
+        "model: {position: {kind: rotary, base: 500}, num_layers: 3}\n"
+        "training: {optimizer: {learning_rate: 3e-3, beta1: 0.5}}\n"
+    )
+    return str(file)
+
+
+def test_another_kind_drops_the_options_of_the_first(mine: str) -> None:
+    config: Any = resolve(mine, ["model.position.kind=sinusoidal"])
+    assert config.model.position.base == 10_000
+    assert config.model.num_layers == 3
+    config = resolve(mine, ["model.position=sinusoidal"])
+    assert config.model.position.base == 10_000
+
+
+@pytest.mark.parametrize("override", ["training.optimizer.kind=adamw", "training.optimizer.beta2=0.9"])
+def test_the_same_kind_keeps_them(override: str, mine: str) -> None:
+    """Also where the file left the kind to its default."""
+    optimizer = resolve(mine, [override]).training.optimizer
+    assert isinstance(optimizer, AdamWConfig)
+    assert (optimizer.learning_rate, optimizer.beta1) == (3e-3, 0.5)
+    config: Any = resolve(mine, ["model.kind=transformer"])
+    assert (config.model.num_layers, config.model.position.base) == (3, 500)
+
+
+def test_a_kind_and_its_option_in_any_order(mine: str) -> None:
+    overrides = ["model.position.kind=sinusoidal", "model.position.base=77", "seed=4"]
+    configs: list[Any] = [resolve(mine, order) for order in (overrides, overrides[::-1])]
+    assert configs[0] == configs[1]
+    assert configs[0].model.position.base == 77
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["a.b={c: 1}", "a.b.c=2"],
+        ["a.b.c=2", "a.b={c: 1}"],
+        ["a.b={c: 1}", "a.b.d=2"],
+        ["a=1", "a.b.c=2"],
+        ["a=1", "a=1"],
+    ],
+)
+def test_a_path_is_set_once(overrides: list[str]) -> None:
+    with pytest.raises(UserError, match="set twice"):
+        parse_overrides(overrides)
+
+
+def test_paths_in_python(mine: str) -> None:
+    config = resolve(mine, {"model.num_layers": 5, "training": {"batch_size": 7}})
+    assert flatten(config.dump())["model.num_layers"] == 5 and config.training.batch_size == 7
+    given = {"model.position": {"kind": "rotary"}, "model.position.base": 3.0}
+    with pytest.raises(UserError, match="set twice"):
+        resolve(mine, given)
+    assert given["model.position"] == {"kind": "rotary"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1E5", 1e5),
+        (".5", 0.5),
+        ("-.5e-1", -0.05),
+        ("3.", 3.0),
+        ("010", 10),
+        ("09", 9),
+        ("-7", -7),
+        ("1_000", "1_000"),
+        ("0x10", "0x10"),
+        ("12:30", "12:30"),
+        ("2020-01-01", "2020-01-01"),
+        ("true", True),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("null", None),
+        ("~", None),
+        ("[a, 1, 1e0]", ["a", 1, 1.0]),
+        ("{a: {b: 2}}", {"a": {"b": 2}}),
+        ("'1'", "1"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_values_mean_what_they_look_like(text: str, value: object) -> None:
+    (found,) = parse_overrides([f"x={text}"]).values()
+    assert found == value and type(found) is type(value)
+
+
+TEXTS = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        ["1e5", "1e-3", "010", "yes", "on", "null", "~", "", " ", "0x1f", "=", "<<", "12:30", ".inf"]
+    ),
+    st.from_regex(r"[-+]?[0-9._eE:xo]{1,6}", fullmatch=True),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_a_saved_config_is_read_as_it_was(tree: dict[str, Any]) -> None:
+    """Texts that look like numbers stay texts, and numbers stay numbers, to the last bit."""
+    assert repr(parse_yaml(dump_yaml(tree), "here")) == repr(tree)
+
+
+NAMES = st.text("abc", min_size=1, max_size=2)
+TREES = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8
+).filter(lambda tree: isinstance(tree, dict))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(TREES, TREES)
+def test_merging(base: dict[str, Any], overlay: dict[str, Any]) -> None:
+    assert unflatten(flatten(base)) == base
+    merged = merge(base, overlay)
+    assert merge(base, {}) == base == merge(base, base)
+    flat, over = flatten(merged), flatten(overlay)
+    assert all(flat[path] == value for path, value in over.items())
+    assert flat.keys() <= over.keys() | flatten(base).keys()

@@ -1,0 +1,60 @@
+"""Presets, resolved: what each really trains, every default written out, and its fingerprint.
+
+`GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/golden` writes them anew; a changed default then shows there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glassformer.config import dump_yaml, parse_yaml, validate
+from glassformer.experiment import ExperimentConfig, preset_text, presets, resolve
+
+GOLDEN = Path(__file__).with_name("presets")
+WRITES = bool(os.environ.get("GLASSFORMER_WRITE_GOLDEN"))
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_resolves_to_the_same_tree(name: str) -> None:
+    config = resolve(name)
+    text = f"# fingerprint {config.fingerprint()}\n{dump_yaml(config.dump())}"
+    golden = GOLDEN / f"{name}.yaml"
+    if WRITES:
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_resolved_preset_resolves_to_itself(name: str, tmp_path: Path) -> None:
+    config = resolve(name)
+    again = resolve(str(GOLDEN / f"{name}.yaml"))
+    assert again == config
+    assert again.fingerprint() == config.fingerprint()
+    assert validate(ExperimentConfig, parse_yaml(dump_yaml(config.dump()), name)) == config
+
+
+def test_no_preset_is_left_over() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.yaml")} == set(presets())
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_says_what_it_does(name: str) -> None:
+    """In its head: what it is, the command, the expected result, the time."""
+    head = [line.lstrip("# ") for line in preset_text(name).splitlines() if line.startswith("#")]
+    assert len(head) >= 4
+    assert {"command", "expected", "time"} <= {line.split()[0] for line in head if line}
+    assert any(f"glassformer {verb} {name}" in line for verb in ("train", "params") for line in head)
+
+
+def test_a_fingerprint_depends_on_what_is_meant_and_on_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("seed: 3\ntask: {length: 7, kind: reversal}\nmodel: {position: {base: 500}}\n")
+    config = resolve(str(file))
+    file.write_text("task: {kind: reversal, length: 7}\nmodel: {position: {base: 500.0}}\nseed: 3  # ours\n")
+    assert resolve(str(file)).fingerprint() == config.fingerprint()
+    assert resolve(str(file), ["seed=4"]).fingerprint() != config.fingerprint()
+    assert resolve(str(file), ["task.length=7"]).fingerprint() == config.fingerprint()
