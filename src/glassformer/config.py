@@ -152,6 +152,10 @@ class _StrictDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'  # other styles lose some line breaks
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
 
 _StrictLoader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
@@ -168,6 +172,7 @@ for _tag, _pattern, _first in (
         f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
     )
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_decimal)
+_StrictDumper.add_representer(str, _StrictDumper.represent_text)
 _StrictDumper.yaml_implicit_resolvers = {
     first: [
         *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),

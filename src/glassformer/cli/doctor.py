@@ -13,6 +13,7 @@ from glassformer.cli.what import add_what, load_plugins, resolve_what
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from glassformer.doctor.base import Check, Progress, Report, Value
 
@@ -66,31 +67,30 @@ def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
 
 
 def table(report: Report) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    shown = Table(title=report.what, title_justify="left", caption=report.note, caption_justify="left")
+    shown = Table(title=report.what, title_justify="left", caption=report.note, box=SIMPLE_HEAD)
+    shown.caption_justify = "left"
     shown.add_column("")
-    shown.add_column("check", min_width=20)
+    shown.add_column("check")
     shown.add_column("measured", justify="right", no_wrap=True)
     shown.add_column("limit", justify="right", no_wrap=True)
     shown.add_column("s", justify="right", no_wrap=True)
-    shown.add_column("", style="dim")
     for check in report.checks:
-        shown.add_row(*_row(check), style=STYLES[check.measurement.verdict])
+        shown.add_row(*_row(check))
     return shown
 
 
-def _row(check: Check) -> list[str]:
-    found = check.measurement
+def _row(check: Check) -> list[Text]:
+    from rich.text import Text
+
+    found, style = check.measurement, STYLES[check.measurement.verdict]
     sign = "≥" if found.is_lower_limit else "≤"
-    return [
-        MARKS[found.verdict],
-        check.name,
-        _number(found.value),
-        "" if found.limit is None else f"{sign} {_number(found.limit)}",
-        f"{check.seconds:.1f}",
-        found.detail,
-    ]
+    name = Text.assemble((check.name, style), "\n", (found.detail, "dim"))
+    limit = "" if found.limit is None else f"{sign} {_number(found.limit)}"
+    others = (_number(found.value), limit, f"{check.seconds:.1f}")
+    return [Text(MARKS[found.verdict], style), name, *map(Text, others)]
 
 
 def _number(value: Value) -> str:

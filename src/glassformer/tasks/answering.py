@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.data.batching import pad
-from glassformer.generation import DecodingConfig, generate
+from glassformer.generation import DecodingConfig, Hypothesis, generate
 from glassformer.models.base import Generating, Model
 from glassformer.models.heads import RealHead
 
@@ -63,6 +63,23 @@ def answer_by_writing(
         strategy=decoding,
         forbidden=[begin],
     )
+    return _answers(written)
+
+
+def answer_by_continuing(
+    model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig, end: int | None = None
+) -> list[list[Answer]]:
+    """What a language model writes after each row, as far as it has room."""
+    if not isinstance(model, Generating):
+        raise TypeError(f"{type(model).__name__} cannot write")
+    tokens_BL, real_BL = _tensors(model, rows)
+    room = [max(1, model.shape.max_length - len(row)) for row in rows]
+    return _answers(
+        generate(model, prompt_BL=tokens_BL, real_BL=real_BL, end=end, max_length=room, strategy=decoding)
+    )
+
+
+def _answers(written: list[list[Hypothesis]]) -> list[list[Answer]]:
     return [
         [
             Answer(h.tokens, math.exp(h.log_probability), [math.exp(p) for p in h.log_probabilities], [])

@@ -21,7 +21,13 @@ from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.models.base import Model
 from glassformer.models.shapes import Shape
 from glassformer.registry import Kind
-from glassformer.tasks.answering import Answer, answer_by_writing, answer_per_sequence, answer_per_token
+from glassformer.tasks.answering import (
+    Answer,
+    answer_by_continuing,
+    answer_by_writing,
+    answer_per_sequence,
+    answer_per_token,
+)
 
 Splits = Mapping[str, Examples]
 
@@ -132,8 +138,15 @@ class PerSequenceTask(Task):
 
 
 class NextTokenTask(Task):
+    """A language model: asked, it goes on from what it was given."""
+
     headline = "loss"
     collate = staticmethod(collate_next_token)
+
+    def answer(
+        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+    ) -> list[list[Answer]]:
+        return answer_by_continuing(model, rows, decoding or GreedyConfig())
 
 
 class SequenceToSequenceTask(Task):

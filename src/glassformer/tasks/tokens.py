@@ -322,7 +322,9 @@ def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter
         new = {symbol: count for symbol, count in here[what].items() if symbol not in train[what]}
         if new:
             examples = shorten(", ".join(map(repr, new)), 60)
-            notes.append(f"{split}: {what} that train does not have: {examples} ({sum(new.values()):,} in all)")
+            notes.append(
+                f"{split}: {what} that train does not have: {examples} ({sum(new.values()):,} in all)"
+            )
     known = sum(count for tokens, count in here["inputs"].items() if tokens in train["inputs"])
     if known:
         notes.append(f"{split}: {known:,} of {here['inputs'].total():,} inputs also stand in train")

@@ -35,7 +35,8 @@ class DivergenceConfig(Node):
 class StoppingConfig(Node):
     """When a run may end before its last step. Both look at the headline metric of the validation set."""
 
-    target: float | None = Field(None, description="stop as soon as the metric reaches this")
+    target: float | None = Field(None, description="stop when the metric reaches this")
+    times: Count = Field(1, description="so many validations in a row must reach the target")
     patience: Count | None = Field(None, description="stop after this many validations without a better one")
 
 

@@ -44,8 +44,11 @@ class TrainingState:
     elapsed: float = 0.0
     """In everything: steps, validations, saves."""
     best: float | None = None
+    best_loss: float | None = None
+    """Of two validations with the same headline metric, the one with the lower loss is better."""
     best_step: int | None = None
     validations_without_best: int = 0
+    targets_in_a_row: int = 0
     last_metrics: dict[str, float] = field(default_factory=dict)
     last_validation: int = 0
     rollbacks: int = 0

@@ -200,11 +200,16 @@ class Trainer:
             decodes=self.evaluation.decode_during_training,
         )
         state, headline = self.state, self.headline(metrics)
-        is_best = is_better(headline, metrics[headline], state.best)
+        value = metrics[headline]
+        is_best = is_better(headline, value, state.best) or (
+            value == state.best and is_better("loss", metrics["loss"], state.best_loss)
+        )
         if is_best:
-            state.best, state.best_step, state.validations_without_best = metrics[headline], state.step, 0
-        else:
-            state.validations_without_best += 1
+            state.best, state.best_loss, state.best_step = value, metrics["loss"], state.step
+        state.validations_without_best = 0 if is_best else state.validations_without_best + 1
+        target = self.config.stopping.target
+        is_reached = target is not None and reaches(headline, value, target)
+        state.targets_in_a_row = state.targets_in_a_row + 1 if is_reached else 0
         state.last_metrics, state.last_validation = metrics, state.step
         watched = self.around.watch(self.model_in_use, state.step) if self.around.watch else {}
         self._record("validation", step=state.step, epoch=state.epoch, **metrics, **watched)
@@ -315,11 +320,7 @@ class Trainer:
     def _reason_to_end(self) -> str:
         state, stopping = self.state, self.config.stopping
         if state.last_metrics and state.last_validation == state.step:
-            headline = self.headline(state.last_metrics)
-            # What reaches the target is the best; the last may be an average that was not kept.
-            value = state.last_metrics[headline] if state.best_step != state.step else state.best
-            target = stopping.target
-            if target is not None and value is not None and reaches(headline, value, target):
+            if state.targets_in_a_row >= stopping.times:
                 return "target"
             if stopping.patience is not None and state.validations_without_best >= stopping.patience:
                 return "patience"
@@ -349,7 +350,9 @@ class Trainer:
         self.averaged = copy.deepcopy(current).requires_grad_(False)
         for name, weight in self.averaged.state_dict().items():
             weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in earlier)]).mean(0))
+        targets_in_a_row = self.state.targets_in_a_row
         self.validate()
+        self.state.targets_in_a_row = targets_in_a_row  # the reason to end stays one, whatever the average is
         is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
         if not is_kept:
             self.averaged = before

@@ -1,0 +1,166 @@
+"""What the source may and may not contain, read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "glassformer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
+
+Found = list[tuple[int, str]]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of all that is imported, wherever it stands; what only types need is left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        yield from imports(node)
+
+
+def floors() -> dict[str, int]:
+    """The floor of each room, the top one first, as the import contract gives them."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = settings["tool"]["importlinter"]["contracts"]
+    return {
+        room.strip(" ()"): floor
+        for floor, layer in enumerate(contract["layers"])
+        for room in re.split(r"[:|]", layer)
+    }
+
+
+def room_of(name: str) -> str:
+    """`glassformer.blocks.attention` and `blocks/attention.py` stand in `blocks`."""
+    return re.split(r"[./]", name.removeprefix("glassformer.").removesuffix(".py"))[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_point_downwards(name: str) -> None:
+    if room_of(name) in ("__init__", "__main__"):
+        pytest.skip("the door of the house")
+    known = floors()
+    here = known[room_of(name)]
+    upwards = [
+        f"line {line}: {imported}"
+        for line, imported in imports(parse(PACKAGE / name))
+        if imported.startswith("glassformer.")
+        and room_of(imported) not in ("__version__", room_of(name))
+        and known[room_of(imported)] < here
+    ]
+    assert not upwards
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_module_says_what_it_is_for(name: str) -> None:
+    assert len(ast.get_docstring(parse(PACKAGE / name)) or "") >= 20
+
+
+FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_CALLS = {
+    "torch.load",
+    "torch.save",
+    "torch.hub.load",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "yaml.load_all",
+    "os.system",
+    "os.popen",
+    "pd.read_pickle",
+}
+SAFE_LOADERS = {"_StrictLoader", "yaml.SafeLoader", "SafeLoader"}
+
+
+def dangers(tree: ast.Module) -> Found:
+    """Whatever could run code that came in as data."""
+    found: Found = []
+    for line, name in imports(tree):
+        if name.split(".")[0] in FORBIDDEN_IMPORTS:
+            found.append((line, f"import {name}"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if called in FORBIDDEN_NAMES | FORBIDDEN_CALLS:
+            found.append((node.lineno, called))
+        if called == "yaml.load" and keywords.get("Loader") not in SAFE_LOADERS:
+            found.append((node.lineno, called))
+        if keywords.get("shell", "False") != "False":
+            found.append((node.lineno, "shell=True"))
+        if keywords.get("allow_pickle", "False") != "False":
+            found.append((node.lineno, "allow_pickle=True"))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_data_can_run_as_code(name: str) -> None:
+    assert dangers(parse(PACKAGE / name)) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "def f():\n    import marshal",
+        "torch.load('x', weights_only=True)",
+        "yaml.load(text)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.load(text, Loader=yaml.FullLoader)",
+        "yaml.unsafe_load(text)",
+        "eval('1')",
+        "exec(code)",
+        "subprocess.run(command, shell=True)",
+        "np.load(path, allow_pickle=True)",
+        "os.system('ls')",
+    ],
+)
+def test_dangers_are_seen(code: str) -> None:
+    assert dangers(ast.parse(code))
+
+
+def test_what_is_harmless_is_not_seen() -> None:
+    code = "model.eval(); yaml.load(t, Loader=_StrictLoader); run(c, shell=False); spec.loader.exec_module(m)"
+    assert dangers(ast.parse(code)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_drawer_for_everything(name: str) -> None:
+    assert Path(name).stem not in {"utils", "util", "helpers", "misc", "common"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_stay_readable(name: str) -> None:
+    """About 400 lines a file and 50 a function; a little more where splitting would hurt the reader."""
+    text = (PACKAGE / name).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 420
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert (node.end_lineno or 0) - node.lineno < 65, node.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_assertion_checks_what_a_person_gave(name: str) -> None:
+    """Assertions may help the type checker, never a user: they say nothing."""
+    for node in ast.walk(parse(PACKAGE / name)):
+        if isinstance(node, ast.Assert):
+            test = ast.unparse(node.test)
+            assert "is not None" in test or "isinstance" in test, f"line {node.lineno}: assert {test}"
