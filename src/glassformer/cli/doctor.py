@@ -73,7 +73,7 @@ def table(report: Report) -> Table:
     shown = Table(title=report.what, title_justify="left", caption=report.note, box=SIMPLE_HEAD)
     shown.caption_justify = "left"
     shown.add_column("")
-    shown.add_column("check")
+    shown.add_column("check", overflow="fold")
     shown.add_column("measured", justify="right", no_wrap=True)
     shown.add_column("limit", justify="right", no_wrap=True)
     shown.add_column("s", justify="right", no_wrap=True)

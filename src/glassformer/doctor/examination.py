@@ -11,6 +11,7 @@ import torch
 from glassformer.doctor import checks, learning
 from glassformer.doctor.base import Check, Measure, Measurement, Progress, Report, at_most, run_checks
 from glassformer.doctor.subject import Subject
+from glassformer.errors import UserError
 from glassformer.experiment import Experiment, Run
 from glassformer.models.base import Model
 from glassformer.runs import RunFolder
@@ -44,6 +45,8 @@ def examine_model(
 ) -> Report:
     """All model checks: on the trained model if there is one, else on a fresh one."""
     subject = Subject(experiment, trained)
+    # A wrong config or a missing file is the user's to mend, and no finding about the model.
+    _ = subject.fresh, subject.sample
     measures: dict[str, Measure] = {name: partial(check, subject) for name, check in MODEL_CHECKS.items()}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
@@ -51,12 +54,15 @@ def examine_model(
 
 
 def examine_run(path: Path, checkpoint: str = "best", *, progress: Progress | None = None) -> Report:
-    """The checksums of all its checkpoints, then the model; a damaged run's model is not looked at."""
+    """The checksums of all its checkpoints, then the model, unless that is damaged."""
     folder = RunFolder.open(path)
     done = run_checks({"checkpoints are what was written": partial(_checksums, folder)})
-    if not done[0].passed:
+    try:
+        run = Run(path, checkpoint)
+    except UserError:
+        if done[0].passed:
+            raise
         return Report(str(path), done)
-    run = Run(path, checkpoint)
     return examine_model(
         Experiment(run.config, run.task),
         run.model,
@@ -73,6 +79,7 @@ def _checksums(folder: RunFolder) -> Measurement:
         try:
             store.verify(store.folder / name)
         except DamagedCheckpoint as damage:
-            damages.append(str(damage))
+            if name in store.names():  # else a training that goes on has just removed it
+                damages.append(str(damage))
     detail = "; ".join(damages) or f"SHA-256 of every file of {len(store.names())} checkpoints"
     return at_most(len(damages), 0, detail)

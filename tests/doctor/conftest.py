@@ -1,0 +1,96 @@
+"""A tiny experiment of each shape, on sequences of unequal length, whose model a test may break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.data.batching import IGNORED, Batch, Examples, collate_per_token
+from glassformer.doctor.subject import Subject
+from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.models.base import Model
+from glassformer.models.shapes import (
+    MaskedToken,
+    NextToken,
+    PerSequence,
+    PerToken,
+    SequenceToSequence,
+    Shape,
+)
+from glassformer.models.transformer import TransformerConfig
+from glassformer.tasks.base import NextTokenTask, PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task
+
+VOCABULARY, LENGTH, CLASSES, HIDDEN = 9, 12, 4, 8
+BEGIN, END = 7, 8
+SMALL = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16}
+
+Sabotage = Callable[[Model], object]
+SubjectOf = Callable[..., Subject]
+
+
+def rows(seed: int, shortest: int, longest: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, BEGIN, rng.integers(shortest, longest + 1)) for _ in range(40)]
+
+
+class HiddenWordsTask(Task):
+    """Every third token is hidden, and asked for."""
+
+    def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
+        batch = collate_per_token(self.splits[split], indices)
+        tokens = batch.inputs["tokens"]
+        assert tokens is not None
+        is_hidden = torch.arange(tokens.shape[1]) % 3 == 1
+        inputs = {**batch.inputs, "tokens": tokens.masked_fill(is_hidden, HIDDEN)}
+        return replace(batch, inputs=inputs, targets=batch.targets.masked_fill(~is_hidden, IGNORED))
+
+
+def make_task(name: str) -> Task:
+    inputs = rows(0, 4, LENGTH)
+    sums = np.array([int(row.sum()) for row in inputs])
+    written = [np.array([BEGIN, *row, END]) for row in rows(1, 3, 5)]
+    shapes: dict[str, tuple[type[Task], Shape, Any]] = {
+        "per token": (PerTokenTask, PerToken(VOCABULARY, LENGTH, CLASSES), [row % CLASSES for row in inputs]),
+        "per sequence": (PerSequenceTask, PerSequence(VOCABULARY, LENGTH, CLASSES), sums % CLASSES),
+        "real number": (PerSequenceTask, PerSequence(VOCABULARY, LENGTH, 1, is_real=True), sums * 100.0),
+        "next token": (NextTokenTask, NextToken(VOCABULARY, LENGTH), inputs),
+        "masked token": (HiddenWordsTask, MaskedToken(VOCABULARY, LENGTH), inputs),
+        "sequence to sequence": (
+            SequenceToSequenceTask,
+            SequenceToSequence(VOCABULARY, LENGTH, VOCABULARY, 7),
+            written,
+        ),
+    }
+    kind, shape, targets = shapes[name]
+    examples = Examples(inputs, targets)
+    return kind(shape, {"train": examples, "validation": examples})
+
+
+def make_subject(
+    shape: str,
+    sabotage: Sabotage | None = None,
+    *,
+    task: Task | None = None,
+    trained: Model | None = None,
+    **options: Any,
+) -> Subject:
+    class BrokenConfig(TransformerConfig):
+        def build(self, shape: Shape) -> Model:
+            model = super().build(shape)
+            if sabotage is not None:
+                sabotage(model)
+            return model
+
+    model = BrokenConfig(**{**SMALL, **options})
+    config = ExperimentConfig.model_validate({"task": {"kind": "reversal"}, "model": model})
+    return Subject(Experiment(config, task or make_task(shape)), trained)
+
+
+@pytest.fixture
+def subject_of() -> SubjectOf:
+    return make_subject

@@ -1,0 +1,140 @@
+"""Healthy models of every shape with every kind of position, and every preset, pass every check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.blocks.position import PositionConfig
+from glassformer.doctor.base import Report
+from glassformer.doctor.examination import MODEL_CHECKS, examine_model
+from glassformer.doctor.subject import Subject
+from glassformer.errors import UserError
+from glassformer.experiment import Experiment, ExperimentConfig, presets, resolve
+from glassformer.models.base import Model
+from glassformer.models.heads import ClassHead
+from glassformer.registry import kinds
+
+SHAPES = ["per token", "per sequence", "real number", "next token", "masked token", "sequence to sequence"]
+
+SubjectOf = Callable[..., Subject]
+
+
+def failures(report: Report) -> dict[str, str]:
+    return {check.name: check.measurement.detail for check in report.checks if not check.passed}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("position", sorted(kinds(PositionConfig)))
+def test_every_shape_with_every_position(shape: str, position: str, subject_of: SubjectOf) -> None:
+    report = examine_model(subject_of(shape, position={"kind": position}).experiment)
+    assert failures(report) == {}
+    assert [check.name for check in report.checks] == list(MODEL_CHECKS)
+    assert "fp64" in report.note
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_placement": "post", "attention_dropout": 0.2},
+        {"norm": {"kind": "none"}, "feed_forward": {"kind": "swiglu"}},
+        {"norm": {"kind": "rms"}, "num_key_value_heads": 1, "tied_output": True},
+        {"input": {"kind": "one-hot"}, "dropout": 0.0, "is_causal": True, "pooling": {"kind": "attention"}},
+    ],
+)
+@pytest.mark.parametrize("shape", ["per token", "per sequence", "next token", "sequence to sequence"])
+def test_other_blocks(shape: str, options: dict[str, Any], subject_of: SubjectOf) -> None:
+    assert failures(examine_model(subject_of(shape, **options).experiment)) == {}
+
+
+def test_what_does_not_apply_says_why(subject_of: SubjectOf) -> None:
+    report = examine_model(subject_of("real number", position={"kind": "none"}).experiment)
+    skipped = {
+        check.name: check.measurement for check in report.checks if check.measurement.verdict == "skipped"
+    }
+    assert set(skipped) == {
+        "the future cannot change the past",
+        "no position is shown its own answer",
+        "cached decoding equals full decoding",
+        "the model knows where a token stands",
+        "initial loss is near ln V",
+    }
+    for found in skipped.values():
+        assert found.value is None and found.detail.startswith("does not apply: ")
+
+
+class WordCounts(Model):
+    """A model without any of our blocks: it averages the words, and computes in fp32 only."""
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__(shape)
+        self.words = nn.Embedding(shape.vocabulary, 32)
+        self.head = ClassHead(nn.Identity(), 32, shape.outputs)
+
+    def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        real_BL = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+        shares_BL = real_BL.float() / real_BL.sum(1, keepdim=True).clamp(min=1)
+        return torch.bmm(shares_BL[:, None], self.words(tokens))[:, 0]
+
+
+def test_a_model_of_ones_own_that_knows_no_fp64(subject_of: SubjectOf) -> None:
+    subject = subject_of("per sequence")
+    subject.experiment.build_model = lambda: WordCounts(subject.shape)  # type: ignore[method-assign]
+    type(subject.experiment.config.model).build = lambda self, shape: WordCounts(shape)  # type: ignore[method-assign]
+    report = examine_model(subject.experiment)
+    assert failures(report) == {}
+    assert "fp32" in report.note
+    fused = report["fused attention equals the reference"].measurement
+    assert fused.verdict == "skipped"
+
+
+def test_a_trained_model_is_examined_as_it_is(subject_of: SubjectOf) -> None:
+    subject = subject_of("next token")
+    trained = subject.experiment.build_model()
+    with torch.no_grad():
+        trained.head.weight.mul_(50)  # as after long training: the first loss is not looked at
+    report = examine_model(subject.experiment, trained)
+    assert failures(report) == {}
+    assert "fresh" in report["initial loss is near ln V"].measurement.detail
+
+
+def test_nothing_is_changed_by_an_examination(subject_of: SubjectOf) -> None:
+    subject = subject_of("next token")
+    trained = subject.experiment.build_model()
+    before, random = {k: v.clone() for k, v in trained.state_dict().items()}, torch.get_rng_state()
+    kernels = [module.kernel for module in trained.modules() if hasattr(module, "kernel")]
+    examine_model(subject.experiment, trained)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trained.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    assert kernels == [module.kernel for module in trained.modules() if hasattr(module, "kernel")]
+    assert trained.training and all(parameter.grad is None for parameter in trained.parameters())
+
+
+def shrunk(preset: str) -> ExperimentConfig:
+    """The preset at most two blocks deep, narrow, and with few examples where they are generated."""
+    config = resolve(preset)
+    model = config.model.dump()
+    overrides: dict[str, Any] = {}
+    if "hidden_dim" in model:
+        overrides = {
+            "model.num_layers": min(2, model["num_layers"]),
+            "model.hidden_dim": min(model["hidden_dim"], 8 * model["num_heads"]),
+            "model.feed_forward_dim": min(model["feed_forward_dim"], 64),
+        }
+    if "train_examples" in config.task.dump():
+        overrides |= {f"task.{split}_examples": 100 for split in ("train", "validation", "test")}
+    return resolve(preset, overrides)
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset(preset: str) -> None:
+    try:
+        experiment = Experiment(shrunk(preset))
+        _ = experiment.task.splits
+    except UserError as error:
+        pytest.skip(f"the data of {preset} are not here: {error}")
+    assert failures(examine_model(experiment)) == {}
