@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -43,12 +43,13 @@ def test_public_names() -> None:
 
 
 def test_help_is_quick() -> None:
-    """Best of five, since other processes may hold the processor."""
+    """Best of five, by the processor's clock: other processes may hold it for long."""
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "glassformer", "--help"], check=True, capture_output=True)
-        seconds.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds) < 0.3
 
 

@@ -1,0 +1,160 @@
+"""`--json`: standard output is exactly one JSON document with the keys that programs rely on."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.cli import VERBS, main
+from glassformer.runs import RunFolder
+
+Ask = Callable[..., dict[str, Any]]
+
+TESTED = {"train", "evaluate", "predict", "attention", "params", "doctor", "bench", "prove-resume", "runs"}
+TESTED_ELSEWHERE = {"reproduce"}
+
+
+def test_no_verb_is_forgotten() -> None:
+    assert set(VERBS) == TESTED | TESTED_ELSEWHERE
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
+    """The document that a command prints; whatever it says besides is on standard error."""
+
+    def run(*arguments: object, code: int = 0, says: str = "") -> dict[str, Any]:
+        capfd.readouterr()
+        assert main([*map(str, arguments), "--json"]) == code
+        output = capfd.readouterr()
+        assert says in output.err
+        assert output.out.count("\n") == 1 and output.out.endswith("\n")
+        document = json.loads(output.out, parse_constant=_no_constant)
+        assert isinstance(document, dict)
+        return document
+
+    return run
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def test_train(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
+    document = ask("train", tiny_file, "seed=3", "--run", tmp_path / "run", says="test accuracy")
+    assert document["run"] == str(tmp_path / "run")
+    assert (document["seed"], document["steps"], document["epochs"]) == (3, 24, 3)
+    assert is_number(document["seconds"]) and document["tokens_per_second"] > 0
+    assert document["parameters"] == 1860
+    assert document["metrics"].keys() == {"validation", "test"}
+    for metrics in document["metrics"].values():
+        assert {"loss", "accuracy", "exact_match"} <= metrics.keys()
+        assert all(map(is_number, metrics.values()))
+        assert 0 <= metrics["accuracy"] <= 1
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == document
+
+
+def test_train_presets(ask: Ask) -> None:
+    document = ask("train", "--presets")
+    assert "counting-classifier" in document["presets"]
+
+
+def test_evaluate(ask: Ask, run_folder: RunFolder) -> None:
+    document = ask("evaluate", run_folder.path, says="accuracy")
+    assert (document["run"], document["split"], document["examples"]) == (str(run_folder.path), "test", 24)
+    assert document["metrics"] == run_folder.results()["metrics"]["test"]
+    protocol = document["protocol"]
+    assert {"checkpoint", "seed", "config", "data_sha256", "decoding"} <= protocol.keys()
+    assert len(protocol["config"]) == len(protocol["data_sha256"]) == 64
+    few = ask("evaluate", run_folder.path, "evaluation.max_examples=5", "--split", "validation")
+    assert (few["split"], few["examples"]) == ("validation", 5)
+
+
+def test_predict(ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = ask("predict", run_folder.path, "1 2 3", "", "1 x", "0 1 2 3 0 1 2", says="error")
+    assert document["run"] == str(run_folder.path)
+    predictions = document["predictions"]
+    assert [prediction["input"] for prediction in predictions] == ["1 2 3", "", "1 x", "0 1 2 3 0 1 2"]
+    assert all({"output", "probability", "error"} <= prediction.keys() for prediction in predictions)
+    answered, *refused = predictions
+    assert answered["error"] is None and len(answered["output"].split()) == 3
+    assert 0 < answered["probability"] <= 1
+    for prediction in refused:  # each has its line, and the others are answered
+        assert prediction["output"] is None and prediction["error"] and "\n" not in prediction["error"]
+
+    class Stdin:
+        buffer = io.BytesIO("1 2 3\r\n\n\u2028\n".encode())
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    lines = ask("predict", run_folder.path)["predictions"]
+    assert [line["input"] for line in lines] == ["1 2 3", "", "\u2028"]
+    assert lines[0] == answered
+
+
+def test_params(ask: Ask, tiny_file: Path) -> None:
+    document = ask("params", tiny_file, says="parameters")
+    assert document["total"] == sum(document["by_module"].values()) == 1860
+    assert document["flops_per_token"].keys() == {"forward", "training"}
+    assert document["flops_per_token"]["training"] == 3 * document["flops_per_token"]["forward"]
+    assert {"weights", "gradients", "optimizer"} <= document["memory_bytes"].keys()
+
+
+def test_doctor(ask: Ask, tiny_file: Path) -> None:
+    document = ask("doctor", tiny_file, says="checks")
+    assert document["passed"] is True and len(document["checks"]) >= 8
+    for check in document["checks"]:
+        assert {"name", "passed", "value", "limit", "detail"} <= check.keys()
+
+
+def test_bench(ask: Ask) -> None:
+    document = ask("bench", "attention", "--batch", 1, "--heads", 1, "--length", 4, "--width", 4)
+    assert document["name"] == "attention"
+    assert document["machine"] and document["ratios"]
+    assert len(document["rows"]) == 4
+    assert all(map(is_number, document["ratios"].values()))
+
+
+def test_runs(ask: Ask, run_folder: RunFolder, trained_once: Path) -> None:
+    assert ask("runs", "--runs", run_folder.path / "none", says="no runs in") == {"runs": []}
+    (row,) = ask("runs", "--runs", run_folder.path.parent, says="done")["runs"]
+    assert row["run"] == str(run_folder.path) and (row["status"], row["step"]) == ("done", 24)
+    assert row["headline"] == "accuracy" and is_number(row["value"])
+    assert ask("runs", "compare", run_folder.path, trained_once) == {"differences": {}}
+    assert ask("runs", "remove", run_folder.path) == {"removed": [str(run_folder.path)]}
+    assert not run_folder.path.exists()
+
+
+@pytest.mark.slow
+def test_prove_resume(ask: Ask, tiny_file: Path) -> None:
+    document = ask("prove-resume", tiny_file, "--kills", 2, "--steps", 60)
+    assert document["passed"] is True and document["kills"] == 2
+    assert all(item["is_equal"] for item in document["compared"].values())
+
+
+@pytest.mark.parametrize("suffix", ["svg", "npz"])
+def test_attention(suffix: str, ask: Ask, run_folder: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / f"map.{suffix}"
+    document = ask("attention", run_folder.path, "1 2 3", "--out", out)
+    assert out.stat().st_size > 100
+    assert str(out) in json.dumps(document)
+
+
+def test_a_refusal_prints_no_document(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["evaluate", str(tmp_path), "--json"]) == 2
+    assert capfd.readouterr().out == ""
+
+
+def test_numbers_that_json_does_not_know(capfd: pytest.CaptureFixture[str]) -> None:
+    from glassformer.cli.output import Output
+
+    assert Output(is_json=True).finish({"a": [float("nan"), 1.5], 2: float("inf")}) == 0
+    assert json.loads(capfd.readouterr().out, parse_constant=_no_constant) == {"a": [None, 1.5], "2": None}
