@@ -1,4 +1,4 @@
-"""What tests of whole runs share: a config that trains in a fraction of a second, and a run trained from it."""
+"""What tests of whole runs share: a config that trains in a fraction of a second, and a run of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from glassformer.config import Tree, dump_yaml, merge, unflatten, validate
-from glassformer.experiment import ExperimentConfig, Training
+from glassformer.experiment import ExperimentConfig
+from glassformer.launch import Training
 from glassformer.runs import RunFolder
 
 TINY: Tree = {

@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Experiment": "glassformer.experiment",
     "ExperimentConfig": "glassformer.experiment",
-    "Run": "glassformer.experiment",
+    "Run": "glassformer.trained",
     "UserError": "glassformer.errors",
     "from_huggingface": "glassformer.models.huggingface",
     "generate": "glassformer.generation",
@@ -26,7 +26,7 @@ _HOMES = {
     "presets": "glassformer.experiment",
     "register": "glassformer.registry",
     "resolve": "glassformer.experiment",
-    "train": "glassformer.experiment",
+    "train": "glassformer.launch",
 }
 
 __all__ = [
@@ -46,10 +46,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from glassformer.errors import UserError
-    from glassformer.experiment import Experiment, ExperimentConfig, Run, presets, resolve, train
+    from glassformer.experiment import Experiment, ExperimentConfig, presets, resolve
     from glassformer.generation import generate
+    from glassformer.launch import train
     from glassformer.models.huggingface import from_huggingface
     from glassformer.registry import load_plugin, register
+    from glassformer.trained import Run
 
 
 def __getattr__(name: str) -> Any:

@@ -41,8 +41,12 @@ def test_every_shape_with_every_position(shape: str, position: str, subject_of: 
     "options",
     [
         {"norm_placement": "post", "attention_dropout": 0.2},
-        {"norm": {"kind": "none"}, "feed_forward": {"kind": "swiglu"}},
-        {"norm": {"kind": "rms"}, "num_key_value_heads": 1, "tied_output": True},
+        {
+            "norm": {"kind": "rms"},
+            "num_key_value_heads": 1,
+            "tied_output": True,
+            "feed_forward": {"kind": "swiglu"},
+        },
         {"input": {"kind": "one-hot"}, "dropout": 0.0, "is_causal": True, "pooling": {"kind": "attention"}},
     ],
 )

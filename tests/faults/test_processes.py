@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.experiment import Training
+from glassformer.launch import Training
 from glassformer.runs import RunFolder
 from glassformer.training import events, files
 from glassformer.training.trainer import Trainer

@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.experiment import Training
+from glassformer.launch import Training
 from glassformer.runs import RunFolder
 from glassformer.training import checkpoints, events, files, signals
 

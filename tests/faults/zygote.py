@@ -13,7 +13,7 @@ import traceback
 from glassformer.cli import main
 
 for module in (
-    "glassformer.experiment",
+    "glassformer.launch",
     "glassformer.cli.train",
     "torch._dynamo",
 ):  # optimizers need it

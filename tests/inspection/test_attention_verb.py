@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from glassformer.cli import main
-from glassformer.experiment import Run, train
 from glassformer.inspection import AttentionMaps, head_statistics
+from glassformer.launch import train
+from glassformer.trained import Run
 
 REVERSAL: dict[str, Any] = {
     "task.length": 8,

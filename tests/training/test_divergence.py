@@ -13,7 +13,8 @@ import torch
 from glassformer.cli import main
 from glassformer.errors import UserError
 from glassformer.evaluation.metrics import is_better
-from glassformer.experiment import Experiment, ExperimentConfig, Training
+from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.launch import Training
 from glassformer.models.base import Model
 from glassformer.models.heads import Score
 from glassformer.runs import RunFolder

@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
-from glassformer.experiment import Experiment, Run, Training
+from glassformer.experiment import Experiment
+from glassformer.launch import Training
 from glassformer.models.heads import ClassHead
 from glassformer.runs import RunFolder
+from glassformer.trained import Run
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]

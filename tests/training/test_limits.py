@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from glassformer.errors import UserError
-from glassformer.experiment import Training
+from glassformer.launch import Training
 from glassformer.runs import RunFolder
 from glassformer.training.estimate import estimate
 from glassformer.training.trainer import Surroundings, Trainer

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from glassformer.errors import UserError
-from glassformer.experiment import Experiment, ExperimentConfig, Run, Training
+from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.launch import Training
 from glassformer.runs import RunFolder
+from glassformer.trained import Run
 from glassformer.training.checkpoints import EXTRA, CheckpointStore
 from glassformer.training.events import CLOCK_FIELDS
 from glassformer.training.files import file_sha256

@@ -39,9 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.experiment import Run
     from glassformer.inspection import head_statistics
     from glassformer.inspection.files import check_ending
+    from glassformer.trained import Run
 
     load_plugins(arguments)
     check_ending(arguments.out)

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     from glassformer.config import parse_overrides
     from glassformer.errors import user_error
-    from glassformer.experiment import Run
+    from glassformer.trained import Run
 
     load_plugins(arguments)
     overrides = parse_overrides(arguments.overrides)

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.experiment import Run
+    from glassformer.trained import Run
 
     load_plugins(arguments)
     model = Run(arguments.run, arguments.checkpoint)

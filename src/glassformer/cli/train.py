@@ -22,7 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
-    from glassformer.experiment import Training, resolve, run_path
+    from glassformer.experiment import resolve
+    from glassformer.launch import Training, run_path
     from glassformer.runs import RunFolder
     from glassformer.training.progress import Reporter, reporter_for
 

@@ -12,9 +12,10 @@ from glassformer.doctor import checks, learning
 from glassformer.doctor.base import Check, Measure, Measurement, Progress, Report, at_most, run_checks
 from glassformer.doctor.subject import Subject
 from glassformer.errors import UserError
-from glassformer.experiment import Experiment, Run
+from glassformer.experiment import Experiment
 from glassformer.models.base import Model
 from glassformer.runs import RunFolder
+from glassformer.trained import Run
 from glassformer.training.checkpoints import DamagedCheckpoint
 
 MODEL_CHECKS: dict[str, Callable[[Subject], Measurement]] = {

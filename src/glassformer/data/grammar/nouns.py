@@ -221,6 +221,7 @@ GROUPS = {
     "places": "home public outdoors",
 }
 
+
 def _french_plural(french: str) -> str:
     if french.startswith("grand-"):
         return "grands-" + french.removeprefix("grand-") + "s"

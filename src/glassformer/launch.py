@@ -1,0 +1,199 @@
+"""A training in its run folder: started or resumed, announced, measured at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import glassformer.models.transformer
+import glassformer.tasks  # noqa: F401  registers the kinds
+from glassformer.errors import UserError, user_error
+from glassformer.experiment import Experiment, ExperimentConfig, resolve
+from glassformer.runs import RunFolder, differences, environment, list_runs, new_run_path
+from glassformer.trained import Run
+from glassformer.training.estimate import estimate
+from glassformer.training.progress import Reporter
+from glassformer.training.signals import StopSignals
+from glassformer.training.state import TrainingState
+from glassformer.training.tensorboard import TensorBoardMirror
+from glassformer.training.trainer import Surroundings, Trainer
+
+DEFAULT_RUNS = Path("runs")
+
+MAY_CHANGE_ON_RESUME = (
+    "training.max_steps",
+    "training.max_epochs",
+    "training.max_minutes",
+    "training.stopping",
+    "training.log_every",
+    "training.save_every",
+    "training.keep_checkpoints",
+    "training.tensorboard",
+    "training.threads",
+    "training.device",
+)
+
+
+class Training:
+    """One training in one run folder, from its first step or from where it stopped."""
+
+    def __init__(self, config: ExperimentConfig, folder: RunFolder, reporter: Reporter | None = None) -> None:
+        self.config = config
+        self.folder = folder
+        self.reporter = reporter or Reporter()
+        try:
+            self.experiment = Experiment(config)
+        except BaseException:
+            folder.discard_empty()
+            raise
+        self.signals = StopSignals(self.reporter.note)
+        self.trainer: Trainer
+
+    def run(self) -> dict[str, Any]:
+        """Train, measure, write the results; what `train --json` prints."""
+        self.folder.lock()
+        try:
+            with self.signals:
+                self._prepare()
+                if type(self.reporter) is not Reporter:
+                    self._announce()
+                self._beat("running")
+                try:
+                    state = self.trainer.fit()
+                except UserError:
+                    if self.trainer.state.ended == "diverged":
+                        self._beat("diverged")
+                    raise
+                return self._conclude(state)
+        finally:
+            self.folder.unlock()
+
+    def _prepare(self) -> None:
+        for note in self.experiment.task.notes:
+            self.reporter.note(note)
+        checksum = self.experiment.task.checksum()
+        around = Surroundings(
+            store=self.folder.checkpoints(self.config.training.checkpoints_kept()),
+            events=self.folder.events,
+            reporter=self.reporter,
+            heartbeat=lambda state: self._beat("running"),
+            stop_requested=self.signals.is_set,
+        )
+        self.trainer = self.experiment.build_trainer(around)
+        if self.folder.exists():
+            self._check_same(checksum)
+        else:
+            self.folder.create(
+                self.config.dump(),
+                self.experiment.task.state(),
+                environment(checksum, torch.get_num_threads()),
+            )
+        newest = around.store.load_newest(self.reporter.note) if around.store else None
+        if newest is None:
+            self.folder.events.truncate(0)
+        else:
+            self.trainer.restore(newest[1])
+            self.reporter.note(f"going on from {newest[0]}")
+        if self.config.training.tensorboard:
+            self.folder.events.mirror = TensorBoardMirror(
+                self.folder.path / "tensorboard", self.trainer.state.step
+            )
+
+    def _check_same(self, checksum: str) -> None:
+        """A resumed run is the same run: config and data."""
+        changed = {
+            path: pair
+            for path, pair in differences(self.folder.config(), self.config.dump()).items()
+            if not path.startswith(MAY_CHANGE_ON_RESUME)
+        }
+        if changed:
+            shown = "; ".join(f"{path}: {old!r} → {new!r}" for path, (old, new) in list(changed.items())[:6])
+            raise user_error(
+                f"the run was started with another config: {shown}",
+                place=str(self.folder.path),
+                remedy="resume with the same options, or choose another --run",
+            )
+        if self.folder.environment().get("data_sha256") != checksum:
+            raise user_error(
+                "the data have changed since the run was started",
+                place=str(self.folder.path),
+                remedy="restore the data, or choose another --run",
+            )
+
+    def _announce(self) -> None:
+        expected = estimate(self.trainer)
+        size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
+        self.reporter.note(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
+        if not expected.fits():
+            self.reporter.note(
+                f"WARNING: only {(expected.available_bytes or 0) / 2**20:,.0f} MiB are free;"
+                " lower training.batch_size or use training.accumulation"
+            )
+
+    def _beat(self, state: str) -> None:
+        self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
+
+    def _conclude(self, state: TrainingState) -> dict[str, Any]:
+        metrics = {"validation": state.last_metrics}
+        if state.ended:
+            loaded = Run(self.folder.path)
+            metrics = {
+                split: loaded.evaluate(split)["metrics"]
+                for split in ("validation", "test")
+                if split in self.experiment.task.splits
+            }
+        results = {
+            "run": str(self.folder.path),
+            "seed": self.config.seed,
+            "steps": state.step,
+            "epochs": state.epoch,
+            "seconds": round(state.elapsed, 3),
+            "tokens_per_second": round(state.tokens / state.seconds, 1) if state.seconds else 0.0,
+            "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
+            "best_step": state.best_step,
+            "ended": state.ended or "signal",
+            "headline": self.trainer.headline(metrics["validation"]),
+            "metrics": metrics,
+        }
+        if state.ended:
+            self.folder.write_results(results)
+        self._beat("done" if state.ended else "stopped")
+        return results
+
+
+def train(
+    what: str,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    *,
+    run: str | Path | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Train WHAT and return the run. With `resume`, go on where it stopped, or start if it never did."""
+    config = resolve(what, overrides)
+    folder = RunFolder(run_path(what, config, run, resume))
+    Training(config, folder, reporter).run()
+    return Run(folder.path)
+
+
+def run_path(what: str, config: ExperimentConfig, run: str | Path | None, resume: bool) -> Path:
+    """Where a training happens; a folder that already holds a run is taken only to resume it."""
+    if run is None and resume:
+        run = what if (Path(what) / "config.yaml").is_file() else _unfinished(config)
+    if run is None:
+        name = Path(what).name.removesuffix(".yaml").removesuffix(".yml")
+        return new_run_path(DEFAULT_RUNS, name or "run")
+    path = Path(run)
+    if RunFolder(path).exists() and not resume:
+        raise user_error("holds a run already", place=str(path), remedy="--resume, or another --run")
+    return path
+
+
+def _unfinished(config: ExperimentConfig) -> Path | None:
+    for folder in list_runs(DEFAULT_RUNS):
+        if not folder.results() and folder.config() == config.dump():
+            return folder.path
+    return None
