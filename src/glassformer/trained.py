@@ -60,8 +60,12 @@ class Run:
             ) from None
         self.model.to(choose_device(self.config.training.device)).eval()
 
-    def evaluate(self, split: str = "test", overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What `evaluate --json` prints."""
+    def evaluate(
+        self, split: str | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What `evaluate --json` prints; without a split it is the test set, if there is one."""
+        if split is None:
+            split = "test" if "test" in self.task.splits else "validation"
         if split not in self.task.splits:
             raise user_error("no such split", place="split", value=split, allowed=sorted(self.task.splits))
         config = self.config.evaluation

@@ -19,7 +19,7 @@ from glassformer.models.base import Model
 from glassformer.models.heads import ClassHead
 from glassformer.registry import kinds
 
-SHAPES = ["per token", "per sequence", "real number", "next token", "masked token", "sequence to sequence"]
+SHAPES = ["per token", "per sequence", "next token", "masked token", "sequence to sequence"]
 
 SubjectOf = Callable[..., Subject]
 
@@ -31,7 +31,7 @@ def failures(report: Report) -> dict[str, str]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("position", sorted(kinds(PositionConfig)))
 def test_every_shape_with_every_position(shape: str, position: str, subject_of: SubjectOf) -> None:
-    report = examine_model(subject_of(shape, position={"kind": position}).experiment)
+    report = examine_model(subject_of(shape, num_layers=1, position={"kind": position}).experiment)
     assert failures(report) == {}
     assert [check.name for check in report.checks] == list(MODEL_CHECKS)
     assert "fp64" in report.note
@@ -50,7 +50,7 @@ def test_every_shape_with_every_position(shape: str, position: str, subject_of: 
         {"input": {"kind": "one-hot"}, "dropout": 0.0, "is_causal": True, "pooling": {"kind": "attention"}},
     ],
 )
-@pytest.mark.parametrize("shape", ["per token", "per sequence", "next token", "sequence to sequence"])
+@pytest.mark.parametrize("shape", ["per token", "real number", "next token", "sequence to sequence"])
 def test_other_blocks(shape: str, options: dict[str, Any], subject_of: SubjectOf) -> None:
     assert failures(examine_model(subject_of(shape, **options).experiment)) == {}
 

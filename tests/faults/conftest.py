@@ -75,8 +75,8 @@ def zygote() -> Iterator[Callable[[dict[str, Any]], Any]]:
         return json.loads(answers.readline())
 
     yield ask
-    requests.close()
-    process.wait(timeout=10)
+    process.kill()
+    process.communicate()
 
 
 @pytest.fixture

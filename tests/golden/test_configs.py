@@ -120,7 +120,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_a_saved_config_is_read_as_it_was(tree: dict[str, Any]) -> None:
     """Texts that look like numbers stay texts, and numbers stay numbers, to the last bit."""

@@ -102,6 +102,7 @@ CASES: dict[str, Case] = {
     "value-with-a-tag": of_override("seed=!!python/object/apply:os.getpid []"),
     "no-end-of-training": of_override("training.max_epochs=null", "training.max_steps=null"),
     "several-at-once": of_override("model.num_layers=0", "training.batch_size=0", "seed=-1"),
+    "too-many-threads": of_override("training.threads=100000"),
     "unknown-device": Case(["train", "counting-classifier", "training.device=gpu", "--quiet"]),
     # Files.
     "missing-file": Case(["train", "none.yaml"]),
@@ -128,7 +129,7 @@ CASES: dict[str, Case] = {
     "harmless-tag": of_file(TASK + b"seed: !!bool maybe\n"),
     "alias": of_file(b"task: &t {kind: reversal}\nmodel: *t\n"),
     "alias-bomb": of_file(BOMB),
-    "deep-nesting": of_file(b"task: " + b"[" * 20_000),
+    "deep-nesting": of_file(b"task: " + b"[" * 3_000),
     "binary-file": of_file(bytes(range(256))),
     "control-characters": of_file(b"task: \x00\x01\n"),
     "latin-1": of_file("task: {kind: größe}\n".encode("latin-1")),
@@ -196,3 +197,37 @@ def test_json_does_not_change_the_error(nowhere: Path, capsys: pytest.CaptureFix
     plain = capsys.readouterr()
     assert main(["params", "none.yaml", "--json"]) == 2
     assert capsys.readouterr() == plain
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 745. GiB for an array"),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"
+        ),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_what_does_not_fit_into_memory(
+    error: Exception, nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("glassformer.experiment.Experiment.build_model", fail)
+    arguments = ["train", "counting-classifier", "task.train_examples=100", "--quiet"]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "glassformer: not enough memory here\n  try:     a smaller model, batch or data set\n"
+    )
+    assert files_in(nowhere) <= {"runs"}
+
+
+def test_our_own_faults_keep_their_traceback(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("glassformer.experiment.Experiment.build_model", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["train", "counting-classifier", "task.train_examples=100", "--quiet"])

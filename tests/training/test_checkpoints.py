@@ -241,3 +241,14 @@ def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytes
         store.save("step-00000002", some(2))
     assert [path.name for path in store.folder.iterdir() if path.is_dir()] == ["step-00000001"]
     assert store.pointed("latest") == "step-00000001"
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are mapped")
+def test_a_restored_trainer_lets_go_of_the_files(make_trainer: Any, tmp_path: Path) -> None:
+    """Else a removed checkpoint would keep its place on the disk, and a lost network disk would kill the run."""
+    trainer = make_trainer({"training.ema_decay": 0.9})
+    trainer.step(next(trainer._groups()))
+    store = CheckpointStore(tmp_path / "store")
+    store.save("step-00000001", trainer.checkpoint())
+    trainer.restore(store.load("step-00000001"))
+    assert str(store.folder) not in Path("/proc/self/maps").read_text()

@@ -79,6 +79,24 @@ def test_stopping_at_a_target(make_trainer: MakeTrainer, monkeypatch: pytest.Mon
     assert (state.step, state.ended, state.best_step) == (16, "target", 16)
 
 
+def test_a_target_must_be_held(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_scores(monkeypatch, 0.95, 0.2, 0.95, 0.94, 0.99)
+    options = {"training.stopping": {"target": 0.9, "times": 2}, "training.validate_every": 2}
+    state = make_trainer(options).fit()
+    assert (state.step, state.ended) == (8, "target")
+
+
+@pytest.mark.parametrize("target", [None, 0.99])
+def test_a_higher_target_lets_a_run_go_on(
+    target: float | None, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_scores(monkeypatch, 0.95, 0.96, 0.97)
+    first = Training(tiny_config({"training.stopping.target": 0.9}), RunFolder(tmp_path)).run()
+    assert (first["ended"], first["steps"]) == ("target", 8)
+    then = Training(tiny_config({"training.stopping.target": target}), RunFolder(tmp_path)).run()
+    assert (then["ended"], then["steps"]) == ("max_epochs", 24)
+
+
 def test_stopping_without_progress(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_scores(monkeypatch, 0.5, 0.4, 0.6, 0.6, 0.5, 0.7)
     state = make_trainer({"training.stopping.patience": 2, "training.validate_every": 2}).fit()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from glassformer import __version__
-from glassformer.errors import Problem, UserError, near_match
+from glassformer.errors import Problem, UserError, near_match, user_error
 
 VERBS = {
     "train": "train a model; its folder keeps everything about it",
@@ -28,6 +29,9 @@ VERBS = {
     "reproduce": "regenerate a published table beside ours",
     "runs": "list, compare and remove runs",
 }
+
+NO_MEMORY = "can't allocate memory|out of memory"
+"""In PyTorch's errors."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,6 +96,11 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         return 2
     except Problem as problem:
         output.error(UserError(problem))
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search(NO_MEMORY, str(error)):
+            raise
+        output.error(user_error("not enough memory here", remedy="a smaller model, batch or data set"))
         return 2
     except KeyboardInterrupt:
         output.say("stopped")

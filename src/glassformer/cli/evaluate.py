@@ -12,7 +12,7 @@ from glassformer.cli.what import add_plugin, load_plugins
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
     parser.add_argument("overrides", metavar="PATH=VALUE", nargs="*", help="evaluation.decoding.kind=beam …")
-    parser.add_argument("--split", default="test", help="train, validation or test (default: test)")
+    parser.add_argument("--split", help="train, validation or test (default: test, if there is one)")
     parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
     add_plugin(parser)
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         arguments.split, overrides.get("evaluation", {})
     )
     table = Table(
-        "metric", "value", title=f"{arguments.run}, {arguments.split}, {result['examples']:,} examples"
+        "metric", "value", title=f"{arguments.run}, {result['split']}, {result['examples']:,} examples"
     )
     for name, value in result["metrics"].items():
         table.add_row(name, f"{value:.6g}")

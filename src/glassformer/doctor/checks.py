@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_weights
 from glassformer.blocks.masks import Mask
@@ -36,6 +35,8 @@ from glassformer.models.shapes import MaskedToken, NextToken, SequenceToSequence
 
 MOST_SHOWN = 0.5
 """Of the hidden tokens: BERT leaves one in ten as it is, and shows no more than that."""
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
 def future(subject: Subject) -> Measurement:
@@ -128,7 +129,7 @@ def neighbours(subject: Subject) -> Measurement:
         raise DoesNotApply("there is a single example")
     real = batch.inputs.get("real")
     if real is not None:
-        shortest = int(real.sum(1).min())
+        shortest = max(1, int(real.sum(1).min()))
         inputs = {**batch.inputs, "tokens": _given(batch.inputs, "tokens")[:, :shortest], "real": None}
         batch = replace(batch, inputs=inputs)
     with torch.no_grad():
@@ -164,7 +165,7 @@ def cached_decoding(subject: Subject) -> Measurement:
     worst = max(range(len(moved)), key=lambda number: moved[number])
     detail = f"{len(moved)} steps after prompts of {int(prompts_B.min())} to {int(prompts_B.max())} tokens"
     if moved[worst] > subject.limit:
-        detail = f"step {worst + 1} of {len(moved)} differs most; what was read before it is not all there"
+        detail = f"the cache and the whole sequence disagree, most at step {worst + 1} of {len(moved)}"
     return at_most(moved[worst], subject.limit, detail)
 
 
@@ -215,7 +216,7 @@ def masked_row(subject: Subject) -> Measurement:
     kernels = {(each.kernel, each.num_heads, each.head_dim) for each in _attentions(model)}
     masked = max(
         (
-            _masked_row_size(kernel, heads, width, is_biased)
+            _masked_row_size(kernel, heads, width, is_biased, next(model.parameters()).dtype)
             for kernel, heads, width in kernels
             for is_biased in (False, True)
         ),
@@ -235,12 +236,14 @@ def masked_row(subject: Subject) -> Measurement:
     return at_most(max(masked, others), subject.limit, detail)
 
 
-def _masked_row_size(kernel: Kernel, heads: int, width: int, is_biased: bool) -> float:
+def _masked_row_size(
+    kernel: Kernel, heads: int, width: int, is_biased: bool, number_format: torch.dtype
+) -> float:
     """The largest number in the row of a query that may attend to nothing; infinite if no number."""
     chance = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=chance, dtype=torch.float64).requires_grad_()
+        return torch.randn(shape, generator=chance, dtype=number_format).requires_grad_()
 
     q_BHLK, k_BHMK, v_BHMK = draw(2, heads, 3, width), draw(2, heads, 4, width), draw(2, heads, 4, width)
     bias = draw(1, heads, 3, 4) if is_biased else None
@@ -279,7 +282,7 @@ def _tell_other_positions(module: Position) -> None:
     embed, rotate, score_bias = module.embed, module.rotate, module.score_bias
 
     def other(positions: Tensor) -> Tensor:
-        """Odd places first: few distances stay what they were, nor does their size."""
+        """Odd places first: few distances stay what they were."""
         places = torch.arange(int(positions.max()) + 1)
         return torch.cat([places[1::2], places[0::2]])[positions]
 
@@ -295,7 +298,7 @@ def _tell_other_positions(module: Position) -> None:
 def dropout(subject: Subject) -> Measurement:
     """Two passes are the same in evaluation, and not the same in training if there is dropout."""
     inputs, model = subject.batch.inputs, copy.deepcopy(subject.model)
-    rates = [module.p for module in model.modules() if isinstance(module, _DropoutNd)]
+    rates = [module.p for module in model.modules() if isinstance(module, DROPOUTS)]
     rates += [attention.dropout for attention in _attentions(model)]
     with torch.no_grad():
         trained = [model.train()(**inputs) for _ in range(2)]
@@ -330,6 +333,8 @@ def own_answer(subject: Subject) -> Measurement:
     asked = batch.targets != IGNORED
     asked = asked[:, :-1] & asked[:, 1:]
     wrong, total = int((tokens[:, 1:] != batch.targets[:, :-1])[asked].sum()), int(asked.sum())
+    if not total:
+        raise DoesNotApply("the sequences are too short to tell")
     return at_most(wrong, 0, f"{total - wrong} of {total} answers are the token that comes next")
 
 

@@ -155,7 +155,8 @@ def _value(results: Mapping[str, Any], metric: str) -> float:
 
 def _rows(study: Study, jobs: Sequence[_Job]) -> list[dict[str, Any]]:
     rows = []
-    for setting in dict.fromkeys(job.setting.name for job in jobs):
+    run = {job.setting.name for job in jobs}
+    for setting in (setting.name for setting in study.settings if setting.name in run):
         row: dict[str, Any] = {"setting": setting, "theirs": None, "ours": None, "interval": None}
         for recipe in ("theirs", "ours"):
             runs = [job for job in jobs if (job.setting.name, job.recipe) == (setting, recipe)]

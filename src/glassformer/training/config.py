@@ -57,7 +57,7 @@ class TrainingConfig(Node):
     average_last: Count | None = Field(None, description="at the end, average this many last checkpoints")
     precision: Literal["fp32", "bf16"] = "fp32"
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
-    threads: Count | None = Field(None, description="CPU threads; none: what PyTorch chooses")
+    threads: Count | None = Field(None, le=1024, description="CPU threads; none: what PyTorch chooses")
     log_every: Count = Field(10, description="steps between two lines of the record")
     validate_every: Count | None = Field(None, description="steps; none: at the end of each epoch")
     validation_examples: Count | None = Field(

@@ -320,7 +320,10 @@ class Trainer:
     def _reason_to_end(self) -> str:
         state, stopping = self.state, self.config.stopping
         if state.last_metrics and state.last_validation == state.step:
-            if state.targets_in_a_row >= stopping.times:
+            headline, target = self.headline(state.last_metrics), stopping.target
+            # The target may have changed since it was reached.
+            is_reached = target is not None and reaches(headline, state.last_metrics[headline], target)
+            if is_reached and state.targets_in_a_row >= stopping.times:
                 return "target"
             if stopping.patience is not None and state.validations_without_best >= stopping.patience:
                 return "patience"
@@ -350,12 +353,12 @@ class Trainer:
         self.averaged = copy.deepcopy(current).requires_grad_(False)
         for name, weight in self.averaged.state_dict().items():
             weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in earlier)]).mean(0))
-        targets_in_a_row = self.state.targets_in_a_row
+        targets_in_a_row, metrics = self.state.targets_in_a_row, self.state.last_metrics
         self.validate()
         self.state.targets_in_a_row = targets_in_a_row  # the reason to end stays one, whatever the average is
         is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
         if not is_kept:
-            self.averaged = before
+            self.averaged, self.state.last_metrics = before, metrics
         self._record("averaged", step=self.state.step, checkpoints=len(earlier) + 1, is_kept=is_kept)
 
     def _log(self) -> None:

@@ -8,20 +8,20 @@ from glassformer.data.grammar.nouns import NOUNS, nouns_of
 # A line: English; comparative; French masculine[/feminine[/masculine before a vowel]]; flags; nouns.
 # A feminine is given where no rule makes it. Flags: b before the noun, a attributive, p predicative only.
 _ADJECTIVES = """
-    big; bigger; grand; b; animal clothes object container furniture vehicle plant home public park forest city
+    big; bigger; grand; b; animal snack goods transport plant home public park forest beach city
     tall; taller; grand; p; people tree
-    small; smaller; petit; b; boy girl child animal goods opening plant home public island street bridge
-    beautiful; more beautiful; beau/belle/bel; b; charming bird horse clothes picture plant tale places
-    old; older; vieux/vieille/vieil; b; people animal goods tree house school farm public bridge city village
-    new; ; nouveau/nouvelle/nouvel; ab; clothes object text tale game vehicle school hotel friend neighbor student
+    small; smaller; petit; b; boy girl child animal snack goods opening plant home public island park
+    beautiful; more beautiful; beau/belle/bel; b; charming bird horse clothes art plant tale places
+    old; older; vieux/vieille/vieil; b; beings goods transport tree buildings bridge city village
+    new; ; nouveau/nouvelle/nouvel; ab; clothes object text tale game vehicle school hotel friend student
     good; better; bon/bonne; b; food drink text tale game restaurant hotel doctor teacher student
-    bad; ; mauvais; b; tale book restaurant coffee wine soup student
+    bad; ; mauvais; b; tale book restaurant coffee wine beer soup rice student
     young; younger; jeune; b; person -child animal
-    pretty; prettier; joli; b; girl princess clothes plant picture house garden village song poem
+    pretty; prettier; joli; b; girl princess clothes plant art house garden village song poem
     long; longer; long/longue; b; letter poem tale lesson street river bridge skirt scarf
     red; ; rouge; ; colored apple wine rose
     blue; ; bleu; ; colored bird
-    green; ; vert; ; colored apple tea
+    green; ; vert; ; colored apple tea forest park
     white; ; blanc/blanche; ; colored animal wine rose house
     black; ; noir; ; colored animal
     gray; ; gris; ; colored cat mouse horse wolf donkey
@@ -51,22 +51,22 @@ _ADJECTIVES = """
     boring; ; ennuyeux; ; text tale study
     difficult; more difficult; difficile; ; study poem
     easy; easier; facile; ; study
-    expensive; more expensive; cher; ; clothes tools jewel painting furniture vehicle hotel restaurant wine
+    expensive; more expensive; cher; ; clothes tools jewel furniture vehicle hotel chocolate honey wine beer
     heavy; heavier; lourd; ; container furniture coat axe
     empty; ; vide; ; container transport restaurant street house
     dirty; dirtier; sale; ; clothes container car dog kitchen street plate cup knife
-    clean; cleaner; propre; ; clothes container car kitchen hotel plate cup knife
+    clean; cleaner; propre; ; clothes container car kitchen hotel plate cup knife beach park
     broken; ; cassé; ; tools toy plate cup bottle chair table window bed
-    dangerous; more dangerous; dangereux; ; knife axe game street forest bear wolf river
-    modern; more modern; moderne; ; furniture lamp house school hospital hotel museum city painting
+    dangerous; more dangerous; dangereux; ; knife axe game street forest bear wolf river island beach
+    modern; more modern; moderne; ; furniture transport lamp house school hospital hotel museum city painting
     delicious; ; délicieux; ; food coffee tea wine
-    hot; hotter; chaud; ; soup tea coffee water
-    cold; colder; froid; ; soup water beer milk meat
-    fresh; fresher; frais/fraîche; ; bread egg milk strawberry cheese
-    sweet; sweeter; sucré; ; apple orange strawberry pear tea wine
+    hot; hotter; chaud; ; soup tea coffee water rice potato chocolate
+    cold; colder; froid; ; soup water beer milk meat rice
+    fresh; fresher; frais/fraîche; ; bread egg milk strawberry cheese tomato onion
+    sweet; sweeter; sucré; ; apple orange strawberry pear tea wine cake cookie honey
     round; ; rond; ; table box mirror plate window clock
     useful; more useful; utile; ; tools book lesson exercise car
-    original; more original; original; ; text tale picture gift hat game
+    original; more original; original; ; text tale art gift hat game
     secret; ; secret/secrète; a; letter door garden island
     French; ; français; ; citizens text tale wine cheese car restaurant
     Italian; ; italien; ; citizens tale wine shoe car restaurant

@@ -18,6 +18,7 @@ from glassformer.data.grammar.tree import (
     Pair,
     Prepositional,
     Quality,
+    Question,
     Sentence,
 )
 from glassformer.data.grammar.verbs import DOUBLED
@@ -108,8 +109,8 @@ def _nominal(nominal: Nominal, *, subject: bool = False) -> list[str]:
 
 def _complement(complement: Complement, plural: bool) -> list[str]:
     if isinstance(complement, Quality):
-        adjective = complement.adjective.english
-        return [complement.degree.english, adjective] if complement.degree else [adjective]
+        degree = [complement.degree.english] if complement.degree else []
+        return [*degree, complement.adjective.english]
     if isinstance(complement, Comparison):
         adjective, standard = complement.adjective, _nominal(complement.standard)
         if complement.grade is AS:
@@ -191,15 +192,18 @@ def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
     return words
 
 
+def _front(question: Question | None) -> list[str]:
+    if question is None or question.front is None:
+        return []
+    if isinstance(question.front, NounPhrase):
+        return _noun_phrase(question.front)
+    return [question.front.english]
+
+
 def spell(sentence: Sentence) -> str:
     main, question, second = sentence.main, sentence.question, sentence.second
-    front: list[str] = []
-    if question and isinstance(question.front, NounPhrase):
-        front = _noun_phrase(question.front)
-    elif question and question.front:
-        front = [question.front.english]
     asked = question is not None and not question.of_subject
-    text = " ".join([*front, *_clause(main, asked=asked)])
+    text = " ".join([*_front(question), *_clause(main, asked=asked)])
     if second and sentence.link:
         if sentence.link.english_present:
             second = second._replace(tense=Tense.PRESENT)

@@ -1,4 +1,7 @@
-"""How a derivation is said in French: order, agreement, clitics, negation. Word forms are french_forms' business."""
+"""How a derivation is said in French: order, agreement, clitics, negation.
+
+The forms of words, and what a word does to the next, are the business of french_forms.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +218,7 @@ def _question(sentence: Sentence) -> list[str]:
     front: list[str] = []
     if isinstance(question.front, NounPhrase):
         front = _noun_phrase(question.front)
-    elif question.front:
+    elif question.front is not None:
         front = [question.front.french]
     if question.short:
         return [*front, *_verb_group(main), *_nominal(main.subject)]

@@ -89,7 +89,7 @@ _NOUNS = {
         wine, vin, m
         beer, bière, f
         """,
-    "money": """
+    "cash": """
         money, argent, m
         """,
     "clothes": """
@@ -141,7 +141,7 @@ _NOUNS = {
         exercise, exercice, m
         game, jeu/jeux, m
         """,
-    "picture": """
+    "art": """
         painting, tableau, m
         picture, image, f
         """,
@@ -206,7 +206,7 @@ _NOUNS = {
         """,
 }
 
-MASS_KINDS = frozenset({"foodstuff", "drink", "money"})
+MASS_KINDS = frozenset({"foodstuff", "drink", "cash"})
 PEOPLE_KINDS = frozenset({"parent", "kin", "person"})
 
 GROUPS = {
@@ -217,7 +217,10 @@ GROUPS = {
     "food": "snack foodstuff",
     "colored": "clothes lamp ball cup container car bicycle boat truck opening chair armchair",
     "tools": "key knife lamp clock mirror umbrella computer axe",
-    "goods": "clothes object container text picture furniture vehicle",
+    "goods": "clothes object container text art furniture vehicle",
+    "wares": "food drink clothes object container text furniture vehicle",
+    "sights": "house castle church island river bridge",
+    "buildings": "house school farm public",
     "places": "home public outdoors",
 }
 
@@ -262,6 +265,8 @@ NOUNS = by_name(
     [_noun(kind, *cells) for kind, table in _NOUNS.items() for cells in rows(table)],
     lambda noun: noun.english,
 )
+if NOUNS.keys() & {*_NOUNS, *GROUPS}:
+    raise ValueError("a noun and a kind or group of nouns are called the same")
 
 
 def nouns_of(names: str) -> tuple[Noun, ...]:

@@ -144,7 +144,6 @@ class Question(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    construction: str
     main: Clause
     question: Question | None = None
     address: Address | None = None

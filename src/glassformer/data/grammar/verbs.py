@@ -50,12 +50,12 @@ _VERBS: dict[Frame, str] = {
         be wrong; avoir tort; s; people;
         """,
     "direct": """
-        see/saw; voir; ; beings; beings plant vehicle transport castle church house island river bridge
-        buy/bought; acheter; ; people; food drink clothes object container text furniture vehicle flower rose house
-        sell/sold; vendre; ; people; food drink clothes object text picture furniture vehicle house cow horse
+        see/saw; voir; ; beings; beings plant vehicle transport sights
+        buy/bought; acheter; ; people; wares flower rose house
+        sell/sold; vendre; ; people; wares art house cow horse
         eat/ate; manger; ; beings -owl; food
         drink/drank; boire; ; people; drink
-        love; aimer; sg; people; beings -spider food drink tale game plant house garden city island river forest
+        love; aimer; sg; people; beings -spider food drink tale game plant sights garden city
         hate; détester; sg; people; spider mouse wolf owl meat cheese onion soup beer game hospital city film
         prefer; préférer; sg; people; dog cat horse food drink tale city park beach
         know/knew; connaître; sd; people; people text tale places
@@ -64,7 +64,7 @@ _VERBS: dict[Frame, str] = {
         find/found; trouver; ; people; animal object container money text clothes
         lose/lost; perdre; d; people; object -clock -axe container -bottle clothes money dog cat text
         look for; chercher; ; people; object container clothes animal text school hotel station
-        look at; regarder; ; people dog cat; beings picture clothes plant clock river vehicle tale -song -story
+        look at; regarder; ; people dog cat; beings art clothes plant clock river vehicle film
         listen to; écouter; d; people; people song story bird
         wait for; attendre; d; people; people transport letter
         open; ouvrir; ; people; opening container wardrobe letter gift
@@ -76,7 +76,7 @@ _VERBS: dict[Frame, str] = {
         paint; peindre; ; people; opening furniture -bed -armchair animal boat plant house
         write/wrote; écrire; ; people; book letter poem story song
         take/took; prendre; ; people; object -clock -computer container transport clothes money book newspaper
-        choose/chose; choisir; ; people; food drink clothes object text tale furniture vehicle hotel restaurant
+        choose/chose; choisir; ; people; wares tale hotel restaurant
         build/built; construire; ; people; house school hospital hotel castle church bridge boat
         carry; porter; ; people; container furniture -wardrobe -bed child
         wear/wore; porter; ; people; clothes
@@ -99,7 +99,7 @@ _VERBS: dict[Frame, str] = {
         repair; réparer; ; people; vehicle transport lamp clock computer toy shoe chair table bridge
         drive/drove; conduire; ; people; car truck bus train
         catch/caught; attraper; ; people cat dog wolf; mouse bird rabbit ball spider
-        admire; admirer; d; people; people picture castle church city plant clothes
+        admire; admirer; d; people; people art castle church city plant clothes
         """,
     "to": """
         talk to; parler; ; people; beings -spider
@@ -116,9 +116,9 @@ _VERBS: dict[Frame, str] = {
         dream of; rêver; ; people; castle house island garden boat horse prince princess
         """,
     "give": """
-        give/gave; donner; ; people; food drink money clothes object container text picture plant dog cat
-        show; montrer; ; people; object clothes container text picture vehicle house garden painting
-        send/sent; envoyer; ; people; letter gift money flower book picture
+        give/gave; donner; ; people; food drink money clothes object container text art plant dog cat
+        show; montrer; ; people; object clothes container text art vehicle house garden
+        send/sent; envoyer; ; people; letter gift money flower book art
         lend/lent; prêter; ; people; money object -gift -jewel container clothes book vehicle
         bring/brought; apporter; ; people; food drink object -clock text chair flower rose money
         offer; offrir; ; people; jewel gift flower rose clothes book cake
@@ -179,16 +179,32 @@ VERBS = by_name(
     lambda verb: verb.english,
 )
 
-BE = Verb(
-    english="be",
-    english_past="was",
-    french="être",
-    french_rest=(),
-    frame="none",
-    reflexive=False,
-    with_etre=False,
-    stative=True,
-    determiners="any",
-    subjects=(),
-    objects=(),
+
+def _copula(english: str, past: str, french: str, *, with_etre: bool = False, stative: bool = True) -> Verb:
+    return Verb(english, past, french, (), "none", False, with_etre, stative, "any", (), ())
+
+
+def verbs_of(names: str) -> tuple[Verb, ...]:
+    """Verbs by name, with commas between."""
+    return tuple(VERBS[name] for name in names.split(","))
+
+
+BE = _copula("be", "was", "être")
+SEEM = _copula("seem", "seemed", "sembler")
+BECOME = _copula("become", "became", "devenir", with_etre=True, stative=False)
+HAVE_YEARS = _copula("be", "was", "avoir")
+"""Of ages: she is ten years old, elle a dix ans."""
+THERE_BE = _copula("be", "was", "avoir")
+"""With the subject THERE: there is, il y a."""
+
+REPORTING = by_name(
+    [
+        _copula("say", "said", "dire"),
+        _copula("think", "thought", "penser"),
+        _copula("know", "knew", "savoir"),
+        _copula("believe", "believed", "croire"),
+        _copula("hope", "hoped", "espérer"),
+    ],
+    lambda verb: verb.english,
 )
+"""They are followed by a clause: she says that …"""

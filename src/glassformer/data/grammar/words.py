@@ -243,7 +243,7 @@ _TIMES = {
         """,
     Tense.FUTURE: """
         tomorrow, demain, s
-        soon, bientôt, s
+        soon, bientôt,
         tonight, ce soir, s
         next week, la semaine prochaine,
         next year, l'année prochaine, s

@@ -1,0 +1,172 @@
+"""`glassformer doctor`: the document, the table, the exit code; presets, runs and plug-ins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.cli import main
+from glassformer.doctor.base import Measurement
+from glassformer.doctor.examination import MODEL_CHECKS
+from glassformer.models.base import ModelConfig
+from glassformer.registry import kinds, unregister
+from glassformer.runs import RunFolder
+
+CHECKSUMS = "checkpoints are what was written"
+
+
+@pytest.fixture
+def only_quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(MODEL_CHECKS) - {"padding cannot change real positions", "initial loss is near ln V"}:
+        monkeypatch.delitem(MODEL_CHECKS, name)
+
+
+@pytest.fixture
+def forget_plugins() -> Iterator[None]:
+    """Kinds that a test's plug-in registers must not reach the contract tests."""
+    before = set(kinds(ModelConfig).values())
+    yield
+    for kind in set(kinds(ModelConfig).values()) - before:
+        unregister(kind)
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    code = main(["doctor", *arguments, "--json"])
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out or "{}"), captured.err
+
+
+def test_the_document(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, said = doctor(capsys, str(tiny_file), "model.num_layers=2")
+    assert code == 0 and document["passed"] is True
+    assert [check["name"] for check in document["checks"]] == list(MODEL_CHECKS)
+    for check in document["checks"]:
+        assert {"name", "passed", "value", "limit", "detail", "seconds"} <= set(check)
+        assert check["passed"] is True and "\n" not in check["detail"]
+    assert "✓" in said and "–" in said and "checks passed" in said
+
+
+def test_a_failed_check(
+    tiny_file: Path,
+    only_quick_checks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(
+        MODEL_CHECKS, "always wrong", lambda subject: Measurement("failed", 2.5, 1.0, "see [bold] here")
+    )
+    code, document, said = doctor(capsys, str(tiny_file))
+    assert code == 1 and document["passed"] is False
+    wrong = document["checks"][-1]
+    assert (wrong["passed"], wrong["value"], wrong["limit"]) == (False, 2.5, 1.0)
+    assert "✗" in said and "see [bold] here" in said and "FAILED 1 of 3 checks: always wrong" in said
+
+
+def test_a_run(run_folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, _ = doctor(capsys, str(run_folder.path))
+    assert code == 0
+    assert [check["name"] for check in document["checks"]] == [CHECKSUMS, *MODEL_CHECKS]
+
+
+def test_a_damaged_run(
+    run_folder: RunFolder, only_quick_checks: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = run_folder.checkpoints()
+    damaged, whole = store.find("best"), next(n for n in store.names() if n != store.find("best"))
+    weights = store.folder / damaged / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    code, document, _ = doctor(capsys, str(run_folder.path))
+    assert code == 1
+    assert [check["name"] for check in document["checks"]] == [CHECKSUMS]
+    assert damaged in document["checks"][0]["detail"]
+    code, document, _ = doctor(capsys, str(run_folder.path), "--checkpoint", whole)
+    assert code == 1 and len(document["checks"]) == 3
+    assert [check["passed"] for check in document["checks"]] == [False, True, True]
+
+
+def test_a_run_is_checked_as_it_is(run_folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = doctor(capsys, str(run_folder.path), "model.num_layers=2")
+    assert code == 2 and "as it is" in said
+
+
+def test_a_wrong_config_is_the_users(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = doctor(capsys, str(tiny_file), "model.num_heads=3")
+    assert code == 2 and "model.num_heads" in said
+
+
+PLUGIN = """
+from typing import Literal
+
+from torch import nn
+
+from glassformer.models.base import Model, ModelConfig
+from glassformer.models.heads import ClassHead
+from glassformer.registry import register
+
+
+class Recurrent(Model):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.is_causal = not {bidirectional}
+        self.words = nn.Embedding(shape.vocabulary, 32)
+        self.recurrent = nn.GRU(32, 32, batch_first=True, bidirectional={bidirectional})
+        self.head = ClassHead(nn.Identity(), {width}, shape.classes)
+
+    def hidden(self, *, tokens, real=None):
+        return self.recurrent(self.words(tokens))[0]
+
+
+@register
+class RecurrentConfig(ModelConfig):
+    kind: Literal["{name}"] = "{name}"
+
+    def build(self, shape):
+        return Recurrent(shape)
+"""
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_plug_ins_model(
+    bidirectional: bool,
+    tiny_file: Path,
+    tmp_path: Path,
+    forget_plugins: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Read backwards, padding comes first: the classic mistake with recurrent networks."""
+    plugin = tmp_path / f"recurrent_{bidirectional}.py"
+    name = f"recurrent-{bidirectional}".lower()
+    plugin.write_text(
+        PLUGIN.format(bidirectional=bidirectional, width=64 if bidirectional else 32, name=name)
+    )
+    text = tiny_file.read_text()
+    task = text[: text.index("model:")]
+    tiny_file.write_text(f"{task}model:\n  kind: {name}\n")
+    code, document, _ = doctor(capsys, str(tiny_file), "--plugin", str(plugin))
+    failed = {check["name"] for check in document["checks"] if not check["passed"]}
+    expected = {"padding cannot change real positions", "gradient accumulation equals the big batch"}
+    assert failed == (expected if bidirectional else set())
+    assert code == bool(failed)
+
+
+def test_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, said = doctor(capsys, "--runs", str(tmp_path / "runs"))
+    assert code == 0 and document["passed"] is True
+    assert {
+        "processor",
+        "threads",
+        "memory",
+        "runs folder",
+        "PyTorch",
+        "GPU",
+        "fp32 on cpu",
+        "bf16 on cpu",
+    } <= {check["name"] for check in document["checks"]}
+    code, document, said = doctor(capsys, "--runs", "/proc/runs")
+    assert code == 1 and "FAILED 1 of" in said
