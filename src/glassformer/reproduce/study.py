@@ -11,7 +11,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -76,7 +75,6 @@ def reproduce(
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Run what is missing, then write `table.md` and `results.json` into the folder and return the latter."""
-    started = time.monotonic()
     jobs = _jobs(study, folder, is_quick, seeds or (1 if is_quick else study.seeds), with_theirs)
     threads = max(1, (os.cpu_count() or 1) // workers)
     done = 0
@@ -99,7 +97,6 @@ def reproduce(
         "is_quick": is_quick,
         "workers": workers,
         "threads_per_worker": threads,
-        "wall_seconds": round(time.monotonic() - started, 1),
         "rows": _rows(study, jobs),
     }
     replace_file(folder / "results.json", json_bytes(document))
@@ -206,8 +203,7 @@ def markdown(study: Study, document: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"Metric: test {study.metric}. Training time of our runs together: {total / 60:.1f} minutes,"
-        f" with {workers} workers of {threads} thread{'s' if threads > 1 else ''}"
-        f" (wall time of this call: {document['wall_seconds'] / 60:.1f} minutes).",
+        f" with {workers} workers of {threads} thread{'s' if threads > 1 else ''}.",
         "",
     ]
     return "\n".join(lines)

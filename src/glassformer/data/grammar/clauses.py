@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from glassformer.data.grammar.adjectives import ADJECTIVES, PREDICATIVE
-from glassformer.data.grammar.lexicon import Frame, Verb
+from glassformer.data.grammar.lexicon import Frame, Noun, Verb
 from glassformer.data.grammar.manners import Manner, Manners
 from glassformer.data.grammar.nouns import NOUNS, nouns_of
 from glassformer.data.grammar.phrases import KIN, PEOPLE, Phrases, Use
@@ -34,6 +34,7 @@ from glassformer.data.grammar.words import (
     LESS,
     MORE,
     NEVER,
+    NO_VERB,
     NOT,
     NUMBERS,
     PROFESSIONS,
@@ -46,6 +47,13 @@ from glassformer.data.grammar.words import (
 
 def _framed(frame: Frame) -> tuple[Verb, ...]:
     return tuple(verb for verb in VERBS.values() if verb.frame == frame)
+
+
+def _by_kind(nouns: Sequence[Noun]) -> tuple[tuple[Noun, ...], ...]:
+    """Nouns that can be compared with each other: two at least of a kind."""
+    kinds = dict.fromkeys(noun.kind for noun in nouns)
+    groups = (tuple(noun for noun in nouns if noun.kind == kind) for kind in kinds)
+    return tuple(group for group in groups if len(group) > 1)
 
 
 INTRANSITIVE, DIRECT, GIVE = _framed("none"), _framed("direct"), _framed("give")
@@ -67,6 +75,7 @@ _ACQUIRED = frozenset(
     for name in ("rich", "poor", "famous", "sad", "jealous", "serious", "lazy", "strong", "brave", "kind")
 )
 _COMPARED = tuple(word for word in ADJECTIVES.values() if word.comparative and word.predicative)
+_ALIKE = {word: _by_kind(word.nouns) for word in _COMPARED}
 _QUALIFIED = tuple(noun for noun in NOUNS.values() if PREDICATIVE[noun])
 _YOUNGER = nouns_of("brother sister son daughter friend neighbor")
 
@@ -272,19 +281,18 @@ class Clauses(Manners):
             else:
                 standard = self.phrases.person(adjective=0)
         else:
-            noun = self.pick(adjective.nouns)
-            alike = [other for other in adjective.nouns if other.kind == noun.kind]
-            subject = self.phrases.phrase((noun,), "negated subject", adjective=0)
-            standard = self.phrases.phrase(alike, "negated subject", adjective=0)
+            kind = self.pick(_ALIKE[adjective])
+            subject = self.phrases.phrase(kind, "negated subject", adjective=0)
+            standard = self.phrases.phrase(kind, "negated subject", adjective=0)
         manner = Manner(self.tense(), NOT if self.chance(0.15) else None)
         grade = self.pick((MORE, MORE, LESS, AS))
         return _clause(subject, BE, manner, complement=Comparison(adjective, grade, standard))
 
     def existence(self) -> Clause:
         """There is …"""
-        manner = Manner(self.tense(), NOT if self.chance(0.2) else None)
+        manner = Manner(self.tense(), NO_VERB if self.chance(0.2) else None)
         nouns, where = self.pick(_WHAT_THERE_IS)
-        there = self.phrases.phrase(nouns, "negated indefinite" if manner.negated else "indefinite")
+        there = self.phrases.phrase(nouns, "there is no" if manner.negated else "indefinite")
         return _clause(THERE, THERE_BE, manner, direct=there, adjuncts=(where(self.phrases),))
 
 

@@ -144,7 +144,7 @@ def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[str, list[str
     verb, tense = clause.verb, clause.tense
     first, *rest = verb.english_words
     negated = clause.negation is NOT
-    between = [word.english for word in (clause.negation, clause.frequency) if word]
+    between = [word.english for word in (clause.negation, clause.frequency) if word and word.english]
     if clause.modal:
         if clause.modal.auxiliary:
             if clause.modal.english == "can" and negated:

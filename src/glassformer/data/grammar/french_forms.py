@@ -151,7 +151,7 @@ _UNELIDED = frozenset({"hibou", "hiboux", "héros", "hache", "haches", "huit", "
 
 @cache
 def opens_with_vowel(word: str) -> bool:
-    return word[0].lower() in _VOWELS and word not in _UNELIDED
+    return word == "y" or (word[0].lower() in _VOWELS and word not in _UNELIDED)
 
 
 _ELIDED = frozenset({"je", "me", "te", "se", "le", "la", "ne", "de", "que"})

@@ -68,15 +68,17 @@ class Manners:
             if tense is Tense.PAST and not verb.stative:
                 negations = _NEGATIONS_OF_PAST_EVENTS
             denied = self.pick(negations)
-            return Manner(tense, denied, None, *self._time(verb, tense, time if denied is NOT else 0.0))
+            if denied is not NOT:
+                return Manner(tense, denied)
+            return Manner(tense, NOT, None, *self._time(tense, time, plain=True))
         if self.chance(frequency):
             return Manner(tense, None, self.pick(FREQUENCIES))
-        return Manner(tense, None, None, *self._time(verb, tense, time))
+        return Manner(tense, None, None, *self._time(tense, time, plain=verb.stative))
 
-    def _time(self, verb: Verb, tense: Tense, probability: float) -> tuple[Time | None, bool]:
-        if not self.chance(probability * 0.6 if verb.stative else probability):
+    def _time(self, tense: Tense, probability: float, *, plain: bool) -> tuple[Time | None, bool]:
+        if not self.chance(probability * 0.7 if plain else probability):
             return None, False
         times = TIMES[tense]
-        if verb.stative:
-            times = tuple(time for time in times if time.suits_states)
+        if plain:
+            times = tuple(time for time in times if time.plain)
         return self.pick(times), self.chance(0.35)

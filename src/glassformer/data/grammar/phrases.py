@@ -24,6 +24,7 @@ from glassformer.data.grammar.words import (
     IN,
     MANY,
     NAMES,
+    NO,
     NUMBERS,
     ON,
     POSSESSIVES,
@@ -65,7 +66,7 @@ _SURFACES = nouns_of("table chair bed desk")
 
 Use = str
 """How a phrase is used, which decides what it may be: `any`, `definite`, `generic`, `indefinite` (as a verb
-asks for its object), `negated` and `negated indefinite` (an object under negation), `negated subject`."""
+asks for its object), `negated` and `negated indefinite` (an object under negation), `negated subject`, `there is no`."""
 
 
 class Choice(NamedTuple):
@@ -101,6 +102,7 @@ def _choices(noun: Noun, plural: bool, use: Use) -> tuple[Choice, ...]:
         "indefinite": indefinite,
         "negated": known if noun in KIN else (*known, *(Choice(ANY),) * 3),
         "negated indefinite": (Choice(ANY),),
+        "there is no": (Choice(NO),),
         "negated subject": known,
     }
     choices = by_use[use]

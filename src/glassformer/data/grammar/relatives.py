@@ -25,7 +25,7 @@ _INNER_TENSES = {
 
 def _manner(draw: Clauses, verb: Verb, outer: Tense | None = None) -> Manner:
     tense = draw.pick(_INNER_TENSES[outer]) if outer else None
-    return draw.manner(verb, tense=tense, negation=0.12, frequency=0.08, time=0.0)
+    return draw.manner(verb, tense=tense, negation=0.12, frequency=0.0 if verb is BE else 0.08, time=0.0)
 
 
 def _head(draw: Clauses, gap: Gap, relative: Clause, *, article_a: bool = False) -> NounPhrase:

@@ -17,7 +17,7 @@ _VERBS: dict[Frame, str] = {
         smile; sourire; ; people;
         laugh; rire; ; people;
         cry; pleurer; ; people;
-        swim/swam; nager; ; beings -spider -hen;
+        swim/swam; nager; ; beings -spider -hen -owl;
         run/ran; courir; ; beings -spider;
         walk; marcher; ; beings -bird -spider;
         travel; voyager; ; people;

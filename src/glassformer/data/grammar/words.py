@@ -61,7 +61,8 @@ class Time:
     english: str
     french: str
     tense: Tense
-    suits_states: bool
+    plain: bool
+    """It also goes with a state, and with what did not happen."""
     progressive: bool
 
 
@@ -98,7 +99,8 @@ GENERIC = Determiner("", "", "", "le", "la", "le", "la", "les", "les")
 A = Determiner("a", "", "", "un", "une", "un", "une", "", "")
 SOME = Determiner("", "some", "some", "du", "de la", "de le", "de la", "des", "des", "de", lost_after_de=True)
 ANY = Determiner("a", "any", "any", "de", "de", "de", "de", "de", "de")
-"""An indefinite under negation: il n'a pas de voiture."""
+"""An indefinite under negation: he does not have a car, il n'a pas de voiture."""
+NO = Determiner("no", "no", "no", "de", "de", "de", "de", "de", "de")
 THIS = Determiner("this", "this", "these", "ce", "cette", "cet", "cette", "ces", "ces")
 MANY = Determiner("", "", "many", "", "", "", "", "beaucoup de", "beaucoup de")
 SEVERAL = Determiner("", "", "several", "", "", "", "", "plusieurs", "plusieurs")
@@ -203,6 +205,8 @@ PROFESSIONS = tuple(
 # ---------------------------------------------------------------- adverbs and times
 
 NOT = Word("not", "pas")
+NO_VERB = Word("", "pas")
+"""English puts the negation into the determiner: there is no cat, il n'y a pas de chat."""
 NEVER = Word("never", "jamais")
 NO_LONGER = Word("no longer", "plus")
 
@@ -223,7 +227,7 @@ MODALS = (
     Modal("must", "devoir", auxiliary=True),
 )
 
-# Flags: s goes with a state, p makes the English present progressive.
+# Flags: s plain, p makes the English present progressive.
 _TIMES = {
     Tense.PAST: """
         yesterday, hier, s
