@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from glassformer.config import dump_yaml
 from glassformer.errors import user_error
 from glassformer.experiment import ExperimentConfig
 from glassformer.runs import RunFolder
@@ -69,7 +68,7 @@ def prove_resume(
     )
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "proof.yaml"
-    file.write_text(yaml.safe_dump(config.dump(), sort_keys=False), encoding="utf-8")
+    file.write_text(dump_yaml(config.dump()), encoding="utf-8")
     command = [sys.executable, "-m", "glassformer", "train", str(file), "--quiet", "--json", "--resume"]
     command += [argument for plugin in plugins for argument in ("--plugin", str(plugin))]
 

@@ -245,7 +245,7 @@ def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are mapped")
 def test_a_restored_trainer_lets_go_of_the_files(make_trainer: Any, tmp_path: Path) -> None:
-    """Else a removed checkpoint would keep its place on the disk, and a lost network disk would kill the run."""
+    """Else a removed checkpoint keeps its place on the disk, and a lost network disk kills the run."""
     trainer = make_trainer({"training.ema_decay": 0.9})
     trainer.step(next(trainer._groups()))
     store = CheckpointStore(tmp_path / "store")
