@@ -23,10 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from rich.markdown import Markdown
+    from rich.table import Table
 
     from glassformer.reproduce import STUDIES, find
-    from glassformer.reproduce.study import markdown, reproduce
+    from glassformer.reproduce.study import reproduce
 
     if arguments.name is None:
         for name, study in STUDIES.items():
@@ -43,6 +43,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         with_theirs=not arguments.ours_only,
         say=output.say,
     )
-    output.show(Markdown(markdown(study, document)))
+    table = Table(
+        "setting", "published", "their recipe", "ours", "lowest seed", title=f"{study.title}: {study.metric}"
+    )
+    for row in document["rows"]:
+        numbers = (row[key] for key in ("published", "theirs", "ours", "lowest"))
+        table.add_row(row["setting"], *("" if number is None else f"{number:.5f}" for number in numbers))
+    output.show(table)
     output.say(f"written: {folder / 'table.md'}, {folder / 'results.json'}")
     return document

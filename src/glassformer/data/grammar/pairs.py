@@ -32,7 +32,7 @@ SPLITS = ("train", "validation", "test")
 _HELD_OUT = {"validation": range(0, 6), "test": range(6, 12)}
 """Of 100 combinations; the others are train's."""
 _FEWEST = 4
-"""A word that has fewer combinations than this keeps them all in train."""
+"""A word that has fewer combinations than this with one gender keeps them in train, which has every form."""
 
 Combination = tuple[Verb | Adjective, Noun]
 
@@ -41,7 +41,8 @@ Combination = tuple[Verb | Adjective, Noun]
 def split_of(combination: Combination) -> str:
     """Where a combination belongs: a function of its words alone, so that no seed moves it."""
     word, noun = combination
-    if len(word.objects if isinstance(word, Verb) else word.nouns) < _FEWEST:
+    nouns = word.objects if isinstance(word, Verb) else word.nouns
+    if sum(other.gender == noun.gender for other in nouns) < _FEWEST:
         return "train"
     place = zlib.crc32(f"{word.english}+{noun.english}".encode()) % 100
     return next((split for split, places in _HELD_OUT.items() if place in places), "train")

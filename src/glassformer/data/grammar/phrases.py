@@ -66,7 +66,8 @@ _SURFACES = nouns_of("table chair bed desk")
 
 Use = str
 """How a phrase is used, which decides what it may be: `any`, `definite`, `generic`, `indefinite` (as a verb
-asks for its object), `negated` and `negated indefinite` (an object under negation), `negated subject`, `there is no`."""
+asks for its object), `negated` and `negated indefinite` (an object under negation), `negated subject`,
+`there is no`."""
 
 
 class Choice(NamedTuple):

@@ -98,7 +98,7 @@ _WEIGHTS: dict[Callable[[Clauses], Sentence], float] = {
     questions.where_when_why: 3,
     questions.who: 2,
     questions.what: 3,
-    questions.addressed: 7,
+    questions.addressed: 9,
     relatives.of_subject: 3,
     relatives.of_object: 4,
     relatives.at_end: 4,
