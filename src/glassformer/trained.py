@@ -58,7 +58,7 @@ class Run:
                 place=str(self.path / CONFIG),
                 remedy="restore it from a copy of the run",
             ) from None
-        self.model.to(choose_device(self.config.training.device)).eval()
+        self.model.to(choose_device("auto")).eval()
 
     def evaluate(
         self, split: str | None = None, overrides: Mapping[str, Any] | None = None

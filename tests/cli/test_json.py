@@ -148,9 +148,10 @@ def test_attention(suffix: str, ask: Ask, run_folder: RunFolder, tmp_path: Path)
     assert str(out) in json.dumps(document)
 
 
-def test_a_refusal_prints_no_document(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_refusal_is_a_document_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["evaluate", str(tmp_path), "--json"]) == 2
-    assert capfd.readouterr().out == ""
+    (error,) = json.loads(capfd.readouterr().out)["errors"]
+    assert error["place"] == str(tmp_path) and error["problem"] and error["remedy"]
 
 
 def test_numbers_that_json_does_not_know(capfd: pytest.CaptureFixture[str]) -> None:

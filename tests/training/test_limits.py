@@ -214,3 +214,20 @@ def test_watching_goes_into_the_record(make_trainer: MakeTrainer, tmp_path: Path
     around = Surroundings(events=folder.events, watch=lambda model, step: {"heads": next(seen)})
     make_trainer(None, None, around).fit()
     assert [e["heads"] for e in folder.events if e["event"] == "validation"] == [1, 2, 3]
+
+
+def test_a_target_may_have_to_hold(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many validations in a row: one below the target starts the count anew."""
+    fake_scores(monkeypatch, 0.9, 0.5, 0.9, 0.95, 0.99)
+    options = {"validate_every": 1, "stopping.target": 0.9, "stopping.times": 2}
+    state = make_trainer({f"training.{name}": value for name, value in options.items()}).fit()
+    assert (state.step, state.ended) == (4, "target")
+
+
+def test_of_equal_validations_the_lower_loss_is_better(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([0.5, 0.3, 0.4])
+    monkeypatch.setattr(EVALUATE, lambda *a, **k: {"loss": next(losses), "accuracy": 1.0})
+    state = make_trainer({"training.validate_every": 1, "training.max_steps": 3}).fit()
+    assert (state.best_step, state.best_loss) == (2, 0.3)

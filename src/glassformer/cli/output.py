@@ -44,6 +44,12 @@ class Output:
 
     def error(self, error: UserError) -> None:
         print(f"glassformer: {error}", file=sys.stderr, flush=True)
+        if self.is_json:
+            problems = [
+                {"place": problem.place, "problem": problem.problem, "remedy": problem.remedy}
+                for problem in error.problems
+            ]
+            print(json.dumps({"errors": problems}, ensure_ascii=False), flush=True)
 
     def finish(self, result: dict[str, Any] | None) -> int:
         if self.is_json:

@@ -28,7 +28,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.proofs import prove_resume
 
     config = resolve_what(arguments)
-    if arguments.kills < 1 or arguments.steps < 2 * arguments.kills + 2:
+    if arguments.kills < 1:
+        raise user_error("must be at least 1", place="--kills", value=arguments.kills, remedy="--kills 5")
+    if arguments.steps < 2 * arguments.kills + 2:
         raise user_error(
             "so many kills need more steps between them",
             place="--steps",

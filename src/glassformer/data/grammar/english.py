@@ -48,7 +48,7 @@ def _past(verb: Verb, person: int) -> str:
 def _progressive(verb: str) -> str:
     if verb in DOUBLED:
         return verb + verb[-1] + "ing"
-    return (verb[:-1] if verb.endswith("e") else verb) + "ing"
+    return (verb[:-1] if verb.endswith("e") and not verb.endswith("ee") else verb) + "ing"
 
 
 @cache
@@ -136,7 +136,7 @@ def _adjunct(adjunct: Prepositional | Abroad) -> list[str]:
 
 
 def _is_progressive(clause: Clause) -> bool:
-    return bool(clause.time and clause.time.progressive and not clause.verb.stative and not clause.modal)
+    return bool(clause.time and clause.time.progressive and clause.verb.progressive and not clause.modal)
 
 
 def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[str, list[str]]:

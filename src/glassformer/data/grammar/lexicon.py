@@ -55,7 +55,8 @@ class Verb:
     reflexive: bool
     with_etre: bool
     stative: bool
-    """The past is an imperfect, and English knows no progressive."""
+    """Its past is an imperfect."""
+    progressive: bool
     determiners: str
     """Which determiners the object takes: any, definite, generic, indefinite."""
     subjects: tuple[Noun, ...]

@@ -7,7 +7,7 @@ from glassformer.data.grammar.nouns import nouns_of
 
 # A line: English[/past of its first word]; French; flags; subjects; objects.
 # A past is given where no rule makes it. Flags: e with être, s stative, d definite objects only,
-# g definite or generic objects, i indefinite objects only.
+# g definite or generic objects, i indefinite objects only, n never progressive in English.
 _VERBS: dict[Frame, str] = {
     "none": """
         work; travailler; ; people;
@@ -41,16 +41,16 @@ _VERBS: dict[Frame, str] = {
         have fun/had; s'amuser; ; people;
         get lost/got; se perdre; ; people dog cat;
         stop; s'arrêter; ; people car truck transport clock;
-        be hungry; avoir faim; s; beings;
-        be thirsty; avoir soif; s; beings;
-        be cold; avoir froid; s; people dog cat bird donkey;
-        be hot; avoir chaud; s; people dog cat bear cow;
-        be sleepy; avoir sommeil; s; people dog cat bear;
-        be right; avoir raison; s; people;
-        be wrong; avoir tort; s; people;
+        be hungry/was; avoir faim; s; beings;
+        be thirsty/was; avoir soif; s; beings;
+        be cold/was; avoir froid; s; people dog cat bird donkey;
+        be hot/was; avoir chaud; s; people dog cat bear cow;
+        be sleepy/was; avoir sommeil; s; people dog cat bear;
+        be right/was; avoir raison; s; people;
+        be wrong/was; avoir tort; s; people;
         """,
     "direct": """
-        see/saw; voir; ; beings; beings plant vehicle transport sights
+        see/saw; voir; n; beings; beings plant vehicle transport sights
         buy/bought; acheter; ; people; wares flower rose house
         sell/sold; vendre; ; people; wares art house cow horse
         eat/ate; manger; ; beings -owl; food
@@ -80,8 +80,8 @@ _VERBS: dict[Frame, str] = {
         build/built; construire; ; people; house school hospital hotel castle church bridge boat
         carry; porter; ; people; container furniture -wardrobe -bed child
         wear/wore; porter; ; people; clothes
-        understand/understood; comprendre; d; people; study -game people poem story film
-        hear/heard; entendre; ; beings; beings -spider song train
+        understand/understood; comprendre; dn; people; study -game people poem story film
+        hear/heard; entendre; n; beings; beings -spider song train
         forget/forgot; oublier; d; people; object container clothes money lesson song
         help; aider; ; people; people
         follow; suivre; ; beings; beings -spider vehicle -bicycle river
@@ -110,7 +110,7 @@ _VERBS: dict[Frame, str] = {
         """,
     "of": """
         need; avoir besoin; s; people; people money tools clothes container vehicle water bread book
-        be afraid of; avoir peur; sg; beings; people animal
+        be afraid of/was; avoir peur; sg; beings; people animal
         talk about; parler; ; people; people text tale game painting city island
         remember; se souvenir; d; people; people text tale painting city island house garden
         dream of; rêver; ; people; castle house island garden boat horse prince princess
@@ -145,7 +145,7 @@ def english_past(verb: str) -> str:
     return (verb + verb[-1] if verb in DOUBLED else verb) + "ed"
 
 
-DOUBLED = frozenset({"stop", "run", "swim", "begin", "forget", "get"})
+DOUBLED = frozenset({"stop", "run", "swim", "begin", "forget", "get", "prefer"})
 """Verbs that double their last letter before -ed and -ing."""
 
 
@@ -163,6 +163,7 @@ def _verb(frame: Frame, english: str, french: str, flags: str, subjects: str, ob
         reflexive=reflexive,
         with_etre=reflexive or "e" in flags,
         stative="s" in flags,
+        progressive="s" not in flags and "n" not in flags,
         determiners=next((name for flag, name in _DETERMINERS.items() if flag in flags), "any"),
         subjects=nouns_of(subjects),
         objects=nouns_of(objects),
@@ -181,7 +182,7 @@ VERBS = by_name(
 
 
 def _copula(english: str, past: str, french: str, *, with_etre: bool = False, stative: bool = True) -> Verb:
-    return Verb(english, past, french, (), "none", False, with_etre, stative, "any", (), ())
+    return Verb(english, past, french, (), "none", False, with_etre, stative, not stative, "any", (), ())
 
 
 def verbs_of(names: str) -> tuple[Verb, ...]:
