@@ -1,0 +1,214 @@
+"""Reviews whose label no single word gives away, and text of the same world without labels.
+
+A review is a few sentences about a meal, a hotel, a film, … Each opinion has a side (the adjective's, turned
+round by a negation) and a weight (1, 2 or 3: `fairly`, nothing, `really`; `not very`, `not`, `not … at all`).
+What is conceded (`although …`, `…, but`) does not count. The label is the side on which more weight lies, by two
+at least. A bag of words sees neither which adjective is negated nor which clause is conceded.
+
+Text without labels holds the same reviews, most of them with a last sentence on what the writer did then, which
+follows from the label: who learns to foresee it has learnt what a review says.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from glassformer.errors import user_error
+
+Item = TypeVar("Item")
+
+SPLITS = {"train": range(0, 8), "validation": range(8, 9), "test": range(9, 10)}
+"""Of ten texts; where a text belongs follows from the text alone."""
+LABELS = ("negative", "positive")
+
+_MARGIN = 2
+_AGREEING = 0.72
+"""How often an opinion takes the side that the writer leans to."""
+_NEGATED = 0.42
+_CONTRASTED = 0.4
+_NEUTRAL = 0.35
+_WITH_CONSEQUENCE = 0.7
+
+
+class Topic(NamedTuple):
+    openings: tuple[str, ...]
+    aspects: tuple[str, ...]
+    """One that ends in s is a plural."""
+
+
+_TOPICS = (
+    Topic(
+        ("We had dinner there on Friday.", "My sister took me to this restaurant.", "We ordered the fish."),
+        ("food", "service", "wine", "music", "dessert", "soup", "prices", "waiters", "coffee"),
+    ),
+    Topic(
+        ("We stayed there for three nights.", "The hotel is near the station.", "I booked a double room."),
+        ("room", "bed", "breakfast", "view", "staff", "bathroom", "prices", "pool", "service"),
+    ),
+    Topic(
+        ("I saw this film last week.", "We watched it at home.", "The film lasts two hours."),
+        ("plot", "acting", "music", "ending", "dialogues", "pictures", "first half", "story"),
+    ),
+    Topic(
+        ("I read this book on the train.", "A friend lent me this book.", "The book has ten chapters."),
+        ("story", "style", "characters", "ending", "first chapter", "dialogues", "cover", "plot"),
+    ),
+    Topic(
+        (
+            "I bought this phone in May.",
+            "The phone arrived after two days.",
+            "My brother has the same phone.",
+        ),
+        ("screen", "battery", "camera", "sound", "price", "case", "keyboard", "speakers"),
+    ),
+    Topic(
+        ("We took the tour in summer.", "The tour starts at nine.", "There were twelve people on the bus."),
+        ("guide", "bus", "food", "walks", "museum", "beach", "stories", "boat", "price"),
+    ),
+)
+_NEUTRALS = (
+    "It was a Tuesday.",
+    "It rained that day.",
+    "My parents came too.",
+    "I paid by card.",
+    "That was in the evening.",
+    "I had an hour to spare.",
+    "Somebody took a picture.",
+    "There was a table by the door.",
+)
+
+# Adjectives by side; weights by how they are said.
+_ADJECTIVES = {
+    +1: ("good", "great", "excellent", "wonderful", "lovely", "impressive", "pleasant", "brilliant"),
+    -1: ("bad", "awful", "terrible", "horrible", "poor", "disappointing", "dreadful", "mediocre"),
+}
+_WEIGHTS = (1, 2, 2, 3)
+_DEGREES = {1: ("fairly ", "rather ", "somewhat "), 2: ("",), 3: ("really ", "extremely ", "incredibly ")}
+_AFFIRMED = (
+    "the {aspect} {was} {degree}{adjective}",
+    "I found the {aspect} {degree}{adjective}",
+    "we thought that the {aspect} {was} {degree}{adjective}",
+)
+_DENIED = {
+    1: (
+        "the {aspect} {was} not very {adjective}",
+        "the {aspect} {was} hardly {adjective}",
+        "I did not find the {aspect} very {adjective}",
+    ),
+    2: (
+        "the {aspect} {was} not {adjective}",
+        "I did not find the {aspect} {adjective}",
+        "the {aspect} {was} never {adjective}",
+        "nobody thought that the {aspect} {was} {adjective}",
+    ),
+    3: (
+        "the {aspect} {was} not {adjective} at all",
+        "the {aspect} {was} anything but {adjective}",
+        "I did not find the {aspect} {adjective} at all",
+    ),
+}
+# The first is conceded, the second counts.
+_CONTRASTS = ("{0}, but {1}", "although {0}, {1}", "{1}, although {0}", "{1}, even though {0}")
+
+_CONSEQUENCES = {
+    +1: (
+        "I told all my friends to try it.",
+        "I gave it five stars.",
+        "I would do it again tomorrow.",
+        "I smiled for the rest of the day.",
+        "My sister wants to try it now.",
+        "I sent a letter of thanks.",
+    ),
+    -1: (
+        "I asked for my money back.",
+        "I gave it one star.",
+        "I will not do it again.",
+        "I was angry for the rest of the day.",
+        "My sister will stay away from it.",
+        "I sent a letter of complaint.",
+    ),
+}
+
+
+class _Writer:
+    """Writes reviews from a source of random numbers, and from nothing else."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source.random
+
+    def pick(self, items: Sequence[Item]) -> Item:
+        # Not random.choice, whose way of drawing may change with Python's version.
+        return items[int(self.random() * len(items))]
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def opinion(self, aspect: str, side: int, weight: int) -> str:
+        """A clause that says so much of an aspect."""
+        denied = self.chance(_NEGATED)
+        pattern = self.pick(_DENIED[weight] if denied else _AFFIRMED)
+        return pattern.format(
+            aspect=aspect,
+            was="were" if aspect.endswith("s") and aspect != "bus" else "was",
+            degree=self.pick(_DEGREES[weight]),
+            adjective=self.pick(_ADJECTIVES[-side if denied else side]),
+        )
+
+    def review(self) -> tuple[str, int]:
+        """A text, and its total weight: above zero for what is liked."""
+        topic = self.pick(_TOPICS)
+        aspects = list(topic.aspects)
+        leaning = 1 if self.chance(0.5) else -1
+        sentences = [self.pick(topic.openings)]
+        total = 0
+        for _ in range(self.pick((2, 3, 3, 4))):
+            side = leaning if self.chance(_AGREEING) else -leaning
+            weight = self.pick(_WEIGHTS)
+            total += side * weight
+            clause = self.opinion(self._take(aspects), side, weight)
+            if self.chance(_CONTRASTED):
+                conceded = self.opinion(self._take(aspects), -side, self.pick(_WEIGHTS))
+                clause = self.pick(_CONTRASTS).format(conceded, clause)
+            sentences.append(clause[0].upper() + clause[1:] + ".")
+            if self.chance(_NEUTRAL / 2):
+                sentences.append(self.pick(_NEUTRALS))
+        return " ".join(sentences), total
+
+    def _take(self, aspects: list[str]) -> str:
+        return aspects.pop(int(self.random() * len(aspects)))
+
+
+def _split_of(text: str) -> str:
+    place = zlib.crc32(text.encode()) % 10
+    return next(split for split, places in SPLITS.items() if place in places)
+
+
+def _written(writer: _Writer, split: str) -> Iterator[tuple[str, int]]:
+    """Reviews of a split, without end, and never one twice."""
+    seen: set[str] = set()
+    while True:
+        text, total = writer.review()
+        if abs(total) >= _MARGIN and text not in seen and _split_of(text) == split:
+            seen.add(text)
+            yield text, 1 if total > 0 else -1
+
+
+def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
+    """Texts and their labels; fewer are the beginning of more."""
+    if split not in SPLITS:
+        raise user_error("no such split", place="split", value=split, allowed=list(SPLITS))
+    written = _written(_Writer(random.Random(f"reviews {seed} {split}")), split)
+    return [(text, LABELS[side > 0]) for (text, side), _ in zip(written, range(count), strict=False)]
+
+
+def review_texts(count: int, seed: int) -> list[str]:
+    """Texts without labels, for pre-training; no review of validation or test is among them."""
+    writer = _Writer(random.Random(f"review texts {seed}"))
+    written = _written(writer, "train")
+    return [
+        f"{text} {writer.pick(_CONSEQUENCES[side])}" if writer.chance(_WITH_CONSEQUENCE) else text
+        for (text, side), _ in zip(written, range(count), strict=False)
+    ]
