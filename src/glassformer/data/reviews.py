@@ -2,11 +2,11 @@
 
 A review is a few sentences about a meal, a hotel, a film, … Each opinion has a side (the adjective's, turned
 round by a negation) and a weight (1, 2 or 3: `fairly`, nothing, `really`; `not very`, `not`, `not … at all`).
-What is conceded (`although …`, `…, but`) does not count. The label is the side on which more weight lies, by two
-at least. A bag of words sees neither which adjective is negated nor which clause is conceded.
+What is conceded (`although …`, `…, but`) does not count. The label is the side on which more weight lies,
+by two at least. A bag of words sees neither which adjective is negated nor which clause is conceded.
 
-Text without labels holds the same reviews, most of them with a last sentence on what the writer did then, which
-follows from the label: who learns to foresee it has learnt what a review says.
+Text without labels holds such reviews too, most of them with a last sentence on what the writer did then,
+which follows from the label: who learns to foresee it has learnt what a review says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from glassformer.errors import user_error
@@ -27,9 +28,9 @@ LABELS = ("negative", "positive")
 _MARGIN = 2
 _AGREEING = 0.72
 """How often an opinion takes the side that the writer leans to."""
-_NEGATED = 0.42
-_CONTRASTED = 0.4
-_NEUTRAL = 0.35
+_NEGATED = 0.35
+_CONTRASTED = 0.35
+_NEUTRAL = 0.18
 _WITH_CONSEQUENCE = 0.7
 
 
@@ -42,11 +43,11 @@ class Topic(NamedTuple):
 _TOPICS = (
     Topic(
         ("We had dinner there on Friday.", "My sister took me to this restaurant.", "We ordered the fish."),
-        ("food", "service", "wine", "music", "dessert", "soup", "prices", "waiters", "coffee"),
+        ("food", "service", "wine", "music", "dessert", "soup", "salads", "waiters", "coffee"),
     ),
     Topic(
         ("We stayed there for three nights.", "The hotel is near the station.", "I booked a double room."),
-        ("room", "bed", "breakfast", "view", "staff", "bathroom", "prices", "pool", "service"),
+        ("room", "bed", "breakfast", "view", "staff", "bathroom", "towels", "pool", "service"),
     ),
     Topic(
         ("I saw this film last week.", "We watched it at home.", "The film lasts two hours."),
@@ -62,11 +63,11 @@ _TOPICS = (
             "The phone arrived after two days.",
             "My brother has the same phone.",
         ),
-        ("screen", "battery", "camera", "sound", "price", "case", "keyboard", "speakers"),
+        ("screen", "battery", "camera", "sound", "menu", "case", "keyboard", "speakers"),
     ),
     Topic(
         ("We took the tour in summer.", "The tour starts at nine.", "There were twelve people on the bus."),
-        ("guide", "bus", "food", "walks", "museum", "beach", "stories", "boat", "price"),
+        ("guide", "bus", "food", "walks", "museum", "beach", "stories", "boat", "hotel"),
     ),
 )
 _NEUTRALS = (
@@ -82,11 +83,11 @@ _NEUTRALS = (
 
 # Adjectives by side; weights by how they are said.
 _ADJECTIVES = {
-    +1: ("good", "great", "excellent", "wonderful", "lovely", "impressive", "pleasant", "brilliant"),
-    -1: ("bad", "awful", "terrible", "horrible", "poor", "disappointing", "dreadful", "mediocre"),
+    +1: ("good", "nice", "pleasant", "impressive", "satisfying", "appealing", "lovely", "remarkable"),
+    -1: ("bad", "poor", "unpleasant", "disappointing", "weak", "dull", "annoying", "unattractive"),
 }
 _WEIGHTS = (1, 2, 2, 3)
-_DEGREES = {1: ("fairly ", "rather ", "somewhat "), 2: ("",), 3: ("really ", "extremely ", "incredibly ")}
+_DEGREES = {1: ("fairly ", "rather ", "somewhat "), 2: ("",), 3: ("very ", "really ", "extremely ")}
 _AFFIRMED = (
     "the {aspect} {was} {degree}{adjective}",
     "I found the {aspect} {degree}{adjective}",
@@ -173,7 +174,7 @@ class _Writer:
                 conceded = self.opinion(self._take(aspects), -side, self.pick(_WEIGHTS))
                 clause = self.pick(_CONTRASTS).format(conceded, clause)
             sentences.append(clause[0].upper() + clause[1:] + ".")
-            if self.chance(_NEUTRAL / 2):
+            if self.chance(_NEUTRAL):
                 sentences.append(self.pick(_NEUTRALS))
         return " ".join(sentences), total
 
@@ -201,7 +202,7 @@ def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
     if split not in SPLITS:
         raise user_error("no such split", place="split", value=split, allowed=list(SPLITS))
     written = _written(_Writer(random.Random(f"reviews {seed} {split}")), split)
-    return [(text, LABELS[side > 0]) for (text, side), _ in zip(written, range(count), strict=False)]
+    return [(text, LABELS[side > 0]) for text, side in islice(written, count)]
 
 
 def review_texts(count: int, seed: int) -> list[str]:
@@ -210,5 +211,5 @@ def review_texts(count: int, seed: int) -> list[str]:
     written = _written(writer, "train")
     return [
         f"{text} {writer.pick(_CONSEQUENCES[side])}" if writer.chance(_WITH_CONSEQUENCE) else text
-        for (text, side), _ in zip(written, range(count), strict=False)
+        for text, side in islice(written, count)
     ]

@@ -1,0 +1,140 @@
+"""The offline reviews: a reader written from their rule agrees with every label, and a bag of words does not."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+
+import pytest
+
+from glassformer.data.reviews import review_texts, reviews
+from glassformer.errors import UserError
+
+LIKED = {"good", "nice", "pleasant", "impressive", "satisfying", "appealing", "lovely", "remarkable"}
+DISLIKED = {"bad", "poor", "unpleasant", "disappointing", "weak", "dull", "annoying", "unattractive"}
+THEN_LIKED = {"five", "thanks", "friends", "tomorrow", "smiled", "wants"}
+THEN_DISLIKED = {"one", "complaint", "money", "not", "angry", "away"}
+
+
+def clauses(sentence: str, *, contrast: bool) -> list[str]:
+    """Those that count."""
+    if not contrast:
+        return re.split(r", (?:but |although |even though )?", sentence)
+    if sentence.startswith("Although "):
+        return [sentence.split(", ", 1)[1]]
+    if ", but " in sentence:
+        return [sentence.split(", but ", 1)[1]]
+    return [re.split(r", (?:although|even though) ", sentence)[0]]
+
+
+def score(clause: str, *, negation: bool, intensity: bool) -> int:
+    words = re.findall(r"\w+", clause.lower())
+    side = sum((word in LIKED) - (word in DISLIKED) for word in words)
+    denied = bool({"not", "hardly", "never", "nobody"} & set(words)) or "anything but" in clause
+    if denied and negation:
+        side = -side
+    if not intensity:
+        return side
+    if denied:
+        return side * (
+            3
+            if "at all" in clause or "anything but" in clause
+            else 1
+            if {"very", "hardly"} & set(words)
+            else 2
+        )
+    weak, strong = {"fairly", "rather", "somewhat"} & set(words), {"very", "really", "extremely"} & set(words)
+    return side * (1 if weak else 3 if strong else 2)
+
+
+def total(text: str, *, negation: bool = True, contrast: bool = True, intensity: bool = True) -> int:
+    return sum(
+        score(clause, negation=negation, intensity=intensity)
+        for sentence in re.findall(r"[^.]+\.", text)
+        for clause in clauses(sentence.strip(), contrast=contrast)
+    )
+
+
+@pytest.fixture(scope="module")
+def train() -> list[tuple[str, str]]:
+    return reviews(4_000, 1, "train")
+
+
+def test_every_label_follows_from_the_rule(train: list[tuple[str, str]]) -> None:
+    for text, label in train + reviews(1_000, 1, "validation") + reviews(1_000, 1, "test"):
+        assert abs(total(text)) >= 2, text
+        assert label == ("positive" if total(text) > 0 else "negative"), text
+
+
+@pytest.mark.parametrize("ignored", ["negation", "contrast", "intensity"])
+def test_negation_contrast_and_intensity_decide(ignored: str, train: list[tuple[str, str]]) -> None:
+    """Who overlooks one of them is often wrong."""
+    right = sum((total(text, **{ignored: False}) > 0) == (label == "positive") for text, label in train)
+    assert right / len(train) < 0.95
+
+
+def test_a_bag_of_words_does_not_solve_it(train: list[tuple[str, str]]) -> None:
+    text_features = pytest.importorskip("sklearn.feature_extraction.text")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    test = reviews(1_000, 1, "test")
+    vectorizer = text_features.CountVectorizer()
+    model = linear_model.LogisticRegression(max_iter=500)
+    model.fit(vectorizer.fit_transform([text for text, _ in train]), [label for _, label in train])
+    accuracy = model.score(vectorizer.transform([text for text, _ in test]), [label for _, label in test])
+    assert accuracy < 0.85
+
+
+def test_labels_are_balanced_and_texts_have_several_sentences(train: list[tuple[str, str]]) -> None:
+    labels = Counter(label for _, label in train)
+    assert set(labels) == {"positive", "negative"}
+    assert min(labels.values()) > 0.45 * len(train)
+    for text, _ in train:
+        assert 3 <= text.count(".") <= 9
+        assert re.fullmatch(r"(?:[A-Z][^.]*\.(?: |$))+", text), text
+
+
+def test_splits_share_no_text_whatever_the_seeds(train: list[tuple[str, str]]) -> None:
+    texts = {
+        split: {text for text, _ in reviews(1_000, seed, split)}
+        for seed, split in ((1, "validation"), (2, "test"))
+    }
+    texts["train"] = {text for text, _ in train}
+    assert len(texts["train"]) == 4_000
+    assert not texts["train"] & texts["test"]
+    assert not texts["train"] & texts["validation"]
+    assert not texts["validation"] & texts["test"]
+    # Nor does text for pre-training hold a held-out review, with or without its last sentence.
+    unlabelled = "\n".join(review_texts(4_000, 1))
+    assert not any(text in unlabelled for text in list(texts["test"] | texts["validation"])[:500])
+
+
+def test_text_without_labels_tells_what_follows() -> None:
+    followed = 0
+    for text in review_texts(1_000, 3):
+        *_, last = re.findall(r"[^.]+\.", text)
+        words = set(re.findall(r"\w+", last))
+        if not words & (LIKED | DISLIKED) and words & (THEN_LIKED | THEN_DISLIKED):
+            followed += 1
+            liked = total(text.removesuffix(last)) > 0
+            assert words & (THEN_LIKED if liked else THEN_DISLIKED), text
+    assert 500 < followed < 900
+
+
+def test_they_are_functions_of_their_arguments() -> None:
+    assert reviews(20, 3, "train") == reviews(50, 3, "train")[:20]
+    assert review_texts(20, 3) == review_texts(50, 3)[:20]
+    assert reviews(20, 3, "train") != reviews(20, 4, "train")
+    assert review_texts(20, 3) != review_texts(20, 4)
+    assert reviews(0, 3, "test") == []
+
+
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(UserError, match="no such split"):
+        reviews(1, 0, "dev")
+
+
+def test_it_is_fast() -> None:
+    start = time.process_time()
+    reviews(5_000, 9, "train")
+    assert time.process_time() - start < 1.5
