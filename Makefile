@@ -41,6 +41,9 @@ demo: setup  ## set up, train the reversal model, leave a picture of its attenti
 	$(BIN)/glassformer attention $(DEMO) --out $(DEMO)/attention.png
 	@echo "==> the picture: $(DEMO)/attention.png"
 
+# Small matrices want one thread, and two that wait for each other on a busy machine are slower than one.
+test test-slow: export OMP_NUM_THREADS = 1
+
 test: setup  ## set up, then run the tests
 	@$(BIN)/python -m pytest
 
