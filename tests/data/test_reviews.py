@@ -1,4 +1,4 @@
-"""The offline reviews: a reader written from their rule agrees with every label, and a bag of words does not."""
+"""The offline reviews: a reader written from their rule agrees with every label; a bag of words does not."""
 
 from __future__ import annotations
 
@@ -36,16 +36,13 @@ def score(clause: str, *, negation: bool, intensity: bool) -> int:
         side = -side
     if not intensity:
         return side
+    found = set(words)
     if denied:
-        return side * (
-            3
-            if "at all" in clause or "anything but" in clause
-            else 1
-            if {"very", "hardly"} & set(words)
-            else 2
-        )
-    weak, strong = {"fairly", "rather", "somewhat"} & set(words), {"very", "really", "extremely"} & set(words)
-    return side * (1 if weak else 3 if strong else 2)
+        strong, weak = "at all" in clause or "anything but" in clause, bool({"very", "hardly"} & found)
+    else:
+        strong = bool({"very", "really", "extremely"} & found)
+        weak = bool({"fairly", "rather", "somewhat"} & found)
+    return side * (3 if strong else 1 if weak else 2)
 
 
 def total(text: str, *, negation: bool = True, contrast: bool = True, intensity: bool = True) -> int:
@@ -58,7 +55,7 @@ def total(text: str, *, negation: bool = True, contrast: bool = True, intensity:
 
 @pytest.fixture(scope="module")
 def train() -> list[tuple[str, str]]:
-    return reviews(4_000, 1, "train")
+    return reviews(3_000, 1, "train")
 
 
 def test_every_label_follows_from_the_rule(train: list[tuple[str, str]]) -> None:
@@ -95,17 +92,14 @@ def test_labels_are_balanced_and_texts_have_several_sentences(train: list[tuple[
 
 
 def test_splits_share_no_text_whatever_the_seeds(train: list[tuple[str, str]]) -> None:
-    texts = {
-        split: {text for text, _ in reviews(1_000, seed, split)}
-        for seed, split in ((1, "validation"), (2, "test"))
-    }
+    texts = {split: {text for text, _ in reviews(1_000, 2, split)} for split in ("validation", "test")}
     texts["train"] = {text for text, _ in train}
-    assert len(texts["train"]) == 4_000
+    assert len(texts["train"]) == 3_000
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["validation"]
     assert not texts["validation"] & texts["test"]
     # Nor does text for pre-training hold a held-out review, with or without its last sentence.
-    unlabelled = "\n".join(review_texts(4_000, 1))
+    unlabelled = "\n".join(review_texts(3_000, 1))
     assert not any(text in unlabelled for text in list(texts["test"] | texts["validation"])[:500])
 
 

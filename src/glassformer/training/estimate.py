@@ -70,7 +70,9 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
                 twin.step([twin.task.batch("train", indices, 0).to(twin.device) for indices in plan[place]])
             seconds.append(time.perf_counter() - started)
         per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds)
-        per_validation = _validation_seconds(twin)
+        per_validation = _evaluation_seconds(twin, "validation")
+        if "test" in twin.task.splits:  # not for its time, but the end of a run may need the most memory
+            _evaluation_seconds(twin, "test")
     finally:
         restore_random(before)
 
@@ -98,17 +100,17 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _validation_seconds(twin: Trainer) -> float:
-    """One batch of the validation set, times their number; decoding is counted by measuring it too."""
-    batches = evaluation_batches(twin.task, "validation", twin.evaluation)
+def _evaluation_seconds(twin: Trainer, split: str) -> float:
+    """One batch of a split, times their number; decoding is counted by measuring it too."""
+    batches = evaluation_batches(twin.task, split, twin.evaluation)
     sample = batches[len(batches) // 2]
     twin.model.eval()
     started = time.perf_counter()
     with torch.inference_mode():
-        batch = twin.task.batch("validation", sample).to(twin.device)
+        batch = twin.task.batch(split, sample).to(twin.device)
         twin.model.head.score(twin.model(**batch.inputs), batch.targets)
         if twin.evaluation.decode_during_training:
-            twin.task.decode_metrics(twin.model, "validation", [sample], twin.evaluation.decoding)
+            twin.task.decode_metrics(twin.model, split, [sample], twin.evaluation.decoding)
     return (time.perf_counter() - started) * len(batches)
 
 
