@@ -26,8 +26,10 @@ SPLITS = {"train": range(0, 8), "validation": range(8, 9), "test": range(9, 10)}
 LABELS = ("negative", "positive")
 
 _MARGIN = 2
-_AGREEING = 0.72
+_AGREEING = 0.7
 """How often an opinion takes the side that the writer leans to."""
+_BALANCED = 0.4
+"""How often as many opinions are drawn on one side as on the other, so that only their weight decides."""
 _NEGATED = 0.35
 _CONTRASTED = 0.35
 _NEUTRAL = 0.18
@@ -86,7 +88,7 @@ _ADJECTIVES = {
     +1: ("good", "nice", "pleasant", "impressive", "satisfying", "appealing", "lovely", "remarkable"),
     -1: ("bad", "poor", "unpleasant", "disappointing", "weak", "dull", "annoying", "unattractive"),
 }
-_WEIGHTS = (1, 2, 2, 3)
+_WEIGHTS = (1, 2, 3)
 _DEGREES = {1: ("fairly ", "rather ", "somewhat "), 2: ("",), 3: ("very ", "really ", "extremely ")}
 _AFFIRMED = (
     "the {aspect} {was} {degree}{adjective}",
@@ -162,11 +164,9 @@ class _Writer:
         """A text, and its total weight: above zero for what is liked."""
         topic = self.pick(_TOPICS)
         aspects = list(topic.aspects)
-        leaning = 1 if self.chance(0.5) else -1
         sentences = [self.pick(topic.openings)]
         total = 0
-        for _ in range(self.pick((2, 3, 3, 4))):
-            side = leaning if self.chance(_AGREEING) else -leaning
+        for side in self._sides():
             weight = self.pick(_WEIGHTS)
             total += side * weight
             clause = self.opinion(self._take(aspects), side, weight)
@@ -177,6 +177,13 @@ class _Writer:
             if self.chance(_NEUTRAL):
                 sentences.append(self.pick(_NEUTRALS))
         return " ".join(sentences), total
+
+    def _sides(self) -> list[int]:
+        if self.chance(_BALANCED):
+            sides = [1, -1] * self.pick((1, 2))
+            return [side for _, side in sorted((self.random(), side) for side in sides)]
+        leaning = 1 if self.chance(0.5) else -1
+        return [leaning if self.chance(_AGREEING) else -leaning for _ in range(self.pick((2, 3, 3, 4)))]
 
     def _take(self, aspects: list[str]) -> str:
         return aspects.pop(int(self.random() * len(aspects)))

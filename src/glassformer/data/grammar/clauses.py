@@ -239,7 +239,7 @@ class Clauses(Manners):
             if self.chance(0.55):
                 subject = self.phrases.subject(KIN, they=they, negated=negated)
             else:
-                use = "negated subject" if negated else "definite"
+                use: Use = "negated subject" if negated else "definite"
                 subject = self.phrases.phrase(_QUALIFIED, use, adjective=0)
         human = _is_human(subject)
         adjective = self.pick(PREDICATIVE[subject.noun] if isinstance(subject, NounPhrase) else _PERSONAL)

@@ -145,11 +145,9 @@ def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[str, list[str
     first, *rest = verb.english_words
     negated = clause.negation is NOT
     between = [word.english for word in (clause.negation, clause.frequency) if word and word.english]
+    if clause.modal and clause.modal.english_denied:
+        return clause.modal.english_denied if negated else clause.modal.english, [first, *rest]
     if clause.modal:
-        if clause.modal.auxiliary:
-            if clause.modal.english == "can" and negated:
-                return "cannot", [*between[1:], first, *rest]
-            return clause.modal.english, [*between, first, *rest]
         wish, *to = clause.modal.english.split(" ")
         first, rest = wish, [*to, first, *rest]
     if _is_progressive(clause):

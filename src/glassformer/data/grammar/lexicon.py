@@ -13,6 +13,8 @@ from typing import Literal, TypeVar
 Gender = Literal["m", "f"]
 Frame = Literal["none", "direct", "to", "of", "give", "move"]
 """What follows a verb in French: nothing, a direct object, `à`, `de`, both objects, a place."""
+Determination = Literal["any", "definite", "generic", "indefinite"]
+"""Which determiners an object takes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +59,7 @@ class Verb:
     stative: bool
     """Its past is an imperfect."""
     progressive: bool
-    determiners: str
-    """Which determiners the object takes: any, definite, generic, indefinite."""
+    determiners: Determination
     subjects: tuple[Noun, ...]
     objects: tuple[Noun, ...]
 

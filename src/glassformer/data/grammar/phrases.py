@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from glassformer.data.grammar.adjectives import ATTRIBUTIVE
-from glassformer.data.grammar.lexicon import Adjective, Determiner, Noun, Number, Word
+from glassformer.data.grammar.lexicon import Adjective, Determination, Determiner, Noun, Number, Word
 from glassformer.data.grammar.nouns import MASS_KINDS, NOUNS, nouns_of
 from glassformer.data.grammar.tree import Abroad, Nominal, NounPhrase, Pair, Prepositional
 from glassformer.data.grammar.words import (
@@ -64,10 +64,8 @@ _DESTINATIONS = (*_AT, *nouns_of("church castle beach village office park"))
 _LANDMARKS = nouns_of("buildings -market tree park river bridge")
 _SURFACES = nouns_of("table chair bed desk")
 
-Use = str
-"""How a phrase is used, which decides what it may be: `any`, `definite`, `generic`, `indefinite` (as a verb
-asks for its object), `negated` and `negated indefinite` (an object under negation), `negated subject`,
-`there is no`."""
+Use = Determination | Literal["negated", "negated indefinite", "negated subject", "there is no"]
+"""How a phrase is used, which decides what it may be: as a verb asks for its object, or under negation."""
 
 
 class Choice(NamedTuple):
@@ -236,7 +234,7 @@ class Phrases:
 
     def subject(self, nouns: Sequence[Noun], *, they: bool, negated: bool = False) -> Nominal:
         """Nouns: who may do it, people before others."""
-        use = "negated subject" if negated or self.asking else "any"
+        use: Use = "negated subject" if negated or self.asking else "any"
         if nouns[0] not in PEOPLE or (nouns[-1] not in PEOPLE and self.chance(0.25)):
             return self.phrase([noun for noun in nouns if noun not in PEOPLE], use, adjective=0.2)
         chance = self.random()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glassformer.data.grammar.lexicon import Frame, Verb, by_name, rows
+from glassformer.data.grammar.lexicon import Determination, Frame, Verb, by_name, rows
 from glassformer.data.grammar.nouns import nouns_of
 
 # A line: English[/past of its first word]; French; flags; subjects; objects.
@@ -133,7 +133,7 @@ _VERBS: dict[Frame, str] = {
         """,
 }
 
-_DETERMINERS = {"d": "definite", "g": "generic", "i": "indefinite"}
+_DETERMINERS: dict[str, Determination] = {"d": "definite", "g": "generic", "i": "indefinite"}
 
 
 def english_past(verb: str) -> str:

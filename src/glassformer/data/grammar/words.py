@@ -68,9 +68,12 @@ class Time:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modal:
+    """A verb before an infinitive; it is said in the present only."""
+
     english: str
     french: str
-    auxiliary: bool
+    english_denied: str = ""
+    """Of an auxiliary; without it, the modal is denied and asked as any verb is, with `do`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,9 +225,9 @@ LESS = Word("less", "moins")
 AS = Word("as", "aussi")
 
 MODALS = (
-    Modal("want to", "vouloir", auxiliary=False),
-    Modal("can", "pouvoir", auxiliary=True),
-    Modal("must", "devoir", auxiliary=True),
+    Modal("want to", "vouloir"),
+    Modal("can", "pouvoir", "cannot"),
+    Modal("must", "devoir", "must not"),
 )
 
 # Flags: s plain, p makes the English present progressive.
@@ -274,7 +277,6 @@ THAT = Link("that", "que")
 
 WITH = Word("with", "avec")
 WITHOUT = Word("without", "sans")
-FOR = Word("for", "pour")
 TO = Word("to", "à")
 FROM = Word("from", "de")
 IN = Word("in", "dans")
