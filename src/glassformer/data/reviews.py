@@ -28,11 +28,11 @@ LABELS = ("negative", "positive")
 _MARGIN = 2
 _AGREEING = 0.7
 """How often an opinion takes the side that the writer leans to."""
-_BALANCED = 0.4
-"""How often as many opinions are drawn on one side as on the other, so that only their weight decides."""
+_BALANCED = 0.3
+"""How often an opinion is drawn on each side, so that only their weight decides."""
 _NEGATED = 0.35
-_CONTRASTED = 0.35
-_NEUTRAL = 0.18
+_CONTRASTED = 0.32
+_NEUTRAL = 0.12
 _WITH_CONSEQUENCE = 0.7
 
 
@@ -180,10 +180,9 @@ class _Writer:
 
     def _sides(self) -> list[int]:
         if self.chance(_BALANCED):
-            sides = [1, -1] * self.pick((1, 2))
-            return [side for _, side in sorted((self.random(), side) for side in sides)]
-        leaning = 1 if self.chance(0.5) else -1
-        return [leaning if self.chance(_AGREEING) else -leaning for _ in range(self.pick((2, 3, 3, 4)))]
+            return self.pick(([1, -1], [-1, 1]))
+        leaning = self.pick((1, -1))
+        return [leaning if self.chance(_AGREEING) else -leaning for _ in range(self.pick((2, 3, 3)))]
 
     def _take(self, aspects: list[str]) -> str:
         return aspects.pop(int(self.random() * len(aspects)))
