@@ -37,6 +37,14 @@ def tiny(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
     return validate(ExperimentConfig, tree)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tokens that tests keep are not those of the person who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLASSFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_config() -> TinyConfig:
     return tiny

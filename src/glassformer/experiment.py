@@ -34,6 +34,7 @@ from glassformer.training.config import TrainingConfig
 from glassformer.training.estimate import Estimate, estimate
 from glassformer.training.precision import check_precision, choose_device
 from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.transfer import TransferReport, transfer
 
 
 class ExperimentConfig(Node):
@@ -82,6 +83,8 @@ class Experiment:
     def __init__(self, config: ExperimentConfig, task: Task | None = None) -> None:
         self.config = config
         self.task = config.task.build(config.seed) if task is None else task
+        self.transferred: TransferReport | None = None
+        """What `build_trainer` copied from the run of `training.start_from`."""
 
     def build_model(self) -> Model:
         """A fresh model; the same for the same config and seed."""
@@ -93,17 +96,29 @@ class Experiment:
                 raise UserError(problem) from None
 
     def build_trainer(self, surroundings: Surroundings | None = None) -> Trainer:
+        """With first weights, some of them copied if `training.start_from` says so.
+
+        Where there are checkpoints to go on from nothing is copied: they hold it, and that run may be gone.
+        """
+        model, around = self.build_model(), surroundings or Surroundings()
+        path = self.config.training.start_from
+        if path is not None and not (around.store and around.store.names()):
+            self.transferred = transfer(Path(path), self.task, model, self.config.model)
+        return self._assemble(model, around)
+
+    def _assemble(self, model: Model, surroundings: Surroundings) -> Trainer:
         config = self.config.training
         device = choose_device(config.device)
         check_precision(config.precision, device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        model = self.build_model().to(device)
+        model.to(device)
         torch.manual_seed(_torch_seed(self.config.seed, "training"))
         return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, surroundings)
 
     def measure(self) -> Estimate:
-        return estimate(self.build_trainer())
+        """Time and memory do not depend on the weights, so none are copied."""
+        return estimate(self._assemble(self.build_model(), Surroundings()))
 
 
 def _torch_seed(seed: int, purpose: str) -> int:

@@ -10,6 +10,7 @@ import torch
 
 import glassformer.models.transformer
 import glassformer.tasks  # noqa: F401  registers the kinds
+from glassformer.config import validate
 from glassformer.errors import UserError, user_error
 from glassformer.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs import RunFolder, differences, environment, list_runs, new_run_path
@@ -20,6 +21,7 @@ from glassformer.training.signals import StopSignals
 from glassformer.training.state import TrainingState
 from glassformer.training.tensorboard import TensorBoardMirror
 from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.transfer import TransferReport
 
 DEFAULT_RUNS = Path("runs")
 
@@ -45,7 +47,10 @@ class Training:
         self.folder = folder
         self.reporter = reporter or Reporter()
         try:
-            self.experiment = Experiment(config)
+            with self.reporter.telling("reading the data"):
+                # A run that is resumed keeps what its task has learned from the data, such as a tokenizer.
+                task = config.task.restore(folder.task_state(), config.seed) if folder.exists() else None
+                self.experiment = Experiment(config, task)
         except BaseException:
             folder.discard_empty()
             raise
@@ -83,17 +88,19 @@ class Training:
             stop_requested=self.signals.is_set,
         )
         self.trainer = self.experiment.build_trainer(around)
+        transferred = self.experiment.transferred
         if self.folder.exists():
             self._check_same(checksum)
         else:
-            self.folder.create(
-                self.config.dump(),
-                self.experiment.task.state(),
-                environment(checksum, torch.get_num_threads()),
-            )
+            surroundings = environment(checksum, torch.get_num_threads())
+            surroundings["data_notes"] = list(self.experiment.task.notes)
+            if transferred is not None:
+                surroundings["start_from"] = transferred.origin()
+            self.folder.create(self.config.dump(), self.experiment.task.state(), surroundings)
         newest = around.store.load_newest(self.reporter.note) if around.store else None
         if newest is None:
             self.folder.events.truncate(0)
+            self._tell_transfer(transferred)
         else:
             self.trainer.restore(newest[1])
             self.reporter.note(f"going on from {newest[0]}")
@@ -102,11 +109,19 @@ class Training:
                 self.folder.path / "tensorboard", self.trainer.state.step
             )
 
+    def _tell_transfer(self, transferred: TransferReport | None) -> None:
+        if transferred is not None:
+            for line in transferred.lines():
+                self.reporter.note(line)
+            self.folder.events.append("transfer", **transferred.to_json())
+
     def _check_same(self, checksum: str) -> None:
-        """A resumed run is the same run: config and data."""
+        """A resumed run is the same run: config, data, and the weights that it started from."""
+        # Validated, so that a run from before an option was there has its default.
+        saved = validate(ExperimentConfig, self.folder.config()).dump()
         changed = {
             path: pair
-            for path, pair in differences(self.folder.config(), self.config.dump()).items()
+            for path, pair in differences(saved, self.config.dump()).items()
             if not path.startswith(MAY_CHANGE_ON_RESUME)
         }
         if changed:
@@ -122,10 +137,20 @@ class Training:
                 place=str(self.folder.path),
                 remedy="restore the data, or choose another --run",
             )
+        transferred = self.experiment.transferred
+        if transferred and self.folder.environment().get("start_from") != transferred.origin():
+            raise user_error(
+                f"{transferred.run} has changed since the run was started from it",
+                place=str(self.folder.path),
+                remedy="choose another --run",
+            )
 
     def _announce(self) -> None:
         expected = estimate(self.trainer)
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
+        frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
+        if frozen:
+            self.reporter.note(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
         self.reporter.note(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
         if not expected.fits():
             self.reporter.note(
@@ -137,14 +162,14 @@ class Training:
         self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
-        metrics = {"validation": state.last_metrics}
+        measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
         if state.ended:
-            loaded = Run(self.folder.path)
-            metrics = {
-                split: loaded.evaluate(split)["metrics"]
-                for split in ("validation", "test")
-                if split in self.experiment.task.splits
-            }
+            loaded = Run(self.folder.path, task=self.experiment.task)
+            for split in ("validation", "test"):
+                if split in self.experiment.task.splits:
+                    with self.reporter.telling(f"measuring on {split}"):
+                        measured[split] = loaded.evaluate(split)
+        metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
         results = {
             "run": str(self.folder.path),
             "seed": self.config.seed,
@@ -157,6 +182,8 @@ class Training:
             "ended": state.ended or "signal",
             "headline": self.trainer.headline(metrics["validation"]),
             "metrics": metrics,
+            "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},
+            "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
         }
         if state.ended:
             self.folder.write_results(results)

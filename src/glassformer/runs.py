@@ -27,6 +27,8 @@ from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.events import EventLog
 from glassformer.training.files import json_bytes, replace_file, storage_error
 
+KEPT_APART = {"tokenizer", "target_tokenizer"}
+"""Parts of a task's state that are files of their own, for other programs to read."""
 CONFIG = "config.yaml"
 STALLED_AFTER_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
@@ -70,7 +72,12 @@ class RunFolder:
     def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Write what does not change; the config comes last, since it makes the folder a run."""
         text = dump_yaml(config)
-        self._write("task.json", json_bytes(task_state))
+        for name in KEPT_APART & task_state.keys():
+            self._write(f"{name}.json", json_bytes(task_state[name]))
+        self._write(
+            "task.json",
+            json_bytes({name: None if name in KEPT_APART else v for name, v in task_state.items()}),
+        )
         self._write("environment.json", json_bytes(environment))
         self._write(CONFIG, text.encode())
 
@@ -78,7 +85,9 @@ class RunFolder:
         return read_yaml_file(self.path / CONFIG)
 
     def task_state(self) -> dict[str, Any]:
-        return self._read_json("task.json")
+        state = self._read_json("task.json")
+        apart = {name: self._read_json(f"{name}.json") for name in KEPT_APART if name in state}
+        return state | apart
 
     def environment(self) -> dict[str, Any]:
         return self._read_json("environment.json")

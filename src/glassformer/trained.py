@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,26 +18,35 @@ from glassformer.config import (
     validate,
 )
 from glassformer.errors import Problem, user_error
-from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
+from glassformer.evaluation.corpus_scores import one_line, sentence_table
+from glassformer.evaluation.evaluator import EvaluationConfig, measure
+from glassformer.evaluation.interface import Measured, Progress
 from glassformer.experiment import Experiment, ExperimentConfig
 from glassformer.inspection.capture import attention_maps
 from glassformer.inspection.maps import AttentionMaps, Place
+from glassformer.inspection.occlusion import outputs, word_effects
 from glassformer.inspection.reading import read
 from glassformer.inspection.selection import Selection
+from glassformer.models.heads import RealHead
 from glassformer.runs import CONFIG, RunFolder
 from glassformer.tasks.answering import Answer
+from glassformer.tasks.base import PerSequenceTask, Task
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.precision import choose_device
+
+MOST_CLASSES_SHOWN = 10
+CLASSES_SHOWN_OF_MORE = 5
 
 
 class Run:
     """A trained model with its task: ask it, measure it, look inside."""
 
-    def __init__(self, path: str | Path, checkpoint: str = "best") -> None:
+    def __init__(self, path: str | Path, checkpoint: str = "best", task: Task | None = None) -> None:
+        """`task` spares a caller who has it already the reading of the data."""
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
         self.config = validate(ExperimentConfig, self.folder.config())
-        self.task = self.config.task.restore(self.folder.task_state(), self.config.seed)
+        self.task = task or self.config.task.restore(self.folder.task_state(), self.config.seed)
         store = self.folder.checkpoints()
         self.checkpoint = store.find(checkpoint)
         try:
@@ -61,9 +71,19 @@ class Run:
         self.model.to(choose_device("auto")).eval()
 
     def evaluate(
-        self, split: str | None = None, overrides: Mapping[str, Any] | None = None
+        self,
+        split: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        hypotheses: str | Path | None = None,
+        samples: int = 3,
+        progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """What `evaluate --json` prints; without a split it is the test set, if there is one."""
+        """What `evaluate --json` prints; without a split it is the test set, if there is one.
+
+        `hypotheses` is a file for what the model writes, a line an example, in the order of the data.
+        `samples` is how many best, typical and worst sentences stand in the details, where answers are text.
+        """
         if split is None:
             split = "test" if "test" in self.task.splits else "validation"
         if split not in self.task.splits:
@@ -71,13 +91,19 @@ class Run:
         config = self.config.evaluation
         if overrides:
             config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
-        metrics = evaluate(self.model, self.task, split, config)
+        if hypotheses is not None:
+            self._check_hypotheses(Path(hypotheses))
+        measured = measure(self.model, self.task, split, config, progress=progress)
+        if hypotheses is not None and measured.decoded is not None:
+            lines = "".join(f"{one_line(line)}\n" for line in measured.decoded.lines)
+            _write(Path(hypotheses), "wb", lines.encode("utf-8", errors="replace"))
         examples = min(len(self.task.splits[split]), config.max_examples or math.inf)
         return {
             "run": str(self.path),
             "split": split,
             "examples": int(examples),
-            "metrics": metrics,
+            "metrics": measured.metrics,
+            "intervals": {name: list(interval) for name, interval in measured.intervals.items()},
             "protocol": {
                 "checkpoint": self.checkpoint,
                 "seed": self.config.seed,
@@ -85,11 +111,50 @@ class Run:
                 "data_sha256": self.folder.environment().get("data_sha256"),
                 "decoding": config.decoding.dump(),
                 "padding": "never counted",
+                **measured.protocol,
             },
+            "details": measured.details | self._sentences(split, measured, samples),
         }
 
-    def predict(self, text: str, decoding: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One element of what `predict --json` prints; what cannot be answered has an `error` instead."""
+    def _check_hypotheses(self, path: Path) -> None:
+        """Before the work is done."""
+        if not self.task.writes_answers:
+            raise user_error(
+                "the model of this run writes no answers",
+                place=str(path),
+                value=self.config.task.kind,
+                remedy="evaluate without it; predict shows single answers",
+            )
+        is_new = not path.exists()
+        _write(path, "ab", b"")
+        if is_new:
+            path.unlink(missing_ok=True)
+
+    def _sentences(self, split: str, measured: Measured, samples: int) -> dict[str, Any]:
+        pairs = self.task.text_pairs(split)
+        if pairs is None or measured.decoded is None or not samples:
+            return {}
+        sources, references = (
+            [side[number] for number in measured.decoded.numbers.tolist()] for side in pairs
+        )
+        table = sentence_table(sources, measured.decoded.lines, references, samples)
+        return {
+            "sentences": {which: [asdict(sentence) for sentence in found] for which, found in table.items()}
+        }
+
+    def predict(
+        self, text: str, decoding: Mapping[str, Any] | None = None, *, why: bool = False
+    ) -> dict[str, Any]:
+        """One element of what `predict --json` prints; what cannot be answered has an `error` instead.
+
+        With `why`, also which words carried a decision about the whole input.
+        """
+        if why and not isinstance(self.task, PerSequenceTask):
+            raise user_error(
+                "only for a model that gives one answer to the whole input",
+                place="--why",
+                remedy="glassformer attention shows what the others look at",
+            )
         empty: dict[str, Any] = {
             "input": text,
             "output": None,
@@ -107,11 +172,28 @@ class Run:
         except Problem as problem:
             return empty | {"error": problem.problem}
         shown = [self._show(answer) for answer in answers]
-        return empty | {
+        prediction = empty | {
             "output": shown[0]["output"],
             "probability": shown[0]["probability"],
             "caution": self.task.caution(tokens.tolist()),
             "answers": shown,
+        }
+        if isinstance(self.task, PerSequenceTask):
+            prediction["probabilities"] = self._class_probabilities(self.task, tokens)
+            if why:
+                prediction["words"] = [asdict(word) for word in word_effects(self.model, self.task, text)]
+        return prediction
+
+    def _class_probabilities(self, task: PerSequenceTask, tokens: np.ndarray) -> dict[str, float] | None:
+        """The likeliest first; of many classes only the first few."""
+        if isinstance(self.model.head, RealHead):
+            return None
+        probabilities = outputs(self.model, task, [tokens])[0].exp()
+        count = len(probabilities)
+        best = probabilities.topk(count if count <= MOST_CLASSES_SHOWN else CLASSES_SHOWN_OF_MORE)
+        return {
+            " ".join(task.output_symbols([number])): probability
+            for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         }
 
     def attention(
@@ -157,3 +239,15 @@ class Run:
         ]
         output = self.task.show_output(answer.tokens)
         return {"output": output, "probability": answer.probability, "steps": steps}
+
+
+def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
+    try:
+        with open(path, mode) as file:
+            file.write(data)
+    except OSError as error:
+        raise user_error(
+            f"cannot be written: {error.strerror or error}",
+            place=str(path),
+            remedy="a file in a folder that exists and may be written to",
+        ) from None

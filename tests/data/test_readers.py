@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.config import validate
-from glassformer.data.readers import DataConfig, Rows, split_lines, split_off
+from glassformer.data.readers import DataConfig, Rows, split_off
 from glassformer.errors import UserError
 
 ROLES = {"input": "input", "target": "target"}
@@ -78,14 +78,6 @@ def test_aligned_files(write: Write) -> None:
     write("s.fr", "x\ny\n")
     assert "s.fr: 2 lines, but" in fault(source)
     assert "1 file given where 2 are needed: input, target" in fault(source[:1])
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))))
-def test_only_a_line_feed_ends_a_line(lines: list[str]) -> None:
-    kept = [line.removesuffix("\r") for line in lines]
-    assert split_lines("".join(line + "\n" for line in kept)) == [line.removesuffix("\r") for line in kept]
-    assert split_lines("".join(line + "\r\n" for line in kept)) == kept
 
 
 class TestColumns:

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import linear
 from glassformer.blocks.position import Position
 from glassformer.registry import Kind, register
@@ -72,7 +73,7 @@ class OneHot(InputNet):
     def __init__(self, vocabulary: int, hidden_dim: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.net = linear(vocabulary, hidden_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @property
     def weight_VD(self) -> Tensor:
@@ -106,7 +107,7 @@ class Embedding(nn.Module):
         self.vectors = vectors
         self.position = position
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def input_net(self, borrowed: InputNet | None = None) -> InputNet:
         net = borrowed if self.vectors is None else self.vectors

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.blocks.dropout import Dropout
 from glassformer.registry import Kind, register
 
 Activation = Callable[[Tensor], Tensor]
@@ -38,7 +39,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = linear(dim, feed_forward_dim, bias)
         self.down = linear(feed_forward_dim, dim, bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.activation = activation
 
     def forward(self, x_BLD: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ class GatedFeedForward(nn.Module):
         self.gate = linear(dim, feed_forward_dim, bias)
         self.up = linear(dim, feed_forward_dim, bias)
         self.down = linear(feed_forward_dim, dim, bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.activation = activation
 
     def forward(self, x_BLD: Tensor) -> Tensor:

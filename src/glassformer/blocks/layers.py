@@ -13,6 +13,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from glassformer.blocks.attention import CrossAttention, LayerCache, Placement, SelfAttention
+from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.masks import EVERYTHING, Mask
 
 NormPlacement = Literal["pre", "post"]
@@ -26,7 +27,7 @@ class Residual(nn.Module):
         super().__init__()
         self.before = make_norm() if placement == "pre" else nn.Identity()
         self.after = make_norm() if placement == "post" else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         return self.after(x_BLD + self.dropout(sublayer(self.before(x_BLD))))

@@ -21,6 +21,7 @@ VERBS = {
     "train": "train a model; its folder keeps everything about it",
     "evaluate": "measure a trained model on a split",
     "predict": "ask a trained model",
+    "generate": "let a trained language model write",
     "attention": "draw the attention maps of a trained model for an input",
     "params": "parameters, FLOPs, memory, expected time here",
     "doctor": "check a model, or this machine, before a long run",
@@ -28,6 +29,7 @@ VERBS = {
     "prove-resume": "show that an interrupted run equals an uninterrupted one, to the bit",
     "reproduce": "regenerate a published table beside ours",
     "runs": "list, compare and remove runs",
+    "data": "list and fetch public data sets; check your own files before training",
 }
 
 NO_MEMORY = "can't allocate memory|out of memory"

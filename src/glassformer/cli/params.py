@@ -48,7 +48,6 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     size = measure(
         lambda: experiment.config.model.build(experiment.task.shape),
         batch,
-        label_smoothing=training.label_smoothing,
         dtype=getattr(torch, DTYPES[training.precision]),
     )
     terms = stated_terms(experiment)

@@ -9,8 +9,12 @@ from typing import Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.errors import shorten
 
 STEPS_ON_A_LINE = 12
+MOST_WORDS_SHOWN = 30
+BAR_WIDTH = 24
+WORD_WIDTH = 24
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
     parser.add_argument("--beam", type=int, metavar="N", help="search with N beams and show all of them")
     parser.add_argument("--steps", action="store_true", help="each token of an answer on its own line")
+    parser.add_argument(
+        "--why", action="store_true", help="which words carried the decision: each is left out in turn"
+    )
     add_plugin(parser)
 
 
@@ -36,7 +43,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     )
     predictions = []
     for line in _lines(arguments.inputs):
-        prediction = model.predict(line, decoding)
+        prediction = model.predict(line, decoding, why=arguments.why)
         predictions.append(prediction)
         _show(prediction, arguments.steps, output)
     return {"run": str(arguments.run), "predictions": predictions}
@@ -63,5 +70,29 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
             output.say(
                 "    " + "  ".join(f"{step['token']} {step['probability']:.3f}" for step in answer["steps"])
             )
+    if prediction.get("probabilities"):
+        output.say("    " + "  ".join(f"{name} {p:.4f}" for name, p in prediction["probabilities"].items()))
     if prediction["caution"]:
         output.say(f"    caution: {prediction['caution']}")
+    if prediction.get("words"):
+        _show_words(prediction, output)
+
+
+def _show_words(prediction: dict[str, Any], output: Output) -> None:
+    """In the order of the text; of many words the weakest are passed over."""
+    words = [word for word in prediction["words"] if word["effect"] is not None]
+    if not words:
+        output.say("    no word can be left out")
+        return
+    what = "log-probability" if prediction.get("probabilities") else "value"
+    output.say(f"    what each word adds to the {what} of {prediction['output']}:")
+    sizes = sorted((abs(word["effect"]) for word in words), reverse=True)
+    shown = [word for word in words if abs(word["effect"]) >= sizes[:MOST_WORDS_SHOWN][-1]]
+    names = [shorten(word["word"], WORD_WIDTH) for word in shown]
+    width = max(map(len, names))
+    for name, word in zip(names, shown, strict=True):
+        effect, largest = word["effect"], sizes[0] or 1.0
+        bar = ("█" if effect > 0 else "░") * round(BAR_WIDTH * abs(effect) / largest)
+        output.say(f"    {name:<{width}} {effect:+8.3f}  {bar}", "green" if effect > 0 else "red")
+    if len(words) > len(shown):
+        output.say(f"    and {len(words) - len(shown)} weaker ones")

@@ -50,5 +50,6 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         numbers = (row[key] for key in ("published", "theirs", "ours", "lowest"))
         table.add_row(row["setting"], *("" if number is None else f"{number:.5f}" for number in numbers))
     output.show(table)
-    output.say(f"written: {folder / 'table.md'}, {folder / 'results.json'}")
+    written = ["table.md", "results.json", *document.get("plot", [])]
+    output.say("written: " + ", ".join(str(folder / name) for name in written))
     return document

@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.data.token_rows import TokenRows
+
 IGNORED = -100
 """A target that is not asked for, such as padding."""
 
-Sequences = Sequence[np.ndarray] | np.ndarray
+Sequences = Sequence[np.ndarray] | TokenRows | np.ndarray
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and their targets: equally long rows as one array, or a list of arrays.
+    """Inputs and their targets: equally long rows as one array, a list of arrays, or rows kept on disk.
 
     A target is a sequence, or one number per example.
     """
@@ -48,6 +50,9 @@ class Examples:
     def checksum(self) -> str:
         digest = hashlib.sha256()
         for side in (self.inputs, self.targets):
+            if isinstance(side, TokenRows):
+                digest.update(side.checksum().encode())
+                continue
             rows = [np.asarray(side.shape), side] if isinstance(side, np.ndarray) else side
             for row in rows:
                 digest.update(np.ascontiguousarray(row).tobytes())
@@ -58,11 +63,13 @@ class Examples:
 def _lengths(side: Sequences) -> np.ndarray:
     if isinstance(side, np.ndarray):
         return np.full(len(side), side.shape[1], dtype=np.int64)
+    if isinstance(side, TokenRows):
+        return side.lengths()
     return np.fromiter((len(row) for row in side), dtype=np.int64, count=len(side))
 
 
 def _take(side: Sequences, indices: np.ndarray) -> Sequences:
-    return side[indices] if isinstance(side, np.ndarray) else [side[index] for index in indices]
+    return side[indices] if isinstance(side, np.ndarray) else [side[int(index)] for index in indices]
 
 
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:

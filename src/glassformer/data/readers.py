@@ -1,17 +1,14 @@
-"""A user's own files as columns of values, each with the line it came from.
+"""A user's own files: where they are, which format they have, and what becomes of a split.
 
 Formats: tables (`tsv`, `csv`), one JSON object or list a line (`jsonl`), one JSON object of parallel lists
-(`json`), and plain text, one example a line (`text`), of which several aligned files make the columns.
-Any of them may be gzipped. Only a line feed, or carriage return and line feed, ends a line.
-What the values mean is the task's business.
+(`json`), plain text, one example a line (`text`), of which several aligned files make the columns, one text
+as a whole (`running-text`), and a folder with a file or a folder a class (`folder`).
+Any file may be gzipped. What the values mean is the task's business.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
-import zlib
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +19,26 @@ from pydantic import Field
 
 from glassformer.config import Node
 from glassformer.data.batching import generator
-from glassformer.errors import UserError, near_match, shorten, user_error
+from glassformer.data.folders import ClassFolder
+from glassformer.data.streams import (
+    AlignedLines,
+    Column,
+    JsonLines,
+    JsonLists,
+    Record,
+    RunningText,
+    Stream,
+    Table,
+    Wanted,
+    count,
+    csv_fields,
+    tsv_fields,
+)
+from glassformer.data.text_files import TextFile, refuse_unknown_encoding
+from glassformer.errors import UserError, user_error
 
 Source = str | list[str]
-Column = str | int
-Format = Literal["tsv", "csv", "jsonl", "json", "text"]
+Format = Literal["tsv", "csv", "jsonl", "json", "text", "running-text", "folder"]
 
 ENDINGS: dict[str, Format] = {
     ".tsv": "tsv",
@@ -40,7 +52,9 @@ ENDINGS: dict[str, Format] = {
 class DataConfig(Node):
     """Where a user's own examples are."""
 
-    train: Source = Field(description="a file, or a list of line-aligned files, such as [source, target]")
+    train: Source = Field(
+        description="a file, a list of line-aligned files, such as [source, target], or a folder of classes"
+    )
     validation: Source | None = Field(None, description="none: split off from train, the same each time")
     test: Source | None = Field(None, description="none: no test result is reported")
     format: Format | None = Field(None, description="none: by the ending of the file's name")
@@ -50,50 +64,115 @@ class DataConfig(Node):
     header: bool | None = Field(
         None, description="whether a table's first line names its columns; none: if names are asked for"
     )
+    classes: dict[str, str] = Field(
+        {}, description="such as {bad: a.neg, good: a.pos}, in a folder; none: each file or folder is a class"
+    )
+    encoding: str = Field("utf-8", description="of the text in all files")
     validation_fraction: float = Field(
         0.1, gt=0, lt=1, description="how much of train is split off where no validation set is given"
+    )
+
+    test_fraction: float | None = Field(
+        None, gt=0, lt=1, description="how much of train is split off as a test set; none: nothing"
     )
 
     def source(self, split: str) -> Source | None:
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
-    def read(self, split: str, roles: Mapping[str, str]) -> Rows | None:
-        """The columns of a split, by role; `roles` names the column that a role has unless configured."""
+    def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
+        """The examples of a split, one at a time; `roles` names the column that a role has by default."""
         source = self.source(split)
         if source is None:
             return None
-        place = f"task.data.{split}"
+        setting = f"task.data.{split}"
         unknown = [role for role in self.columns if role not in roles]
         if unknown:
             raise user_error(
                 "no such column is used", place="task.data.columns", value=unknown[0], allowed=list(roles)
             )
+        refuse_unknown_encoding(self.encoding, "task.data.encoding")
         if isinstance(source, list):
-            return _read_aligned([Path(path) for path in source], list(roles), place)
-        path = Path(source)
-        wanted = _Wanted({role: self.columns.get(role) for role in roles}, dict(roles), self.header)
-        rows = _READERS[self.format or _format_of(path, place)](path, wanted, place)
-        if not len(rows):
-            raise user_error("the file holds no example", place=f"{place}: {path}", remedy="one a line")
-        return rows
+            self._refuse_classes(setting)
+            return AlignedLines([self._file(path, setting) for path in source], list(roles), setting)
+        file = self._file(source, setting)
+        wanted = Wanted({role: self.columns.get(role) for role in roles}, dict(roles), self.header)
+        found = self._format_of(file, wanted)
+        if found != "folder":
+            self._refuse_classes(file.where)
+        return _STREAMS[found](file, wanted, self.classes)
+
+    def _refuse_classes(self, where: str) -> None:
+        if self.classes:
+            raise user_error("is no folder, and task.data.classes names what is in one", place=where)
+
+    def _file(self, path: str, setting: str) -> TextFile:
+        from glassformer.data.catalogue import locate
+
+        return TextFile(locate(path), setting, self.encoding)
+
+    def _format_of(self, file: TextFile, wanted: Wanted) -> Format:
+        """A file that only texts are asked of may have any ending."""
+        if self.format is not None:
+            return self.format
+        if file.path.is_dir():
+            return "folder"
+        ending = Path(file.path.name.removesuffix(".gz")).suffix.lower()
+        if ending in ENDINGS:
+            return ENDINGS[ending]
+        if len(wanted.asked) == 1:
+            return "text"
+        raise user_error(
+            f"the ending of {file.path.name!r} names no format",
+            place=file.setting,
+            remedy="task.data.format=tsv, csv, jsonl, json or text",
+        )
+
+    def read(self, split: str, roles: Mapping[str, str]) -> Rows | None:
+        """All examples of a split, as a column for each role."""
+        stream = self.stream(split, roles)
+        return None if stream is None else Rows.collect(stream, list(roles))
+
+
+_STREAMS: dict[Format, Callable[[TextFile, Wanted, Mapping[str, str]], Stream]] = {
+    "tsv": lambda file, wanted, classes: Table(file, wanted, tsv_fields),
+    "csv": lambda file, wanted, classes: Table(file, wanted, csv_fields),
+    "jsonl": lambda file, wanted, classes: JsonLines(file, wanted),
+    "json": lambda file, wanted, classes: JsonLists(file, wanted),
+    "text": lambda file, wanted, classes: AlignedLines([file], list(wanted.asked), file.setting),
+    "running-text": lambda file, wanted, classes: RunningText(file, list(wanted.asked)),
+    "folder": lambda file, wanted, classes: ClassFolder(file, list(wanted.asked), classes),
+}
 
 
 @dataclass(frozen=True)
 class Rows:
     """Equally many values for each role, and where they stand."""
 
-    name: str
+    stream: Stream
     values: dict[str, list[Any]]
     numbers: Sequence[int]
-    """The line (or, in a JSON list, the row) of each, counted from 1."""
-    unit: str = "line"
-    notes: tuple[str, ...] = ()
+    """What `Record.number` says of each."""
+    notes: tuple[str, ...]
+
+    @classmethod
+    def collect(cls, stream: Stream, roles: Sequence[str]) -> Rows:
+        values: dict[str, list[Any]] = {role: [] for role in roles}
+        numbers = []
+        for record in stream:
+            numbers.append(record.number)
+            for role, value in record.values.items():
+                values[role].append(value)
+        return cls(stream, values, numbers, stream.notes)
+
+    @property
+    def name(self) -> str:
+        return self.stream.name
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def place(self, index: int) -> str:
-        return f"{self.name}, {self.unit} {self.numbers[index]}"
+        return self.stream.place(self.numbers[index])
 
     def take(self, indices: Iterable[int]) -> Rows:
         kept = list(indices)
@@ -114,7 +193,7 @@ def split_off(
     members = list(groups.values())
     if len(members) <= len(fractions):
         raise user_error(
-            f"{_count(len(members), 'different example')} cannot be split {len(fractions) + 1} ways",
+            f"{count(len(members), 'different example')} cannot be split {len(fractions) + 1} ways",
             place=place,
             remedy="more data, or a file for each split",
         )
@@ -130,281 +209,59 @@ def split_off(
     }
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Which columns are asked for."""
+def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
+    """Whether an example belongs to the part of so large a fraction: a matter of its key alone.
 
-    asked: dict[str, Column | None]
-    default_names: dict[str, str]
-    header: bool | None
-
-    def names(self) -> dict[str, Column]:
-        """For rows whose values have names of their own."""
-        return {
-            role: self.default_names[role] if column is None else column
-            for role, column in self.asked.items()
-        }
-
-    def has_header(self, first: Sequence[str]) -> bool:
-        if self.header is not None:
-            return self.header
-        if any(column is not None for column in self.asked.values()):
-            return any(isinstance(column, str) for column in self.asked.values())
-        return set(self.default_names.values()) <= set(first)
-
-    def positions(self, first: Sequence[str], place: str) -> dict[str, int]:
-        """For the fields of a table, whose first line is `first`."""
-        has_header = self.has_header(first)
-        positions = {}
-        for number, (role, column) in enumerate(self.asked.items()):
-            if column is None:
-                name = self.default_names[role]
-                column = name if has_header and name in first else number
-            if isinstance(column, str):
-                if not has_header:
-                    raise user_error(
-                        f"the column {column!r} is asked for by name, but header is false",
-                        place=place,
-                        remedy="numbers from 0, or task.data.header=true",
-                    )
-                column = _position(column, first, place)
-            if not 0 <= column < len(first):
-                raise user_error(
-                    f"no column {column}: the first line has {_count(len(first), 'column')}, numbered from 0",
-                    place=place,
-                    remedy=f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format",
-                )
-            positions[role] = column
-        return positions
+    So equal keys stay together, and a stream can be split without having been seen as a whole.
+    """
+    digest = hashlib.sha256(f"{data_seed}\n{key}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) < fraction * 2**64
 
 
-def _position(name: str, header: Sequence[str], place: str) -> int:
-    if name not in header:
-        raise _missing_column(name, header, place)
-    return header.index(name)
+class Chosen(Stream):
+    """Those records of a stream that belong to one part of it."""
+
+    def __init__(self, whole: Stream, belongs: Callable[[Record], bool]) -> None:
+        super().__init__(whole.sources)
+        self.whole = whole
+        self.belongs = belongs
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.whole.notes
+
+    @property
+    def files(self) -> list[Path]:
+        return self.whole.files
+
+    def place(self, number: int) -> str:
+        return self.whole.place(number)
+
+    def records(self) -> Iterator[Record]:
+        return filter(self.belongs, self.whole)
+
+    def nothing(self) -> UserError:
+        remedy = "more data, or a file for each split"
+        return user_error("too few different examples to split", place=self.name, remedy=remedy)
 
 
-def _missing_column(name: str, present: Sequence[str], place: str) -> UserError:
-    remedy = "task.data.columns={input: NAME, target: NAME}"
-    return user_error(f"no column {name!r}", place=place, value=name, allowed=present, remedy=remedy)
+def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:
+    """`train` and `validation`, so large a fraction of the whole: by the value of the role `key`.
 
+    The end of a running text is its validation part: what is left of it stays one text.
+    """
+    if isinstance(stream, RunningText):
+        train, validation = stream.split_at(1 - fraction)
+        return {"train": train, "validation": validation}
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    def is_validation(record: Record) -> bool:
+        return is_split_off(str(record.values[key]), fraction, data_seed)
 
-
-def _format_of(path: Path, place: str) -> Format:
-    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if ending not in ENDINGS:
-        raise user_error(
-            f"the ending of {path.name!r} names no format",
-            place=place,
-            remedy="task.data.format=tsv, csv, jsonl, json or text",
-        )
-    return ENDINGS[ending]
-
-
-def read_text(path: Path, place: str) -> str:
-    """A UTF-8 file, gunzipped if its name ends in .gz, without a byte order mark."""
-    where = f"{place}: {path}"
-    if path.is_dir():
-        raise user_error("is a folder, not a file", place=where, remedy="name the file in it")
-    try:
-        data = path.read_bytes()
-        if path.name.endswith(".gz"):
-            data = gzip.decompress(data)
-    except FileNotFoundError:
-        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = near_match(path.name, siblings)
-        remedy = f"{path.parent / near}" if near else "check the path"
-        raise user_error("no such file", place=where, remedy=remedy) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise user_error("not a whole gzip file", place=where, remedy="gzip -t FILE checks it") from None
-    except OSError as error:
-        raise user_error(
-            f"cannot be read: {error.strerror}", place=where, remedy="check its permissions"
-        ) from None
-    try:
-        text = data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise user_error(
-            f"not UTF-8 at line {line}, byte {error.start} of the file (0x{data[error.start]:02x})",
-            place=where,
-            remedy="iconv -f latin1 -t utf-8 FILE, or whichever encoding it has",
-        ) from None
-    if not text.strip():
-        raise user_error("the file is empty", place=where, remedy="one example a line")
-    return text
-
-
-def split_lines(text: str) -> list[str]:
-    """Not `str.splitlines`, which also splits at U+2028, U+0085 and others and so misaligns files."""
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
-
-
-def _read_aligned(paths: list[Path], roles: list[str], place: str) -> Rows:
-    """A file a role, line by line."""
-    if len(paths) != len(roles):
-        raise user_error(
-            f"{_count(len(paths), 'file')} given where {len(roles)} are needed: {', '.join(roles)}",
-            place=place,
-            remedy=f"{place}=[{', '.join(roles)}]",
-        )
-    columns = [split_lines(read_text(path, place)) for path in paths]
-    for path, column in zip(paths, columns, strict=True):
-        if len(column) != len(columns[0]):
-            raise user_error(
-                f"{_count(len(column), 'line')}, but {paths[0]} has {len(columns[0])}",
-                place=f"{place}: {path}",
-                remedy="line-aligned files have equally many lines",
-            )
-    name = " + ".join(str(path) for path in paths)
-    return Rows(name, dict(zip(roles, columns, strict=True)), range(1, len(columns[0]) + 1))
-
-
-def _read_lines(path: Path, wanted: _Wanted, place: str) -> Rows:
-    return _read_aligned([path], list(wanted.asked), place)
-
-
-def _tsv_fields(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(split_lines(text), start=1):
-        if line:
-            yield number, line.split("\t")
-
-
-def _csv_fields(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(1 << 30)  # the default would refuse a long sequence
-    # The reader itself joins the lines of a quoted field.
-    reader = csv.reader((line + "\n" for line in split_lines(text)), strict=True)
-    number = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield number, fields
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise user_error(
-            f"not valid CSV: {error}", place=f"{where}, line {number}", remedy='quote "fields, like this"'
-        ) from None
-
-
-def _table_reader(
-    fields_of: Callable[[str, str], Iterator[tuple[int, list[str]]]],
-) -> Callable[[Path, _Wanted, str], Rows]:
-    def read(path: Path, wanted: _Wanted, place: str) -> Rows:
-        lines = fields_of(read_text(path, place), str(path))
-        first_number, first = next(lines)
-        positions = wanted.positions(first, f"{path}, line {first_number}")
-        has_header = wanted.has_header(first)
-        values: dict[str, list[Any]] = {role: [] for role in positions}
-        numbers = []
-
-        def add(number: int, fields: list[str]) -> None:
-            if len(fields) != len(first):
-                raise user_error(
-                    f"{_count(len(fields), 'column')}, but the first line has {len(first)}",
-                    place=f"{path}, line {number}",
-                    remedy="equally many on each line",
-                )
-            numbers.append(number)
-            for role, position in positions.items():
-                values[role].append(fields[position])
-
-        if not has_header:
-            add(first_number, first)
-        for number, fields in lines:
-            add(number, fields)
-        notes = () if has_header else (_tell_headerless(path, positions, first),)
-        return Rows(str(path), values, numbers, notes=notes)
-
-    return read
-
-
-def _tell_headerless(path: Path, positions: Mapping[str, int], first: Sequence[str]) -> str:
-    taken = ", ".join(f"{role} = column {position}" for role, position in positions.items())
-    return (
-        f"{path} was read without a header line: {taken}; it begins with {shorten(' | '.join(first), 60)!r}"
-    )
-
-
-def _read_json_lines(path: Path, wanted: _Wanted, place: str) -> Rows:
-    columns = wanted.names()
-    values: dict[str, list[Any]] = {role: [] for role in columns}
-    numbers = []
-    for number, line in enumerate(split_lines(read_text(path, place)), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        row = _parse_json(line, where)
-        numbers.append(number)
-        for role, column in columns.items():
-            values[role].append(_pick(row, column, where))
-    return Rows(str(path), values, numbers)
-
-
-def _pick(row: Any, column: Column, where: str) -> Any:
-    if isinstance(row, dict) and isinstance(column, str):
-        if column not in row:
-            raise _missing_column(column, list(row), where)
-        return row[column]
-    if isinstance(row, list) and isinstance(column, int):
-        if not 0 <= column < len(row):
-            raise user_error(
-                f"no column {column}: the list has {_count(len(row), 'value')}, numbered from 0",
-                place=where,
-                remedy="equally many on each line",
-            )
-        return row[column]
-    given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
-    raise user_error(
-        f"{given} stands here, and the column {column!r} is asked for",
-        place=where,
-        remedy="names for objects {...}, numbers for lists [...]",
-    )
-
-
-def _read_json_lists(path: Path, wanted: _Wanted, place: str) -> Rows:
-    tree = _parse_json(read_text(path, place), str(path))
-    if not isinstance(tree, dict):
-        raise user_error(
-            "an object of parallel lists belongs here",
-            place=str(path),
-            remedy='{"input": [...], "target": [...]}; or task.data.format=jsonl for one object a line',
-        )
-    values = {role: _pick(tree, column, str(path)) for role, column in wanted.names().items()}
-    lengths = {}
-    for role, column in wanted.names().items():
-        if not isinstance(values[role], list):
-            raise user_error(f"{column!r} is not a list", place=str(path), remedy="two parallel lists")
-        lengths[column] = len(values[role])
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
-        raise user_error(f"the lists differ in length: {told}", place=str(path), remedy="two parallel lists")
-    return Rows(str(path), values, range(1, next(iter(lengths.values())) + 1), unit="row")
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        at = f"{where}, line {error.lineno}" if "\n" in text else where
-        raise user_error(
-            f"not valid JSON: {error.msg} (column {error.colno})", place=at, remedy="check it there"
-        ) from None
-    except (RecursionError, ValueError):
-        raise user_error(
-            "nested too deeply, or too long a number", place=where, remedy="simplify it"
-        ) from None
-
-
-_READERS: dict[str, Callable[[Path, _Wanted, str], Rows]] = {
-    "tsv": _table_reader(_tsv_fields),
-    "csv": _table_reader(_csv_fields),
-    "jsonl": _read_json_lines,
-    "json": _read_json_lists,
-    "text": _read_lines,
-}
+    return {
+        "train": Chosen(stream, lambda record: not is_validation(record)),
+        "validation": Chosen(stream, is_validation),
+    }

@@ -211,10 +211,11 @@ def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
     return [(text, LABELS[side > 0]) for text, side in islice(written, count)]
 
 
-def review_texts(count: int, seed: int) -> list[str]:
-    """Texts without labels, for pre-training; no review of validation or test is among them."""
-    writer = _Writer(random.Random(f"review texts {seed}"))
-    written = _written(writer, "train")
+def review_texts(count: int, seed: int, split: str = "train") -> list[str]:
+    """Texts without labels, for pre-training; no review of another split is among them."""
+    purpose = f"review texts {seed}" if split == "train" else f"review texts {seed} {split}"
+    writer = _Writer(random.Random(purpose))
+    written = _written(writer, split)
     return [
         f"{text} {writer.pick(_CONSEQUENCES[side])}" if writer.chance(_WITH_CONSEQUENCE) else text
         for text, side in islice(written, count)

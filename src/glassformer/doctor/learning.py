@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -167,12 +168,14 @@ def accumulation(subject: Subject) -> Measurement:
 
 def _plain(training: TrainingConfig) -> TrainingConfig:
     """No clipping, which would hide a wrong scale; and steps so small that the weights stay."""
-    changes = {
+    changes: dict[str, Any] = {
         "optimizer": {"kind": "sgd", "learning_rate": 1e-30, "momentum": 0.0},
         "clip_norm": None,
         "ema_decay": None,
         "precision": "fp32",
         "divergence": {"spike_factor": None},
+        "freeze": [],
+        "thaw": {"every": None},
     }
     return training.with_overrides(changes)
 

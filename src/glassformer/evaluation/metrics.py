@@ -1,24 +1,24 @@
-"""Numbers from counts. Padding never counts."""
+"""Numbers from counts, and which of two is the better one. Padding never counts."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
+FALLING = frozenset(
+    {
+        "loss",
+        "perplexity",
+        "bits_per_character",
+        "ter",
+        "ece",
+        "mean_absolute_error",
+        "root_mean_squared_error",
+    }
+)
 
 
 def perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
-
-
-def macro_f1(predicted: np.ndarray, actual: np.ndarray) -> float:
-    """The mean F1 over the classes that occur in either."""
-    scores = []
-    for label in np.union1d(predicted, actual):
-        both = int(((predicted == label) & (actual == label)).sum())
-        either = int((predicted == label).sum() + (actual == label).sum())
-        scores.append(2 * both / either)
-    return float(np.mean(scores)) if scores else 0.0
 
 
 def is_better(name: str, new: float, old: float | None) -> bool:
@@ -31,7 +31,7 @@ def is_better(name: str, new: float, old: float | None) -> bool:
 
 
 def falls(name: str) -> bool:
-    return name in {"loss", "perplexity", "bits_per_character", "ter", "mean_absolute_error"}
+    return name in FALLING
 
 
 def reaches(name: str, value: float, target: float) -> bool:

@@ -37,7 +37,7 @@ class Model(nn.Module):
         return self.head(self.hidden(**inputs), self.tied_weight())
 
     def score(self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0) -> Score:
-        return self.head.score(self(**inputs), targets, label_smoothing)
+        return self.head.score_hidden(self.hidden(**inputs), targets, self.tied_weight(), label_smoothing)
 
 
 @dataclass

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.blocks import reference
+from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import linear
 from glassformer.data.batching import IGNORED
+from glassformer.models.loss import cross_entropy_each, linear_cross_entropy
 from glassformer.registry import Kind, register
 
 
@@ -147,7 +149,7 @@ class MLPOutputConfig(OutputConfig):
     kind: Literal["mlp"] = "mlp"
 
     def build(self, dim: int, dropout: float) -> nn.Module:
-        return nn.Sequential(linear(dim, dim), nn.LayerNorm(dim), nn.ReLU(), nn.Dropout(dropout))
+        return nn.Sequential(linear(dim, dim), nn.LayerNorm(dim), nn.ReLU(), Dropout(dropout))
 
     def parameter_count(self, dim: int) -> int:
         return dim * dim + dim + 2 * dim
@@ -189,6 +191,12 @@ class Head(nn.Module):
     def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
         raise NotImplementedError
 
+    def score_hidden(
+        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None, label_smoothing: float = 0.0
+    ) -> Score:
+        """As `score` of the answers to these vectors, for training."""
+        return self.score(self(hidden, tied_VD), targets, label_smoothing)
+
 
 class ClassHead(Head):
     """Answers are logits over classes or tokens; the loss is cross-entropy."""
@@ -202,6 +210,32 @@ class ClassHead(Head):
             asked = flat != IGNORED
             correct = ((logits.argmax(-1) == flat) & asked).sum()
         return Score(loss, correct, asked.sum())
+
+    def score_hidden(
+        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None, label_smoothing: float = 0.0
+    ) -> Score:
+        """Places that are not asked for are never computed."""
+        weight_VD = tied_VD if self.weight is None else self.weight
+        assert weight_VD is not None
+        if torch.is_autocast_enabled(hidden.device.type):
+            return super().score_hidden(hidden, targets, tied_VD, label_smoothing)
+        flat = targets.flatten()
+        asked = (flat != IGNORED).nonzero().squeeze(1)
+        hidden_ND = self.body(hidden.flatten(0, -2)[asked])
+        loss, correct = linear_cross_entropy(hidden_ND, weight_VD, self.bias, flat[asked], label_smoothing)
+        return Score(loss, correct, torch.tensor(len(asked), device=targets.device))
+
+    def score_each(self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss and the success of each target, in their form; 0 and False where none is asked for."""
+        losses = torch.zeros_like(targets, dtype=torch.float32)
+        hits = torch.zeros_like(targets, dtype=torch.bool)
+        is_asked = targets != IGNORED
+        weight_VD = tied_VD if self.weight is None else self.weight
+        assert weight_VD is not None
+        if bool(is_asked.any()):
+            found = cross_entropy_each(self.body(hidden[is_asked]), weight_VD, self.bias, targets[is_asked])
+            losses[is_asked], hits[is_asked] = found[0].float(), found[1]
+        return losses, hits
 
 
 class RealHead(Head):

@@ -75,7 +75,6 @@ def measure(
     build: Callable[[], Model],
     batch: Batch,
     *,
-    label_smoothing: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> Size:
     """Build the model without content and send `batch` through it; another `dtype` means mixed precision."""
@@ -83,13 +82,12 @@ def measure(
     inputs: dict[str, Tensor | None] = {
         name: None if x is None else mode.from_tensor(x) for name, x in batch.inputs.items()
     }
-    targets = mode.from_tensor(batch.targets)
     with mode:
         model = build()
         forward_flops, activation_bytes, why_not = None, None, ""
         try:
             with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-                forward_flops, activation_bytes = trace(model, inputs, targets, label_smoothing)
+                forward_flops, activation_bytes = trace(model, inputs)
         except (
             DataDependentOutputException,
             DynamicOutputShapeException,
@@ -122,9 +120,7 @@ def count_tokens(batch: Batch) -> int:
     return sum(tensor.numel() for tensor in tensors if tensor.dtype != torch.bool)
 
 
-def trace(
-    model: Model, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
-) -> tuple[int, int]:
+def trace(model: Model, inputs: dict[str, Tensor | None]) -> tuple[int, int]:
     """FLOPs of the forward pass, and the bytes that autograd keeps of it for the backward pass.
 
     FLOPs are those of matrix products, two for a multiply-add, attention's scores and mixing included and a
@@ -141,8 +137,8 @@ def trace(
 
     counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
     with _NoValues(), counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        score = model.score(inputs, targets, label_smoothing)
-    del score  # only now may storages go: until here each had an address of its own
+        answers = model(**inputs)
+    del answers  # only now may storages go: until here each had an address of its own
     return counter.get_total_flops(), sum(kept.values())
 
 

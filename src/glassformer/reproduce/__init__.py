@@ -6,14 +6,21 @@ from glassformer.errors import user_error
 from glassformer.reproduce.arithmetic_file import ARITHMETIC_FILE
 from glassformer.reproduce.arithmetic_preset import ARITHMETIC_PRESET
 from glassformer.reproduce.reversal_table import REVERSAL_TABLE
-from glassformer.reproduce.study import Study
+from glassformer.reproduce.study import Table
+from glassformer.reproduce.transfer import TRANSFER, TRANSFER_BOOKS, TRANSFER_MOVIES
 
-STUDIES: dict[str, Study] = {
-    study.name: study for study in (REVERSAL_TABLE, ARITHMETIC_PRESET, ARITHMETIC_FILE)
-}
+_TABLES: tuple[Table, ...] = (
+    REVERSAL_TABLE,
+    ARITHMETIC_PRESET,
+    ARITHMETIC_FILE,
+    TRANSFER,
+    TRANSFER_BOOKS,
+    TRANSFER_MOVIES,
+)
+STUDIES: dict[str, Table] = {table.name: table for table in _TABLES}
 
 
-def find(name: str) -> Study:
+def find(name: str) -> Table:
     if name not in STUDIES:
         raise user_error("no such table", place="NAME", value=name, allowed=sorted(STUDIES))
     return STUDIES[name]

@@ -5,29 +5,93 @@ A study that was interrupted goes on: finished runs are kept, unfinished ones ar
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, Protocol
 
 from glassformer.errors import user_error
-from glassformer.experiment import ExperimentConfig, resolve
-from glassformer.runs import RunFolder
+from glassformer.experiment import resolve
+from glassformer.reproduce.jobs import Job, Results, Say, run_all, threads_for
 from glassformer.training.files import json_bytes, replace_file
-
-Say = Callable[[str], None]
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Where a study works, and how much of it is done."""
+
+    folder: Path
+    is_quick: bool
+    seeds: int
+    workers: int
+    threads: int
+    with_theirs: bool
+    say: Say
+
+
+class Table(Protocol):
+    """What can be reproduced."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def metric(self) -> str: ...
+
+    @property
+    def seeds(self) -> int: ...
+
+    def measure(self, effort: Effort) -> dict[str, Any]:
+        """Run what is missing; `rows`, and whatever else `results.json` should hold."""
+        ...
+
+    def markdown(self, document: Mapping[str, Any]) -> str:
+        """What `table.md` shows of `results.json`."""
+        ...
+
+
+def reproduce(
+    table: Table,
+    folder: Path,
+    *,
+    is_quick: bool = False,
+    seeds: int | None = None,
+    workers: int = 1,
+    with_theirs: bool = True,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Run what is missing, then write `table.md` and `results.json` into the folder and return the latter."""
+    if seeds is not None and seeds < 1:
+        raise user_error("at least one run a setting", place="--seeds", value=seeds, remedy="--seeds 3")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise user_error(
+            f"cannot be made: {error.strerror}", place=str(folder), remedy="another --out"
+        ) from None
+    seeds = seeds or (1 if is_quick else table.seeds)
+    threads = threads_for(workers)
+    measured = table.measure(Effort(folder, is_quick, seeds, workers, threads, with_theirs, say))
+    document = {
+        "name": table.name,
+        "title": table.title,
+        "metric": table.metric,
+        "is_quick": is_quick,
+        "workers": workers,
+        "threads_per_worker": threads,
+        **measured,
+    }
+    replace_file(folder / "results.json", json_bytes(document))
+    replace_file(folder / "table.md", table.markdown(document).encode())
+    return document
 
 
 @dataclass(frozen=True)
@@ -46,6 +110,14 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class _Cell:
+    setting: Setting
+    recipe: str
+    seed: int
+    job: Job
+
+
+@dataclass(frozen=True)
 class Study:
     name: str
     title: str
@@ -54,124 +126,87 @@ class Study:
     about: str
     seeds: int = 3
 
-
-@dataclass(frozen=True)
-class _Job:
-    setting: Setting
-    recipe: str
-    seed: int
-    config: ExperimentConfig
-    path: Path
-
-
-def reproduce(
-    study: Study,
-    folder: Path,
-    *,
-    is_quick: bool = False,
-    seeds: int | None = None,
-    workers: int = 1,
-    with_theirs: bool = True,
-    say: Say = lambda text: None,
-) -> dict[str, Any]:
-    """Run what is missing, then write `table.md` and `results.json` into the folder and return the latter."""
-    jobs = _jobs(study, folder, is_quick, seeds or (1 if is_quick else study.seeds), with_theirs)
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    done = 0
-
-    def train(job: _Job) -> None:
-        nonlocal done
-        results = _train(job, threads)
-        done += 1
-        value = _value(results, study.metric)
-        who = f"{job.setting.name}, {job.recipe}, seed {job.seed}"
-        say(f"{done}/{len(jobs)}  {who}: {study.metric} {value:.5f}")
-
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(train, jobs):
-            pass
-    document = {
-        "name": study.name,
-        "title": study.title,
-        "metric": study.metric,
-        "is_quick": is_quick,
-        "workers": workers,
-        "threads_per_worker": threads,
-        "rows": _rows(study, jobs),
-    }
-    replace_file(folder / "results.json", json_bytes(document))
-    replace_file(folder / "table.md", markdown(study, document).encode())
-    return document
-
-
-def _jobs(study: Study, folder: Path, is_quick: bool, seeds: int, with_theirs: bool) -> list[_Job]:
-    jobs = []
-    for setting in study.settings:
-        if is_quick and not setting.is_quick:
-            continue
-        recipes: dict[str, Mapping[str, Any]] = {"ours": {}}
-        if setting.theirs is not None and with_theirs:
-            recipes["theirs"] = setting.theirs
-        for recipe, changes in recipes.items():
-            for seed in range(seeds):
-                overrides = {**setting.overrides, **changes, **((setting.quick or {}) if is_quick else {})}
-                config = resolve(setting.what, {**overrides, "seed": seed})
-                path = folder / "runs" / f"{setting.name.replace(' ', '-')}-{recipe}-{seed}"
-                jobs.append(_Job(setting, recipe, seed, config, path))
-    # The longest first, so that the last worker does not wait alone.
-    return sorted(jobs, key=lambda job: -job.config.dump()["task"].get("length", 0))
-
-
-def _train(job: _Job, threads: int) -> dict[str, Any]:
-    folder = RunFolder(job.path)
-    if folder.exists() and folder.results():
-        return folder.results()
-    job.path.mkdir(parents=True, exist_ok=True)
-    file = job.path / "asked.yaml"
-    file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False), encoding="utf-8")
-    command = [sys.executable, "-m", "glassformer", "train", str(file), "--run", str(job.path)]
-    child = subprocess.run(
-        [*command, "--resume", "--quiet", "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-        check=False,
-    )
-    if child.returncode:
-        raise user_error(
-            f"training failed: {child.stderr.strip()[-300:]}",
-            place=str(job.path),
-            remedy=" ".join([*command[2:], "--resume"]),
+    def measure(self, effort: Effort) -> dict[str, Any]:
+        cells = self._cells(effort)
+        run_all(
+            [cell.job for cell in cells],
+            workers=effort.workers,
+            threads=effort.threads,
+            describe=lambda results: f"{self.metric} {test_value(results, self.metric):.5f}",
+            say=effort.say,
         )
-    return dict(json.loads(child.stdout))
+        return {"rows": self._rows(cells)}
 
-
-def _value(results: Mapping[str, Any], metric: str) -> float:
-    return float(results["metrics"]["test"][metric])
-
-
-def _rows(study: Study, jobs: Sequence[_Job]) -> list[dict[str, Any]]:
-    rows = []
-    run = {job.setting.name for job in jobs}
-    for setting in (setting.name for setting in study.settings if setting.name in run):
-        row: dict[str, Any] = {"setting": setting, "theirs": None, "ours": None, "interval": None}
-        for recipe in ("theirs", "ours"):
-            runs = [job for job in jobs if (job.setting.name, job.recipe) == (setting, recipe)]
-            if not runs:
+    def _cells(self, effort: Effort) -> list[_Cell]:
+        cells = []
+        for setting in self.settings:
+            if effort.is_quick and not setting.is_quick:
                 continue
-            results = [RunFolder(job.path).results() for job in runs]
-            values = [_value(result, study.metric) for result in results]
-            row["published"] = runs[0].setting.published
-            row[recipe] = statistics.fmean(values)
-            if recipe == "ours":
-                row["interval"] = interval(values)
-                row["lowest"] = min(values)
-                row["seeds"] = [job.seed for job in runs]
-                row["steps"] = [result["steps"] for result in results]
-                row["seconds"] = [result["seconds"] for result in results]
-                row["config"] = runs[0].config.fingerprint()
-        rows.append(row)
-    return rows
+            recipes: dict[str, Mapping[str, Any]] = {"ours": {}}
+            if setting.theirs is not None and effort.with_theirs:
+                recipes["theirs"] = setting.theirs
+            for recipe, changes in recipes.items():
+                quick = (setting.quick or {}) if effort.is_quick else {}
+                for seed in range(effort.seeds):
+                    config = resolve(setting.what, {**setting.overrides, **changes, **quick, "seed": seed})
+                    path = effort.folder / "runs" / f"{setting.name.replace(' ', '-')}-{recipe}-{seed}"
+                    job = Job(f"{setting.name}, {recipe}, seed {seed}", config, path)
+                    cells.append(_Cell(setting, recipe, seed, job))
+        # The longest first, so that the last worker does not wait alone.
+        return sorted(cells, key=lambda cell: -cell.job.config.dump()["task"].get("length", 0))
+
+    def _rows(self, cells: Sequence[_Cell]) -> list[dict[str, Any]]:
+        rows = []
+        run = {cell.setting.name for cell in cells}
+        for setting in (setting.name for setting in self.settings if setting.name in run):
+            row: dict[str, Any] = {"setting": setting, "theirs": None, "ours": None, "interval": None}
+            for recipe in ("theirs", "ours"):
+                runs = [cell for cell in cells if (cell.setting.name, cell.recipe) == (setting, recipe)]
+                if not runs:
+                    continue
+                results = [cell.job.results() for cell in runs]
+                values = [test_value(result, self.metric) for result in results]
+                row["published"] = runs[0].setting.published
+                row[recipe] = statistics.fmean(values)
+                if recipe == "ours":
+                    row["interval"] = interval(values)
+                    row["lowest"] = min(values)
+                    row["seeds"] = [cell.seed for cell in runs]
+                    row["steps"] = [result["steps"] for result in results]
+                    row["seconds"] = [result["seconds"] for result in results]
+                    row["config"] = runs[0].job.config.fingerprint()
+            rows.append(row)
+        return rows
+
+    def markdown(self, document: Mapping[str, Any]) -> str:
+        lines = [f"# {self.title}", "", self.about, "", written_by(document), ""]
+        lines += [
+            "| setting | published | their recipe | ours, mean | 95 % interval"
+            " | lowest seed | steps | seconds |"
+        ]
+        lines += ["|---|---|---|---|---|---|---|---|"]
+        for row in document["rows"]:
+            low_high = (
+                "" if row["interval"] is None else f"{row['interval'][0]:.5f} … {row['interval'][1]:.5f}"
+            )
+            steps = "/".join(str(step) for step in row.get("steps", []))
+            seconds = "/".join(f"{value:.0f}" for value in row.get("seconds", []))
+            cells = [row["setting"], _number(row["published"]), _number(row["theirs"]), _number(row["ours"])]
+            cells += [low_high, _number(row.get("lowest")), steps, seconds]
+            lines.append(f"| {' | '.join(cells)} |")
+        workers, threads = document["workers"], document["threads_per_worker"]
+        total = sum(value for row in document["rows"] for value in row.get("seconds", []))
+        lines += [
+            "",
+            f"Metric: test {self.metric}. Training time of our runs together: {total / 60:.1f} minutes,"
+            f" with {workers} workers of {threads} thread{'s' if threads > 1 else ''}.",
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def test_value(results: Results, metric: str) -> float:
+    return float(results["metrics"]["test"][metric])
 
 
 def interval(values: Sequence[float]) -> list[float] | None:
@@ -184,29 +219,9 @@ def interval(values: Sequence[float]) -> list[float] | None:
     return [mean - half, mean + half]
 
 
-def markdown(study: Study, document: Mapping[str, Any]) -> str:
-    command = f"glassformer reproduce {study.name}" + (" --quick" if document["is_quick"] else "")
-    lines = [f"# {study.title}", "", study.about, "", f"Written by `{command}`.", ""]
-    lines += [
-        "| setting | published | their recipe | ours, mean | 95 % interval | lowest seed | steps | seconds |"
-    ]
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    for row in document["rows"]:
-        low_high = "" if row["interval"] is None else f"{row['interval'][0]:.5f} … {row['interval'][1]:.5f}"
-        steps = "/".join(str(step) for step in row.get("steps", []))
-        seconds = "/".join(f"{value:.0f}" for value in row.get("seconds", []))
-        cells = [row["setting"], _number(row["published"]), _number(row["theirs"]), _number(row["ours"])]
-        cells += [low_high, _number(row.get("lowest")), steps, seconds]
-        lines.append(f"| {' | '.join(cells)} |")
-    workers, threads = document["workers"], document["threads_per_worker"]
-    total = sum(value for row in document["rows"] for value in row.get("seconds", []))
-    lines += [
-        "",
-        f"Metric: test {study.metric}. Training time of our runs together: {total / 60:.1f} minutes,"
-        f" with {workers} workers of {threads} thread{'s' if threads > 1 else ''}.",
-        "",
-    ]
-    return "\n".join(lines)
+def written_by(document: Mapping[str, Any]) -> str:
+    quick = " --quick" if document["is_quick"] else ""
+    return f"Written by `glassformer reproduce {document['name']}{quick}`."
 
 
 def _number(value: float | None) -> str:

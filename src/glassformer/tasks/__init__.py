@@ -3,6 +3,14 @@
 Tasks know models only by their shapes, and nothing of training or of run folders.
 """
 
-from glassformer.tasks import arithmetic, random_tokens, sequences, tokens
+from glassformer.tasks import (
+    arithmetic,
+    classification,
+    language,
+    random_tokens,
+    sequences,
+    tokens,
+    translation,
+)
 
-__all__ = ["arithmetic", "random_tokens", "sequences", "tokens"]
+__all__ = ["arithmetic", "classification", "language", "random_tokens", "sequences", "tokens", "translation"]

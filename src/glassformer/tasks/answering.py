@@ -50,6 +50,7 @@ def answer_by_writing(
     begin: int,
     end: int,
     decoding: DecodingConfig,
+    forbidden: Sequence[int] = (),
 ) -> list[list[Answer]]:
     """The hypotheses of each row, the best first."""
     if not isinstance(model, Generating):
@@ -61,13 +62,17 @@ def answer_by_writing(
         begin=begin,
         end=end,
         strategy=decoding,
-        forbidden=[begin],
+        forbidden=[begin, *forbidden],
     )
     return _answers(written)
 
 
 def answer_by_continuing(
-    model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig, end: int | None = None
+    model: Model,
+    rows: Sequence[np.ndarray],
+    decoding: DecodingConfig,
+    end: int | None = None,
+    forbidden: Sequence[int] = (),
 ) -> list[list[Answer]]:
     """What a language model writes after each row, as far as it has room."""
     if not isinstance(model, Generating):
@@ -75,7 +80,15 @@ def answer_by_continuing(
     tokens_BL, real_BL = _tensors(model, rows)
     room = [max(1, model.shape.max_length - len(row)) for row in rows]
     return _answers(
-        generate(model, prompt_BL=tokens_BL, real_BL=real_BL, end=end, max_length=room, strategy=decoding)
+        generate(
+            model,
+            prompt_BL=tokens_BL,
+            real_BL=real_BL,
+            end=end,
+            max_length=room,
+            strategy=decoding,
+            forbidden=forbidden,
+        )
     )
 
 

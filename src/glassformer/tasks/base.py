@@ -17,6 +17,7 @@ from glassformer.data.batching import (
     collate_per_token,
     collate_sequence_to_sequence,
 )
+from glassformer.evaluation.interface import Decoded, Progress
 from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.models.base import Model
 from glassformer.models.shapes import Shape
@@ -51,6 +52,8 @@ class Task:
     """The metric a person looks at first."""
     drop_last: ClassVar[bool] = False
     """Whether training leaves out the last, incomplete batch of an epoch."""
+    writes_answers: ClassVar[bool] = False
+    """Whether answers are written token by token, and so are decoded to be measured."""
 
     def __init__(
         self, shape: Shape, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
@@ -90,6 +93,10 @@ class Task:
         """Input tokens as a person reads them, one string a token."""
         raise NotImplementedError
 
+    def show_input(self, tokens: Sequence[int]) -> str:
+        """Input tokens as a person would type them."""
+        return " ".join(self.input_symbols(tokens))
+
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         """Answers as a person reads them, one string a token, or the one label."""
         raise NotImplementedError
@@ -104,11 +111,36 @@ class Task:
         """What the model says to each input, the likeliest answer first."""
         raise NotImplementedError
 
-    def decode_metrics(
-        self, model: Model, split: str, batches: list[np.ndarray], decoding: DecodingConfig
+    def decode(
+        self,
+        model: Model,
+        split: str,
+        batches: Sequence[np.ndarray],
+        decoding: DecodingConfig,
+        progress: Progress | None = None,
+    ) -> Decoded:
+        """What the model writes for these examples, the best answer to each."""
+        raise NotImplementedError
+
+    def compare(
+        self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
     ) -> dict[str, float]:
-        """Metrics of answers that the model writes by itself, for the tasks that have such answers."""
-        return {}
+        """Metrics of decoded answers against the right ones, for a task that writes answers."""
+        raise NotImplementedError
+
+    def text_pairs(self, split: str) -> tuple[Sequence[str], Sequence[str]] | None:
+        """The inputs and the right answers of a split as they stand in the data, where answers are text.
+
+        BLEU, chrF and TER are then measured against these, not against what a tokenizer made of them.
+        """
+        return None
+
+    def characters(self, split: str) -> int | None:
+        """How many characters of text the predicted tokens of a whole split stand for.
+
+        The bits per character of a language model are counted over these; none: it has no such number.
+        """
+        return None
 
     def caution(self, tokens: Sequence[int]) -> str | None:
         """Why an answer to this input should not be trusted, if the task knows a reason."""
@@ -153,31 +185,54 @@ class SequenceToSequenceTask(Task):
     """Targets begin with `begin` and end with `end`; answers are written token by token."""
 
     headline = "exact_match"
+    writes_answers = True
     collate = staticmethod(collate_sequence_to_sequence)
     begin: int
     end: int
+    forbidden: ClassVar[Sequence[int]] = ()
+    """Tokens that an answer never holds, besides `begin`."""
 
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Answer]]:
         return answer_by_writing(
-            model, rows, begin=self.begin, end=self.end, decoding=decoding or GreedyConfig()
+            model,
+            rows,
+            begin=self.begin,
+            end=self.end,
+            decoding=decoding or GreedyConfig(),
+            forbidden=self.forbidden,
         )
 
-    def decode_metrics(
-        self, model: Model, split: str, batches: list[np.ndarray], decoding: DecodingConfig
-    ) -> dict[str, float]:
-        outputs, references = [], []
-        for indices in batches:
-            taken = self.splits[split].take(indices)
-            outputs += [answers[0].tokens for answers in self.answer(model, list(taken.inputs), decoding)]
-            references += [[int(token) for token in target[1:-1]] for target in taken.targets]
-        return self.compare(outputs, references)
+    def decode(
+        self,
+        model: Model,
+        split: str,
+        batches: Sequence[np.ndarray],
+        decoding: DecodingConfig,
+        progress: Progress | None = None,
+    ) -> Decoded:
+        outputs: dict[int, list[int]] = {}
+        for done, indices in enumerate(batches, start=1):
+            rows = list(self.splits[split].take(indices).inputs)
+            answers = self.answer(model, rows, decoding)
+            outputs |= {int(index): best.tokens for index, (best, *_) in zip(indices, answers, strict=True)}
+            if progress is not None:
+                progress("decoding", done, len(batches))
+        numbers = np.array(sorted(outputs), dtype=np.int64)
+        written = [outputs[number] for number in numbers.tolist()]
+        targets = self.splits[split].take(numbers).targets
+        return Decoded(
+            numbers,
+            written,
+            [[int(token) for token in target[1:-1]] for target in targets],
+            [self.show_output(tokens) for tokens in written],
+        )
 
     def compare(
         self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
     ) -> dict[str, float]:
-        """Metrics of decoded answers against the right ones, both without `begin` and `end`."""
+        """Both are without `begin` and `end`."""
         same = sum(
             list(output) == list(reference) for output, reference in zip(outputs, references, strict=True)
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from glassformer.config import Node
 from glassformer.errors import Problem
@@ -40,6 +40,15 @@ class StoppingConfig(Node):
     patience: Count | None = Field(None, description="stop after this many validations without a better one")
 
 
+class ThawConfig(Node):
+    """What is frozen is released layer by layer, from the top down (Howard and Ruder 2018)."""
+
+    every: Count | None = Field(
+        None, description="one more layer is trained after each so many units; none: what is frozen stays so"
+    )
+    unit: Literal["epochs", "steps"] = "epochs"
+
+
 class TrainingConfig(Node):
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = WarmupCosineConfig()
@@ -55,6 +64,25 @@ class TrainingConfig(Node):
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     ema_decay: float | None = Field(None, gt=0, lt=1, description="keep and use an average of the weights")
     average_last: Count | None = Field(None, description="at the end, average this many last checkpoints")
+    start_from: str | None = Field(
+        None,
+        min_length=1,
+        description="a run's folder: its embedding and blocks are copied,"
+        " and its head too if the task asks the same",
+    )
+    freeze: list[str] = Field(
+        [],
+        description="what is not trained: backbone (all but the head), or names such as embedding and"
+        " encoder.layers.0; dropout in it stays on",
+    )
+    thaw: ThawConfig = ThawConfig()
+    layer_rate_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the head learns at the full rate, each layer at this share of the one above it,"
+        " the embedding slowest",
+    )
     precision: Literal["fp32", "bf16"] = "fp32"
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     threads: Count | None = Field(None, le=1024, description="CPU threads; none: what PyTorch chooses")
@@ -70,6 +98,25 @@ class TrainingConfig(Node):
     stopping: StoppingConfig = StoppingConfig()
     divergence: DivergenceConfig = DivergenceConfig()
     tensorboard: bool = Field(False, description="also write TensorBoard events")
+
+    @field_validator("freeze", mode="before")
+    @classmethod
+    def _list_names(cls, value: Any) -> Any:
+        """One name needs no brackets, and none means nothing."""
+        if value is None:
+            return []
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_thaw(self) -> Self:
+        if self.thaw.every is not None and not self.freeze:
+            raise Problem(
+                "nothing is frozen",
+                place="thaw.every",
+                value=self.thaw.every,
+                remedy="training.freeze=backbone",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_end(self) -> Self:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from glassformer.evaluation.evaluator import evaluation_batches
+from glassformer.evaluation.tally import Tally
 from glassformer.training.divergence import Diverged
 from glassformer.training.state import random_tensors, restore_random
 from glassformer.training.trainer import Surroundings, Trainer
@@ -54,7 +55,9 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
     twin = Trainer(
         trainer.task,
         copy.deepcopy(trainer.model),
-        trainer.config,
+        trainer.config.with_overrides(
+            {"freeze": [], "thaw": {"every": None}}
+        ),  # what is thawed later takes its time too
         trainer.evaluation,
         trainer.seed,
         Surroundings(),
@@ -107,10 +110,9 @@ def _evaluation_seconds(twin: Trainer, split: str) -> float:
     twin.model.eval()
     started = time.perf_counter()
     with torch.inference_mode():
-        batch = twin.task.batch(split, sample).to(twin.device)
-        twin.model.head.score(twin.model(**batch.inputs), batch.targets)
-        if twin.evaluation.decode_during_training:
-            twin.task.decode_metrics(twin.model, split, [sample], twin.evaluation.decoding)
+        Tally(twin.model, is_thorough=False).add(twin.task.batch(split, sample).to(twin.device))
+        if twin.evaluation.decode_during_training and twin.task.writes_answers:
+            twin.task.decode(twin.model, split, [sample], twin.evaluation.decoding)
     return (time.perf_counter() - started) * len(batches)
 
 

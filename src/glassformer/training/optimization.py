@@ -1,15 +1,17 @@
-"""Optimizers and learning-rate schedules, each a kind."""
+"""Optimizers and learning-rate schedules, each a kind; and which layers they move, when and how fast."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from glassformer.errors import user_error
 from glassformer.registry import Kind, register
 
 LearningRate = Annotated[float, Field(gt=0, description="the peak rate; the schedule multiplies it")]
@@ -184,3 +186,116 @@ class WarmupStableDecayConfig(ScheduleConfig):
         decay_steps = max(1, round(total_steps * self.decay_fraction))
         left = min(1.0, max(0, total_steps - step) / decay_steps)
         return self.final_ratio + (1 - self.final_ratio) * left
+
+
+# ---------------------------------------------------------------- layers
+
+BACKBONE = "backbone"
+"""All that is not the head: the name that `training.freeze` knows besides those of the model."""
+
+_NUMBERED = re.compile(r"(.+?)\.(\d+)\.")
+
+
+def is_head(name: str) -> bool:
+    """Whether a parameter belongs to the answer and not to the reading; pooling is a part of the answer."""
+    return name.split(".")[0] in ("head", "pooling")
+
+
+def layers_of(model: nn.Module) -> dict[str, int]:
+    """The layer of each parameter, as the data go: embeddings 0, then block after block, then the head.
+
+    What stands beside the blocks of a stack, such as its last norm, goes with the uppermost of them.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    uppermost: dict[str, int] = {}
+    layers: dict[str, int] = {}
+    names = [name for name, _ in model.named_parameters()]
+    for name in names:
+        numbered = None if is_head(name) else _NUMBERED.match(name)
+        if numbered is not None:
+            stack, number = numbered.groups()
+            layers[name] = numbers.setdefault((stack, number), len(numbers) + 1)
+            uppermost[name.split(".")[0]] = layers[name]
+    for name in names:
+        beside = len(numbers) + 1 if is_head(name) else uppermost.get(name.split(".")[0], 0)
+        layers.setdefault(name, beside)
+    return {name: layers[name] for name in names}
+
+
+def scale_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float) -> None:
+    """Part the optimizer's groups by layer; `rate_scale` is each one's share of the learning rate."""
+    layers = layers_of(model)
+    top = max(layers.values())
+    scales = {parameter: decay ** (top - layers[name]) for name, parameter in model.named_parameters()}
+    optimizer.param_groups[:] = [
+        {**group, "params": [p for p in group["params"] if scales[p] == scale], "rate_scale": scale}
+        for group in optimizer.param_groups
+        for scale in dict.fromkeys(scales[parameter] for parameter in group["params"])
+    ]
+
+
+class Freezing:
+    """What is not trained. It follows from the step alone, so that a resumed run needs no memory of it.
+
+    The optimizer knows all parameters from the beginning; one without a gradient is left as it is,
+    weight decay and momentum included.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str], steps_between: int | None) -> None:
+        """With `steps_between`, the uppermost frozen layer is released after each so many steps."""
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        frozen = _matching(list(trainable), names)
+        layers = layers_of(model)
+        self._parameters = {name: parameter for name, parameter in trainable.items() if name in frozen}
+        self._layers = {name: layers[name] for name in self._parameters}
+        self._downwards = sorted(set(self._layers.values()), reverse=True)
+        self._steps_between = steps_between
+        if len(self._parameters) == len(trainable):
+            raise user_error(
+                "nothing is left to train",
+                place="training.freeze",
+                value=", ".join(names),
+                remedy="freeze less: training.freeze=embedding",
+            )
+
+    def apply(self, step: int) -> None:
+        """Give gradients to what is trained in this step, and to nothing else."""
+        frozen = self.frozen(step)
+        for name, parameter in self._parameters.items():
+            parameter.requires_grad_(name not in frozen)
+
+    def frozen(self, step: int) -> dict[str, int]:
+        """The frozen parameters of a step, counted from 1, with the size of each."""
+        released = 0 if self._steps_between is None else max(0, step - 1) // self._steps_between
+        still = set(self._downwards[released:])
+        return {name: p.numel() for name, p in self._parameters.items() if self._layers[name] in still}
+
+    def released(self, step: int) -> list[str]:
+        """The blocks and other modules that this step is the first to train."""
+        now = self.frozen(step)
+        return list(dict.fromkeys(_place(name) for name in self.frozen(step - 1) if name not in now))
+
+
+def _place(name: str) -> str:
+    numbered = _NUMBERED.match(name)
+    return name.rpartition(".")[0] if numbered is None else ".".join(numbered.groups())
+
+
+def _matching(known: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The parameters under these names, whole parts of a path: `layers.1` is not `layers.10`."""
+    found: set[str] = set()
+    for name in names:
+        under = [other for other in known if other == name or other.startswith(f"{name}.")]
+        under += [other for other in known if name == BACKBONE and not is_head(other)]
+        if not under:
+            parts = [other.split(".") for other in known]
+            places = {".".join(path[:depth]): None for path in parts for depth in range(1, len(path) + 1)}
+            raise user_error(
+                "no such part of the model",
+                place="training.freeze",
+                value=name,
+                allowed=sorted([BACKBONE, *places], key=lambda place: place.count(".")),
+                remedy=f"training.freeze={BACKBONE}",
+            )
+        found.update(under)
+    return found

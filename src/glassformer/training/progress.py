@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
+SECONDS_OF_SILENCE = 2.0
 
 
 class Reporter:
@@ -25,6 +28,17 @@ class Reporter:
     def note(self, text: str) -> None: ...
 
     def end(self) -> None: ...
+
+    @contextlib.contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """Say what is being done, if it takes a while."""
+        timer = threading.Timer(SECONDS_OF_SILENCE, self.note, [f"{what} …"])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class LineReporter(Reporter):
@@ -88,10 +102,10 @@ class BarReporter(Reporter):
         self.note(_validation_line(step, metrics, is_best))
 
     def note(self, text: str) -> None:
-        if self.progress is None:
-            print(text, file=sys.stderr, flush=True)
-        else:
-            self.progress.console.print(text, markup=False)
+        from rich.console import Console
+
+        console = self.progress.console if self.progress else Console(stderr=True, highlight=False)
+        console.print(text, markup=False, style="bold red" if text.startswith("WARNING") else None)
 
     def end(self) -> None:
         if self.progress is not None:

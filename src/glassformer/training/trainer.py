@@ -27,6 +27,7 @@ from glassformer.training.checkpoints import Checkpoint, CheckpointStore, Damage
 from glassformer.training.config import TrainingConfig
 from glassformer.training.divergence import Diverged, what_is_wrong
 from glassformer.training.events import EventLog
+from glassformer.training.optimization import Freezing, scale_rates
 from glassformer.training.progress import Reporter
 from glassformer.training.state import (
     TrainingState,
@@ -71,11 +72,13 @@ class Trainer:
         self.around = surroundings or Surroundings()
         self.device = next(model.parameters()).device
         self.optimizer = config.optimizer.build(model)
+        scale_rates(self.optimizer, model, config.layer_rate_decay)
         self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema_decay else None
         self.state = TrainingState()
         self.lengths = task.splits["train"].lengths()
         self.steps_per_epoch = len(self.plan(0))
         self.total_steps = self._count_steps()
+        self.freezing = Freezing(model, config.freeze, self._steps_between_thaws())
         self._planned: tuple[int, list[list[np.ndarray]]] | None = None
         self._saved: str | None = None
         self._gradient_norm = 0.0
@@ -137,6 +140,7 @@ class Trainer:
         """One update from one or more batches; True at the end of an epoch."""
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
+        self._thaw(number)
         count = sum(batch.target_count() for batch in batches)
         loss, correct = 0.0, 0
         self.optimizer.zero_grad(set_to_none=True)
@@ -161,6 +165,16 @@ class Trainer:
         self._gradient_norm = norm
         return self._advance_epoch()
 
+    def _thaw(self, step: int) -> None:
+        self.freezing.apply(step)
+        released = self.freezing.released(step)
+        if released:
+            frozen = sum(self.freezing.frozen(step).values())
+            self._record("thaw", step=step, released=released, frozen_parameters=frozen)
+            self.around.reporter.note(
+                f"step {step}: thawed {', '.join(released)}; {frozen:,} parameters stay frozen"
+            )
+
     def _advance_epoch(self) -> bool:
         self.state.steps_in_epoch += 1
         if self.state.steps_in_epoch < self.steps_per_epoch:
@@ -172,7 +186,7 @@ class Trainer:
     def _update(self, number: int) -> None:
         rate = self.rate(number)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate_scale"]
         self.optimizer.step()
         if self.averaged is not None and self.config.ema_decay is not None:
             # A short memory at first, so that the random start is soon forgotten.
@@ -183,6 +197,7 @@ class Trainer:
                 )
 
     def rate(self, step: int) -> float:
+        """Of the head, and of every layer unless they have rates of their own."""
         factor = self.config.schedule.factor(step, self.total_steps or step)
         return self.config.optimizer.learning_rate * factor * self.state.rate_factor
 
@@ -196,7 +211,7 @@ class Trainer:
             self.model_in_use,
             self.task,
             "validation",
-            self.evaluation,
+            self.evaluation.during_training(),
             decodes=self.evaluation.decode_during_training,
         )
         state, headline = self.state, self.headline(metrics)
@@ -307,6 +322,12 @@ class Trainer:
         if self.config.max_epochs is not None:
             limits.append(self.config.max_epochs * self.steps_per_epoch)
         return min(limits) if limits else None
+
+    def _steps_between_thaws(self) -> int | None:
+        thaw = self.config.thaw
+        if thaw.every is None:
+            return None
+        return thaw.every * (self.steps_per_epoch if thaw.unit == "epochs" else 1)
 
     def _is_validation_due(self, is_epoch_end: bool) -> bool:
         every = self.config.validate_every

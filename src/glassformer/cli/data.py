@@ -1,0 +1,292 @@
+"""`glassformer data list | fetch NAME … | check WHAT|FILES …`"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.cli.output import Output
+from glassformer.cli.what import add_plugin, load_plugins
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from glassformer.data.catalogue import DataSet
+    from glassformer.data.checking.findings import Finding
+    from glassformer.data.faults import Corpus, Limits
+
+ACTIONS = ["list", "fetch", "check"]
+EPILOG = """list             the public sets, their licences, and which are here
+fetch NAME …     download sets into GLASSFORMER_DATA, or else a folder of your own; checksums are verified
+check WHAT       the data of a preset, a YAML file, a run or a set; PATH=VALUE changes options
+check FILES …    files of your own, as the training split: two texts are line-aligned; tsv, csv, jsonl
+                 and json are tables; a folder has a file or a folder a class. Example:
+                 glassformer data check a.en a.fr --validation b.en b.fr --test c.en c.fr"""
+MEGABYTE = 1_000_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument("action", nargs="?", default="list", help=", ".join(ACTIONS))
+    parser.add_argument("items", metavar="WHAT", nargs="*", help="sets, files, or what a model is trained on")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="fetch: the folder that gets the sets")
+    for split in ("validation", "test"):
+        parser.add_argument(
+            f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: the {split} files"
+        )
+    parser.add_argument("--format", help="check: tsv, csv, jsonl, json, text, running-text or folder")
+    parser.add_argument("--columns", metavar="YAML", help="check: such as '{input: text, target: label}'")
+    parser.add_argument("--encoding", default="utf-8", help="check: of the files (default: utf-8)")
+    parser.add_argument("--separate", action="store_true", help="check: text files are not line-aligned")
+    parser.add_argument(
+        "--max-words", type=int, metavar="N", help="check: longer texts are told (200; task.max_length)"
+    )
+    parser.add_argument(
+        "--max-ratio", type=float, metavar="R", help="check: longest to shortest side, in characters (3)"
+    )
+    parser.add_argument(
+        "--places", type=int, default=5, metavar="N", help="check: places a kind (default: 5)"
+    )
+    parser.add_argument("--all", action="store_true", help="check: every place")
+    add_plugin(parser)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from glassformer.errors import user_error
+
+    if arguments.action not in ACTIONS:
+        raise user_error("no such action", place="data", value=arguments.action, allowed=ACTIONS)
+    if arguments.action == "list":
+        return _list(output)
+    if not arguments.items:
+        example = {"fetch": "fetch multi30k", "check": "check train.en train.fr"}[arguments.action]
+        raise user_error(f"{arguments.action} what?", place="data", remedy=f"glassformer data {example}")
+    return _fetch(arguments, output) if arguments.action == "fetch" else _check(arguments, output)
+
+
+def _list(output: Output) -> dict[str, Any]:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from glassformer.data.catalogue import CATALOGUE, FOLDER_VARIABLE, fetch_folder, presence
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("set", no_wrap=True)
+    table.add_column("MB", justify="right", no_wrap=True)
+    table.add_column("here", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("licence", overflow="fold")
+    styles = {"whole": "green", "changed": "bold red", "in part": "yellow", "absent": "dim"}
+    rows = []
+    for data_set in CATALOGUE.values():
+        found = presence(data_set)
+        size = f"{data_set.size / MEGABYTE:.1f}"
+        state = f"[{styles[found.state]}]{found.state}[/]"
+        table.add_row(data_set.name, size, state, data_set.what, data_set.licence)
+        rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
+    output.show(table)
+    by_hand = [data_set.name for data_set in CATALOGUE.values() if not data_set.is_fetchable]
+    output.say(f"not to be fetched, but laid out by hand: {', '.join(by_hand)}")
+    output.say(f"fetched sets go to {fetch_folder()} ({FOLDER_VARIABLE} names another folder)")
+    return {"folder": str(fetch_folder()), "sets": rows}
+
+
+def _set_document(data_set: DataSet) -> dict[str, Any]:
+    return {
+        "name": data_set.name,
+        "what": data_set.what,
+        "licence": data_set.licence,
+        "home": data_set.home,
+        "bytes": data_set.size,
+        "is_fetchable": data_set.is_fetchable,
+        "files": [dict(vars(file)) for file in data_set.files],
+    }
+
+
+def _fetch(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from glassformer.data.catalogue import fetch_folder, find_set, presence
+    from glassformer.data.fetching import fetch
+
+    sets = [find_set(name) for name in arguments.items]
+    folder = arguments.to or fetch_folder()
+    rows = []
+    for data_set in sets:
+        if arguments.to is None and presence(data_set).state == "whole":
+            output.say(f"{data_set.name}: here and whole, nothing to fetch")
+            rows.append({"name": data_set.name, "fetched": []})
+            continue
+        if data_set.is_fetchable:
+            output.say(f"{data_set.name}: {data_set.size / MEGABYTE:.1f} MB; licence: {data_set.licence}")
+        with _ByteProgress(output, quiet_seconds=0) as progress:
+            brought = fetch(data_set, folder, progress)
+        output.say(f"{data_set.name}: {len(brought)} files in {folder / data_set.name}, checksums right")
+        rows.append({"name": data_set.name, "fetched": [str(path) for path in brought]})
+    return {"folder": str(folder), "sets": rows}
+
+
+def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    from glassformer.cli.data_report import shown, summary
+    from glassformer.data.faults import check_corpora
+
+    corpora, limits, damaged = _subject(arguments)
+    if not corpora:
+        output.say(f"{arguments.items[0]}: its examples are made here; there is no file to check")
+        return {"files": [], "findings": [], "leaks": [], "passed": True}
+    with _ByteProgress(output) as progress:
+        report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
+    report.findings[:0] = damaged
+    output.show(*shown(report, output.console.width))
+    output.say(summary(report))
+    output.exit_code = 0 if report.passed else 2
+    return report.document()
+
+
+def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
+    """What is to be checked, how, and what is known to be wrong with it before."""
+    from glassformer.data.catalogue import CATALOGUE
+    from glassformer.errors import user_error
+    from glassformer.experiment import presets
+    from glassformer.runs import RunFolder
+
+    first, path = arguments.items[0], Path(arguments.items[0])
+    is_config = first in presets() or path.suffix in (".yaml", ".yml") or RunFolder(path).exists()
+    if not is_config and first not in CATALOGUE:
+        if path.name == first and not path.suffix and not path.exists():
+            names = [*CATALOGUE, *presets()]
+            raise user_error("no set, preset, file or run of this name", value=first, allowed=names)
+        return [_file_corpus(arguments)], _limits(arguments, None), []
+    for option in ("validation", "test", "format", "columns"):
+        if getattr(arguments, option):
+            raise user_error(f"{first} says by itself what its files are", place=f"--{option}")
+    if is_config:
+        return *_config_corpora(arguments), []
+    corpora, damaged = _catalogue_corpora(CATALOGUE[first])
+    return corpora, _limits(arguments, None), damaged
+
+
+def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
+    from glassformer.data.catalogue import locate, presence
+    from glassformer.data.checking.findings import Finding, Place
+    from glassformer.data.faults import Corpus
+
+    corpora = []
+    for part in data_set.parts:
+        splits = {
+            split: [locate(f"{data_set.name}/{name}") for name in names]
+            for split, names in part.splits.items()
+        }
+        corpus = Corpus(splits, part.format, part.columns, classes=part.classes, part=part.name)
+        corpora.append(corpus)
+    changed = [Place(str(path), 1, 0, detail="SHA-256") for path in presence(data_set).changed.values()]
+    return corpora, [Finding("wrong-checksum", len(changed), places=changed)] if changed else []
+
+
+def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits]:
+    from glassformer.data.catalogue import locate
+    from glassformer.data.faults import Corpus
+    from glassformer.data.readers import DataConfig
+    from glassformer.experiment import resolve
+
+    load_plugins(arguments)
+    task = resolve(arguments.items[0], arguments.items[1:]).task
+    data = getattr(task, "data", None)
+    limits = _limits(arguments, getattr(task, "max_length", None))
+    if not isinstance(data, DataConfig):
+        return [], limits
+    splits = {}
+    for split in ("train", "validation", "test"):
+        source = data.source(split)
+        if source is not None:
+            splits[split] = [locate(path) for path in ([source] if isinstance(source, str) else source)]
+    format = data.format if isinstance(data.train, str) else "text"
+    return [Corpus(splits, format, data.columns, data.header, data.classes, data.encoding)], limits
+
+
+def _file_corpus(arguments: argparse.Namespace) -> Corpus:
+    from typing import get_args
+
+    from glassformer.config import parse_yaml, validate
+    from glassformer.data.catalogue import locate
+    from glassformer.data.faults import Corpus
+    from glassformer.data.readers import DataConfig, Format
+    from glassformer.data.text_files import refuse_unknown_encoding
+    from glassformer.errors import user_error
+
+    if arguments.format not in (None, *get_args(Format)):
+        raise user_error(
+            "no such format", place="--format", value=arguments.format, allowed=list(get_args(Format))
+        )
+    refuse_unknown_encoding(arguments.encoding, "--encoding")
+    columns = parse_yaml(arguments.columns, "--columns") if arguments.columns else {}
+    validate(DataConfig, {"train": arguments.items[0], "columns": columns})
+    unknown = [role for role in columns if role not in ("input", "target")]
+    if unknown:
+        raise user_error("no such column", place="--columns", value=unknown[0], allowed=["input", "target"])
+    given = {"train": arguments.items, "validation": arguments.validation, "test": arguments.test}
+    splits = {split: [locate(name) for name in names] for split, names in given.items() if names}
+    return Corpus(
+        splits,
+        arguments.format,
+        columns,
+        encoding=arguments.encoding,
+        is_aligned=len(arguments.items) <= 2 and not arguments.separate,
+    )
+
+
+def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
+    """A text with more words than `task.max_length` has more tokens, too."""
+    from dataclasses import replace
+
+    from glassformer.data.faults import Limits
+    from glassformer.errors import user_error
+
+    for option, least in (("max_words", 1), ("max_ratio", 1), ("places", 0)):
+        value = getattr(arguments, option)
+        if value is not None and value < least:
+            place = f"--{option.replace('_', '-')}"
+            raise user_error("too small", place=place, value=value, remedy=f"{least} or more")
+    limits = Limits(most_places=None if arguments.all else arguments.places)
+    max_words = arguments.max_words or max_length
+    limits = replace(limits, max_words=max_words) if max_words else limits
+    return replace(limits, max_ratio=arguments.max_ratio) if arguments.max_ratio else limits
+
+
+class _ByteProgress:
+    """A bar on a terminal, a line now and then elsewhere, and nothing for what is soon over."""
+
+    SECONDS_BETWEEN_LINES = 5.0
+
+    def __init__(self, output: Output, quiet_seconds: float = 2.0) -> None:
+        self.output = output
+        self.next = time.monotonic() + quiet_seconds
+        self.bar: Progress | None = None
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], description=name, completed=done, total=total or None)
+        elif time.monotonic() < self.next:
+            return
+        elif self.output.console.is_terminal:
+            self._appear()
+            self(name, done, total)
+        else:
+            of_all = f" of {total / MEGABYTE:.1f}" if total else ""
+            self.output.say(f"{name}: {done / MEGABYTE:.1f}{of_all} MB")
+            self.next = time.monotonic() + self.SECONDS_BETWEEN_LINES
+
+    def _appear(self) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.output.console, transient=True)
+        self.bar.add_task("", total=None)
+        self.bar.start()
+
+    def __enter__(self) -> _ByteProgress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,131 @@
+"""What `glassformer data check` found, for people: tables, places, and a banner where splits overlap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.box import HEAVY, SIMPLE_HEAD
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from glassformer.data.catalogue import search_folders
+from glassformer.data.checking.findings import KINDS, SEVERITIES, Finding, Place, Report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MARKS = {"error": "✗", "warning": "!", "note": "–"}
+STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+MEGABYTE = 1_000_000
+MOST_FILES = 20
+LEAST_EXCERPT = 30
+"""Where there is less room beside the place, the excerpt gets a line of its own."""
+
+
+def shown(report: Report, width: int) -> list[RenderableType]:
+    parts: list[RenderableType] = [_file_table(report)]
+    if report.findings:
+        parts += [_finding_table(report), *(_places(finding, width) for finding in report.findings)]
+    if report.leaks:  # last, where the eye is
+        parts.append(_leak_panel(report))
+    return parts
+
+
+def _file_table(report: Report) -> RenderableType:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("file", overflow="fold")
+    table.add_column("split")
+    for name in ("lines", "words", "longest", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for file in report.files[:MOST_FILES]:
+        numbers = (f"{number:,}" for number in (file.lines, file.words, file.longest))
+        table.add_row(Text(_short(file.file)), file.split, *numbers, f"{file.bytes / MEGABYTE:.1f}")
+    if len(report.files) > MOST_FILES:
+        table.add_row(f"and {len(report.files) - MOST_FILES:,} more")
+    return table
+
+
+def _leak_panel(report: Report) -> RenderableType:
+    lines = []
+    for leak in report.leaks:
+        part = f"{leak.scope}: " if leak.scope else ""
+        other = f"{leak.same_input:,} with another target" if leak.same_input else ""
+        count = f"{leak.same:,} of {leak.of:,} {leak.split} examples also stand in {leak.other}"
+        lines.append(part + count + (f", and {other}" if other else ""))
+    lines.append("A score on them does not tell how the model does on what it has not seen.")
+    text = Text("\n".join(lines), no_wrap=False, overflow="fold")
+    return Panel(text, title="THE SPLITS OVERLAP", style="bold red", box=HEAVY)
+
+
+def _finding_table(report: Report) -> RenderableType:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("found", overflow="fold")
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("first", overflow="fold")
+    for finding in report.findings:
+        style = STYLES[finding.severity]
+        title = Text.assemble((finding.title, style), (_scopes(finding), "dim"))
+        first = _position(finding.places[0]) if finding.places else ""
+        table.add_row(Text(MARKS[finding.severity], style), title, f"{finding.count:,}", Text(first))
+    return table
+
+
+def _scopes(finding: Finding) -> str:
+    if len(finding.by_scope) == 1:
+        return f" · {next(iter(finding.by_scope))}"
+    parts = " · ".join(f"{scope} {count:,}" for scope, count in finding.by_scope.items())
+    return f"\n{parts}" if parts else ""
+
+
+def _places(finding: Finding, width: int) -> RenderableType:
+    shown = Text.assemble(
+        (f"{finding.severity}: {finding.title}", STYLES[finding.severity]),
+        (f" · {KINDS[finding.kind].advice}", "dim"),
+    )
+    rows = [
+        (_position(place), "" if place.byte is None else f"byte {place.byte:,}", place.detail, place.excerpt)
+        for place in finding.places
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    room = width - sum(widths) - 8
+    is_wide = room >= LEAST_EXCERPT
+    for position, byte, detail, excerpt in rows:
+        shown.append(f"\n  {position:<{widths[0]}}")
+        aside = f"  {byte:>{widths[1]}}  {detail:<{widths[2]}}"
+        shown.append(aside if excerpt and is_wide else aside.rstrip(), "dim")
+        if excerpt:
+            text = Text(excerpt)
+            text.truncate(room if is_wide else width - 6, overflow="ellipsis")
+            shown.append("  " if is_wide else "\n      ").append_text(text)
+    if rows and finding.count > len(rows):
+        shown.append(f"\n  and {finding.count - len(rows):,} more", "dim")
+    return shown.append("\n")
+
+
+def _position(place: Place) -> str:
+    return f"{_short(place.file)}:{place.line}"
+
+
+def _short(name: str) -> str:
+    """Without the folder in which it was looked for."""
+    for folder in search_folders():
+        if folder != Path() and Path(name).is_relative_to(folder):
+            return str(Path(name).relative_to(folder))
+    return name
+
+
+def summary(report: Report) -> str:
+    counts = Counter(finding.severity for finding in report.findings)
+    kinds = [
+        f"{counts[severity]} kind{'' if counts[severity] == 1 else 's'} of {severity}"
+        for severity in SEVERITIES
+        if counts[severity]
+    ]
+    if not kinds:
+        return "nothing found: ready to train on"
+    verdict = "can be trained on" if report.passed else "FAILED: cannot be trained on"
+    return f"{verdict}; {', '.join(kinds)}"

@@ -1,0 +1,94 @@
+"""The runs of a study, each a `glassformer train` of its own: finished ones are kept, stopped ones resumed.
+
+It knows runs and processes, nothing of tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from glassformer.errors import user_error
+from glassformer.experiment import ExperimentConfig
+from glassformer.runs import RunFolder
+
+Say = Callable[[str], None]
+Results = Mapping[str, Any]
+
+SILENT_SECONDS = 30.0
+"""After so long without an end, a run says how far it is."""
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    """As a person is told."""
+    config: ExperimentConfig
+    path: Path
+
+    def results(self) -> dict[str, Any]:
+        """What its end measured; empty while there is no end."""
+        folder = RunFolder(self.path)
+        return folder.results() if folder.exists() else {}
+
+
+def threads_for(workers: int) -> int:
+    """What the user has set, or an equal share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else max(1, (os.cpu_count() or 1) // workers)
+
+
+def run_all(
+    jobs: Sequence[Job], *, workers: int, threads: int, describe: Callable[[Results], str], say: Say
+) -> None:
+    """`describe` says in a few words what a run has reached."""
+    done = 0
+
+    def run(job: Job) -> None:
+        nonlocal done
+        results = job.results() or _train(job, threads, say)
+        done += 1
+        say(f"{done}/{len(jobs)}  {job.name}: {describe(results)}")
+
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(run, jobs):
+            pass
+
+
+def _train(job: Job, threads: int, say: Say) -> dict[str, Any]:
+    job.path.mkdir(parents=True, exist_ok=True)
+    file = job.path / "asked.yaml"
+    file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False), encoding="utf-8")
+    command = [sys.executable, "-m", "glassformer", "train", str(file), "--run", str(job.path), "--resume"]
+    child = subprocess.Popen(
+        [*command, "--quiet", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )
+    output, errors = _wait(child, job, say)
+    if child.returncode:
+        raise user_error(
+            f"training failed: {errors.strip()[-300:]}", place=str(job.path), remedy=" ".join(command[2:])
+        )
+    return dict(json.loads(output))
+
+
+def _wait(child: subprocess.Popen[str], job: Job, say: Say) -> tuple[str, str]:
+    while True:
+        try:
+            return child.communicate(timeout=SILENT_SECONDS)
+        except subprocess.TimeoutExpired:
+            status = RunFolder(job.path).status()
+            if status.total_steps:
+                say(f"{job.name}: step {status.step:,} of {status.total_steps:,}")

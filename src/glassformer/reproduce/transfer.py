@@ -1,0 +1,106 @@
+"""Does pre-training help to tell good reviews from bad ones? Three studies, each with its control arms.
+
+What each study changes in the presets stands here, and only here.
+"""
+
+from __future__ import annotations
+
+from glassformer.reproduce.pretraining_text import TextPlan, TextSource
+from glassformer.reproduce.transfer_arms import FINE_TUNED, FROZEN, SCRATCH, Options, TransferStudy
+
+REVIEWS = Options(
+    pretraining={"training.max_epochs": 8},
+    quick_pretraining={"task.examples": 4000, "training.max_epochs": 2},
+    by_arm={
+        SCRATCH.name: {},
+        FROZEN.name: {"training.optimizer.learning_rate": 1e-2},
+        FINE_TUNED.name: {},
+    },
+    by_labels={
+        100: {"training.batch_size": 10, "training.max_epochs": 20, "training.schedule.warmup_steps": 20},
+        400: {"training.batch_size": 20, "training.max_epochs": 20, "training.schedule.warmup_steps": 40},
+        2000: {"training.batch_size": 50, "training.max_epochs": 20, "training.schedule.warmup_steps": 80},
+    },
+    quick_arms={"task.examples": 2000, "training.max_epochs": 6, "model.num_layers": 1},
+)
+BOOKS = Options(
+    pretraining={
+        "task.data.validation_fraction": 0.02,
+        "training.batch_tokens": 4096,
+        "training.max_epochs": 3,
+    },
+    quick_pretraining={"training.max_steps": 60, "training.schedule.warmup_steps": 10},
+    by_arm={
+        SCRATCH.name: {},
+        FROZEN.name: {"training.optimizer.learning_rate": 2e-3},
+        FINE_TUNED.name: {},
+    },
+    quick_arms={"training.max_epochs": 2, "model.num_layers": 1, "model.hidden_dim": 32},
+)
+MOVIES = Options(
+    pretraining={
+        "task.data.validation_fraction": 0.02,
+        "training.batch_tokens": 4096,
+        "training.max_epochs": 2,
+    },
+    quick_pretraining={"training.max_steps": 60, "training.schedule.warmup_steps": 10},
+    by_arm={
+        SCRATCH.name: {},
+        FROZEN.name: {"training.optimizer.learning_rate": 2e-3},
+        FINE_TUNED.name: {},
+    },
+    quick_arms={"training.max_epochs": 2, "model.num_layers": 1, "model.hidden_dim": 32},
+)
+
+TRANSFER = TransferStudy(
+    name="transfer",
+    title="Transfer: made reviews with few labels",
+    about="Reviews that are made here, whose label no single word gives away. Pre-training reads made texts"
+    " of the same world without labels, none of which is a review of the test or validation split.",
+    classifier="classification",
+    pretraining="masked-language-model",
+    labels=(100, 400, 2000),
+    options=REVIEWS,
+)
+TRANSFER_BOOKS = TransferStudy(
+    name="transfer-books",
+    title="Transfer: French book reviews",
+    about="`cls_books_fr`, without the test reviews that also stand in train. Pre-training reads French"
+    " sentences and the text, not the labels, of the reviews of train and validation. The published model"
+    " had 4 layers, width 200 and 2 heads, and was tested with the reviews that stand in train.",
+    classifier="book-reviews",
+    pretraining="masked-language-model",
+    labels=(400, 800, 1600),
+    options=BOOKS,
+    text=TextPlan(
+        sources=(
+            TextSource({"train": "tatoeba_enfr/fra.txt", "format": "tsv", "columns": {"input": 1}}),
+            TextSource({"train": "ted_enfr/train.fr"}),
+            TextSource({"train": "multi30k/train.fr"}),
+        ),
+        own_splits=("train", "validation"),
+    ),
+    published={(SCRATCH.name, 1600): 0.75, (FINE_TUNED.name, 1600): 0.80},
+    quick_labels=(400,),
+)
+TRANSFER_MOVIES = TransferStudy(
+    name="transfer-movies",
+    title="Transfer: sentences of film reviews",
+    about="`movie_polarity`, split by sentence. Pre-training reads the long film reviews of `imdb`, written"
+    " in small letters and with signs between spaces, as the sentences are, and the sentences of train.",
+    classifier="movie-polarity",
+    pretraining="masked-language-model",
+    labels=(500, 2000, None),
+    options=MOVIES,
+    text=TextPlan(
+        sources=(
+            TextSource(
+                {"train": "imdb/train.jsonl.gz", "columns": {"input": "text"}},
+                as_polarity=True,
+            ),
+        ),
+        own_splits=("train",),
+        quick_lines=1000,
+    ),
+    quick_labels=(500,),
+)

@@ -1,0 +1,202 @@
+"""Whole texts and one answer to each: a label, or a number."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from glassformer.data.batching import Examples, generator
+from glassformer.data.reviews import reviews
+from glassformer.data.tokenizers import END, Tokenizer, TokenizerConfig, WordsConfig
+from glassformer.data.vocabulary import Vocabulary
+from glassformer.errors import Problem, user_error
+from glassformer.models.shapes import PerSequence
+from glassformer.registry import register
+from glassformer.tasks.base import PerSequenceTask
+from glassformer.tasks.text import SPLITS, Texts, TextTaskConfig, Told, read_splits, train_tokenizer
+
+ROLES = {"input": "text", "target": "label"}
+
+
+@register
+class ClassificationConfig(TextTaskConfig):
+    """A label or a number for a whole text: your own files, or reviews that are made here."""
+
+    kind: Literal["classification"] = "classification"
+    tokenizer: TokenizerConfig = WordsConfig()
+    answer: Literal["label", "number"] = Field("label", description="one of a few labels, or a real number")
+    examples: int = Field(20_000, ge=10, description="reviews to make for training, without data")
+    train_limit: int | None = Field(
+        None, ge=2, description="train on so many examples only, evenly over the labels; none: on all"
+    )
+    unseen_only: bool = Field(
+        False, description="leave out validation and test examples whose text also stands in train"
+    )
+
+    def build(self, seed: int) -> ClassificationTask:
+        told = Told()
+        texts = self.texts(told)
+        tokenizer = train_tokenizer(self.tokenizer, [texts["train"].values["input"]])
+        labels = [] if self.answer == "number" else _labels(texts)
+        task = _TASKS[self.answer](self, tokenizer, labels)
+        task.splits = task.encode(texts, told)
+        task.notes += told.notes
+        return task
+
+    def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
+        return _TASKS[self.answer](self, Tokenizer.from_tree(state["tokenizer"]), state["labels"])
+
+    def texts(self, told: Told) -> dict[str, Texts]:
+        if self.data is not None:
+            splits = read_splits(
+                self.data,
+                ROLES,
+                text_roles=["input"],
+                key="input",
+                data_seed=self.data_seed,
+                unseen_only=self.unseen_only,
+                told=told,
+            )
+        else:
+            few = min(2000, max(10, self.examples // 5))
+            counts = {"train": self.examples, "validation": few, "test": few}
+            splits = {}
+            for split in SPLITS:
+                made = reviews(counts[split], self.data_seed, split)
+                splits[split] = Texts({"input": [t for t, _ in made], "target": [label for _, label in made]})
+        if self.train_limit is not None:
+            train = splits["train"]
+            splits["train"] = self._limited(train, self.train_limit)
+            left_out = len(train) - len(splits["train"])
+            told.count("train: over the limit", left_out, len(train), "train: left out by task.train_limit")
+        return splits
+
+    def _limited(self, texts: Texts, limit: int) -> Texts:
+        """The first so many of a fixed order that takes the labels in turn."""
+        order = generator(self.data_seed, "limit").permutation(len(texts)).tolist()
+        turn: Counter[Any] = Counter()
+        ranked: list[tuple[int, int, int]] = []
+        for index in order:
+            label = str(texts.values["target"][index]).strip() if self.answer == "label" else None
+            ranked.append((turn[label], len(ranked), index))
+            turn[label] += 1
+        return texts.take([index for _, _, index in sorted(ranked)[:limit]])
+
+
+def _labels(splits: Mapping[str, Texts]) -> list[str]:
+    """A label that only another split has is a label nevertheless."""
+    found = set()
+    for texts in splits.values():
+        for index, value in enumerate(texts.values["target"]):
+            label = str(value).strip()
+            if not label:
+                raise user_error(
+                    "the label is empty", place=texts.place(index), remedy="give it one, or remove the line"
+                )
+            found.add(label)
+    if len(found) < 2:
+        raise user_error(
+            f"only one label, {next(iter(found))!r}: nothing to tell apart",
+            place=splits["train"].name,
+            remedy="task.data.columns={input: NAME, target: NAME}",
+        )
+    if len(found) > 1000:
+        raise user_error(
+            f"{len(found):,} different labels: is this the right column?",
+            place=splits["train"].name,
+            remedy="task.data.columns={input: NAME, target: NAME}, or task.answer=number",
+        )
+    return sorted(found)
+
+
+class ClassificationTask(PerSequenceTask):
+    """Texts end with the end token: the place where a causal model has read everything."""
+
+    def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.labels = Vocabulary(labels)
+        super().__init__(self._shape(), lambda: self.encode(config.texts(Told()), Told()))
+
+    def _shape(self) -> PerSequence:
+        return PerSequence(len(self.tokenizer), self.config.max_length, outputs=len(self.labels))
+
+    def state(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.tree(), "labels": self.labels.symbols}
+
+    def encode(self, texts: Mapping[str, Texts], told: Told) -> dict[str, Examples]:
+        return {split: self._encode(split, part, told) for split, part in texts.items()}
+
+    def _encode(self, split: str, texts: Texts, told: Told) -> Examples:
+        limit = self.config.max_length
+        rows = self.tokenizer.encode_all(texts.values["input"])
+        too_long = sum(len(row) >= limit for row in rows)
+        told.count(f"{split}: cut", too_long, len(rows), f"{split}: cut to their first {limit} tokens")
+        empty = sum(not len(row) for row in rows)
+        told.count(f"{split}: empty", empty, len(rows), f"WARNING: {split}: texts without a token")
+        narrow = np.min_scalar_type(len(self.tokenizer))
+        inputs = [np.array([*row[: limit - 1], END], dtype=narrow) for row in rows]
+        return Examples(inputs, self._encode_targets(texts))
+
+    def _encode_targets(self, texts: Texts) -> np.ndarray:
+        numbers = []
+        for index, value in enumerate(texts.values["target"]):
+            label = str(value).strip()
+            if label not in self.labels.number:
+                raise user_error(
+                    "a label that the model does not know",
+                    place=texts.place(index),
+                    value=label,
+                    allowed=self.labels.symbols,
+                )
+            numbers.append(self.labels.number[label])
+        return np.array(numbers, dtype=np.int64)
+
+    def parse(self, text: str) -> np.ndarray:
+        tokens = self.tokenizer.encode(text)
+        if not text.strip():
+            raise Problem("the line is empty: nothing to judge")
+        return np.array([*tokens[: self.config.max_length - 1], END], dtype=np.int64)
+
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.tokenizer.symbols(tokens)
+
+    def show_input(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.labels.decode(tokens)
+
+
+class RegressionTask(ClassificationTask):
+    headline = "mean_absolute_error"
+
+    def _shape(self) -> PerSequence:
+        return PerSequence(len(self.tokenizer), self.config.max_length, outputs=1, is_real=True)
+
+    def _encode_targets(self, texts: Texts) -> np.ndarray:
+        numbers = np.empty(len(texts), dtype=np.float32)
+        for index, value in enumerate(texts.values["target"]):
+            try:
+                numbers[index] = float(value)
+            except (TypeError, ValueError):
+                numbers[index] = math.nan
+            if isinstance(value, bool) or not math.isfinite(numbers[index]):
+                raise user_error(
+                    "not a number",
+                    place=texts.place(index),
+                    value=value,
+                    remedy="a number, such as 0.5; or task.answer=label",
+                )
+        return numbers
+
+    def output_symbols(self, tokens: Sequence[float]) -> list[str]:
+        return [f"{number:.6g}" for number in tokens]
+
+
+_TASKS: dict[str, type[ClassificationTask]] = {"label": ClassificationTask, "number": RegressionTask}

@@ -1,0 +1,163 @@
+"""Translation: a text in, another text out, written piece by piece and measured as a reader sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from glassformer.data.batching import Examples
+from glassformer.data.grammar import translation_pairs
+from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
+from glassformer.errors import Problem, user_error
+from glassformer.models.shapes import SequenceToSequence
+from glassformer.registry import register
+from glassformer.tasks.base import SequenceToSequenceTask
+from glassformer.tasks.text import SPLITS, Texts, TextTaskConfig, Told, read_splits, train_tokenizer
+
+ROLES = {"input": "source", "target": "target"}
+
+
+@register
+class TranslationConfig(TextTaskConfig):
+    """From one text to another: your own aligned files, or English to French from a grammar."""
+
+    kind: Literal["translation"] = "translation"
+    shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for both sides")
+    examples: int = Field(100_000, ge=10, description="pairs to make for training, without data")
+    unseen_only: bool = Field(
+        False, description="leave out validation and test examples whose input also stands in train"
+    )
+
+    def build(self, seed: int) -> TranslationTask:
+        told = Told()
+        texts = self.texts(told)
+        train = texts["train"].values
+        if self.shared_vocabulary:
+            source = target = train_tokenizer(self.tokenizer, [train["input"], train["target"]])
+        else:
+            source, target = (train_tokenizer(self.tokenizer, [train[role]]) for role in ROLES)
+        task = TranslationTask(self, source, target)
+        task.splits = task.encode(texts, told)
+        task.notes += told.notes
+        return task
+
+    def restore(self, state: Mapping[str, Any], seed: int = 0) -> TranslationTask:
+        source = Tokenizer.from_tree(state["tokenizer"])
+        target = source if self.shared_vocabulary else Tokenizer.from_tree(state["target_tokenizer"])
+        return TranslationTask(self, source, target)
+
+    def texts(self, told: Told) -> dict[str, Texts]:
+        if self.data is not None:
+            return read_splits(
+                self.data,
+                ROLES,
+                text_roles=list(ROLES),
+                key="input",
+                data_seed=self.data_seed,
+                unseen_only=self.unseen_only,
+                told=told,
+            )
+        few = min(1000, max(5, self.examples // 20))
+        counts = {"train": self.examples, "validation": few, "test": few}
+        texts = {}
+        for split in SPLITS:
+            pairs = translation_pairs(counts[split], self.data_seed, split)
+            texts[split] = Texts({"input": [s for s, _ in pairs], "target": [t for _, t in pairs]})
+        return texts
+
+
+class TranslationTask(SequenceToSequenceTask):
+    headline = "bleu"
+    begin, end = BEGIN, END
+    forbidden = (PAD, UNKNOWN, MASK)
+
+    def __init__(self, config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> None:
+        self.config = config
+        self.tokenizer, self.target_tokenizer = source, target
+        self.texts: dict[str, Texts] = {}
+        shape = SequenceToSequence(
+            vocabulary=len(source),
+            max_length=config.max_length,
+            target_vocabulary=len(target),
+            max_target_length=config.max_length,
+            is_shared_vocabulary=config.shared_vocabulary,
+        )
+        super().__init__(shape, lambda: self.encode(config.texts(Told()), Told()))
+
+    def state(self) -> dict[str, Any]:
+        state = {"tokenizer": self.tokenizer.tree()}
+        if not self.config.shared_vocabulary:
+            state["target_tokenizer"] = self.target_tokenizer.tree()
+        return state
+
+    def encode(self, texts: Mapping[str, Texts], told: Told) -> dict[str, Examples]:
+        return {split: self._encode(split, part, told) for split, part in texts.items()}
+
+    def _encode(self, split: str, texts: Texts, told: Told) -> Examples:
+        """Training leaves out what is empty or too long; elsewhere every line counts, cut if it must be."""
+        limit = self.config.max_length
+        sources = self.tokenizer.encode_all(texts.values["input"])
+        targets = self.target_tokenizer.encode_all(texts.values["target"])
+        lengths = np.array([[len(s) + 1, len(t) + 2] for s, t in zip(sources, targets, strict=True)])
+        pairs = zip(texts.values["input"], texts.values["target"], strict=True)
+        is_empty = np.array([not (source.strip() and target.strip()) for source, target in pairs])
+        is_long = (lengths > limit).any(1) & ~is_empty
+        kept = np.arange(len(texts))
+        if split == "train":
+            told.count("train: empty", int(is_empty.sum()), len(texts), "train: left out, one side empty")
+            told.count(
+                "train: too long",
+                int(is_long.sum()),
+                len(texts),
+                f"train: left out, longer than {limit} tokens",
+            )
+            kept = np.flatnonzero(~is_empty & ~is_long)
+            if not len(kept):
+                raise user_error(
+                    "no training pair is left",
+                    place=texts.name,
+                    value=limit,
+                    remedy="a larger task.max_length",
+                )
+        else:
+            told.count(
+                f"{split}: cut",
+                int(is_long.sum()),
+                len(texts),
+                f"{split}: read to their first {limit} tokens, and compared with the whole reference",
+            )
+        self.texts[split] = texts.take(kept.tolist())
+        narrow = np.min_scalar_type(max(len(self.tokenizer), len(self.target_tokenizer)))
+        return Examples(
+            [np.array([*sources[i][: limit - 1], END], dtype=narrow) for i in kept],
+            [np.array([BEGIN, *targets[i][: limit - 2], END], dtype=narrow) for i in kept],
+        )
+
+    def parse(self, text: str) -> np.ndarray:
+        tokens = self.tokenizer.encode(text)
+        if not text.strip():
+            raise Problem("the line is empty: nothing to translate")
+        if len(tokens) >= self.shape.max_length:
+            longest = self.shape.max_length - 1
+            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
+        return np.array([*tokens, END], dtype=np.int64)
+
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.tokenizer.symbols(tokens)
+
+    def show_input(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.target_tokenizer.symbols(tokens)
+
+    def show_output(self, tokens: Sequence[int]) -> str:
+        return self.target_tokenizer.decode(tokens)
+
+    def text_pairs(self, split: str) -> tuple[list[str], list[str]]:
+        """Sources and references as they stand in the data, unknown words and all."""
+        values = self.texts[split].values
+        return values["input"], values["target"]

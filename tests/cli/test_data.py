@@ -1,0 +1,196 @@
+"""`glassformer data`: what is listed, fetched and checked, what a person sees, and the exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from glassformer.cli import main
+from glassformer.data import catalogue
+from glassformer.data.catalogue import CatalogueFile, DataSet, Part
+from glassformer.data.checking.findings import KINDS
+
+Ask = Callable[..., dict[str, Any]]
+TRAIN = "one\ntwo\nthree\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, and no data anywhere else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
+    def run(*arguments: str, code: int = 0, says: str = "") -> dict[str, Any]:
+        capfd.readouterr()
+        assert main(["data", *arguments, "--json"]) == code
+        output = capfd.readouterr()
+        assert says in output.err
+        assert output.out.count("\n") == 1
+        document = json.loads(output.out)
+        assert isinstance(document, dict)
+        return document
+
+    return run
+
+
+def see(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capfd.readouterr()
+    main(["data", *arguments])
+    return capfd.readouterr().out
+
+
+@pytest.fixture
+def small_set(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """A set of our own in the catalogue, published in a folder."""
+    published = folder / "published.txt"
+    published.write_text(TRAIN, encoding="utf-8")
+    file = CatalogueFile("a.txt", len(TRAIN), hashlib.sha256(TRAIN.encode()).hexdigest(), published.as_uri())
+    small = DataSet(
+        "small", "three numbers", "free", "https://example.org", (file,), (Part({"train": ("a.txt",)}),)
+    )
+    monkeypatch.setitem(catalogue.CATALOGUE, "small", small)
+    return published
+
+
+def test_list(ask: Ask, small_set: Path, folder: Path) -> None:
+    document = ask("list", says="multi30k")
+    rows = {row["name"]: row for row in document["sets"]}
+    assert document["folder"] == str(folder / "data")
+    assert {"multi30k", "ted_enfr", "scan", "small"} <= rows.keys()
+    assert rows["small"]["state"] == "absent" and rows["small"]["licence"] == "free"
+    assert rows["small"]["files"][0].keys() == {"path", "size", "sha256", "address"}
+
+
+def test_fetch_then_list_then_check(ask: Ask, small_set: Path, folder: Path) -> None:
+    assert ask("check", "small", code=2)["errors"][0]["remedy"].startswith("glassformer data fetch small")
+    (row,) = ask("fetch", "small", says="checksums right")["sets"]
+    assert row["fetched"] == [str(folder / "data" / "small" / "a.txt")]
+    assert {row["name"]: row["state"] for row in ask("list")["sets"]}["small"] == "whole"
+    assert ask("fetch", "small", says="nothing to fetch")["sets"][0]["fetched"] == []
+    assert ask("check", "small", says="ready to train on")["passed"]
+    (folder / "data" / "small" / "a.txt").write_text(TRAIN.upper(), encoding="utf-8")
+    document = ask("check", "small", code=2)
+    assert [finding["kind"] for finding in document["findings"]] == ["wrong-checksum"]
+    assert ask("list")["sets"][-1]["state"] == "changed"
+
+
+def test_fetch_to_a_folder(ask: Ask, small_set: Path, folder: Path) -> None:
+    ask("fetch", "small", "--to", "elsewhere")
+    assert (folder / "elsewhere" / "small" / "a.txt").read_text(encoding="utf-8") == TRAIN
+
+
+def test_a_refused_file_and_a_set_by_hand(ask: Ask, small_set: Path) -> None:
+    small_set.write_text(TRAIN.upper(), encoding="utf-8")
+    (error,) = ask("fetch", "small", code=2, says="refused")["errors"]
+    assert error["place"].startswith("a.txt from file:")
+    (error,) = ask("fetch", "ted_enfr", code=2)["errors"]
+    assert error["place"] == "ted_enfr" and "wit3.fbk.eu" in error["problem"]
+
+
+def test_check_files(ask: Ask, folder: Path) -> None:
+    for name, content in {
+        "a.en": TRAIN,
+        "a.fr": "un\ndeux\ntrois\n",
+        "b.en": "two\n",
+        "b.fr": "deux\n",
+    }.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    document = ask("check", "a.en", "a.fr", "--test", "b.en", "b.fr", says="THE SPLITS OVERLAP")
+    assert [file["lines"] for file in document["files"]] == [3, 3, 1, 1]
+    (finding,) = document["findings"]
+    assert (finding["kind"], finding["severity"], finding["count"]) == ("in-two-splits", "warning", 1)
+    (place,) = finding["places"]
+    assert {"file": "b.en", "line": 1, "byte": 0, "excerpt": "two"}.items() <= place.items()
+    assert document["passed"] is True
+
+    (folder / "a.fr").write_bytes(b"un\nd\xe9\n")
+    document = ask("check", "a.en", "a.fr", code=2, says="cannot be trained on")
+    assert [finding["kind"] for finding in document["findings"]] == ["invalid-utf8", "unequal-lines"]
+    assert document["passed"] is False
+    assert ask("check", "a.en", "b.en", "--separate")["passed"]
+
+
+def test_options_of_check(ask: Ask, folder: Path) -> None:
+    rows = "".join(f"{number % 2}\tsome words here {number}\n" for number in range(20))
+    (folder / "a.txt").write_text(rows + "same\t\n" * 3, encoding="utf-8")
+    columns = ("--format", "tsv", "--columns", "{input: 1, target: 0}")
+    document = ask("check", "a.txt", *columns, "--max-words", "3", "--places", "1")
+    found = {finding["kind"]: finding for finding in document["findings"]}
+    assert found["too-long"]["count"] == 20 and len(found["too-long"]["places"]) == 1
+    assert found["empty-side"]["count"] == 3
+    every = ask("check", "a.txt", *columns, "--max-words", "3", "--all")
+    assert {len(finding["places"]) for finding in every["findings"]} == {20, 3}
+
+
+def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> None:
+    (folder / "a.tsv").write_text("1 2\t2 1\n3 4\t4 3\n1 2\t2 1\n", encoding="utf-8")
+    (folder / "mine.yaml").write_text("task: {kind: tokens, data: {train: a.tsv}}\n", encoding="utf-8")
+    assert [finding["count"] for finding in ask("check", "mine.yaml")["findings"]] == [1]
+    (folder / "data" / "small").mkdir(parents=True)
+    (folder / "data" / "small" / "a.txt").write_text("5\t6\n", encoding="utf-8")
+    changed = ask("check", "mine.yaml", "task.data.train=small/a.txt", "task.data.format=tsv")
+    assert [Path(file["file"]).parts[-2:] for file in changed["files"]] == [("small", "a.txt")]
+    document = ask("check", "reversal", says="no file to check")
+    assert document == {"files": [], "findings": [], "leaks": [], "passed": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lsit"], "did you mean 'list'"),
+        (["check"], "check what?"),
+        (["fetch"], "fetch what?"),
+        (["fetch", "multi30"], "did you mean 'multi30k'"),
+        (["check", "multi30"], "did you mean 'multi30k'"),
+        (["check", "reversl"], "did you mean 'reversal'"),
+        (["check", "b.txt"], "a.txt"),
+        (["check", "none/b.txt"], "no such file"),
+        (["check", "multi30k/train.en"], "glassformer data fetch multi30k"),
+        (["check", "a.txt", "--format", "tvs"], "did you mean 'tsv'"),
+        (["check", "a.txt", "--encoding", "utf-9"], "did you mean 'utf-8'"),
+        (["check", "a.txt", "--columns", "[1"], "not valid YAML"),
+        (["check", "a.txt", "--columns", "{inptu: 1}"], "did you mean 'input'"),
+        (["check", "a.txt", "--max-words", "0"], "1 or more"),
+        (["check", "a.txt", "--max-ratio", "0.5"], "1 or more"),
+        (["check", "reversal", "--test", "a.txt"], "says by itself"),
+        (["check", "a.txt", "--format", "tsv", "--columns", "{input: 7}"], "no column 7"),
+    ],
+)
+def test_wrong_input(
+    arguments: list[str], says: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    assert main(["data", *arguments]) == 2
+    output = capfd.readouterr()
+    assert says in output.err and "Traceback" not in output.err and output.out == ""
+    assert len(output.err.strip().split("\n")) <= 4
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_nothing_is_wider_than_the_terminal(
+    width: int, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    line = "a rather long line with [brackets] and 日本語, " * 4
+    (folder / "long name [1] of a file.txt").write_text(f"{line}\n{line}\nbad\0\n" * 3, encoding="utf-8")
+    text = see(capfd, "check", "long name [1] of a file.txt", "--max-words", "5")
+    assert all(cell_len(shown) <= width for shown in text.split("\n"))
+    assert "[1]" in text and "[brackets]" in text
+    assert "duplicate example" in text and "long name" in text
+
+
+def test_every_kind_is_told_on_one_line() -> None:
+    assert [
+        name for name, kind in KINDS.items() if len(f"{kind.severity}: {kind.title} · {kind.advice}") > 80
+    ] == []

@@ -1,0 +1,244 @@
+"""The catalogue of public sets: where they are looked for, and how they are fetched, from our own server."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from glassformer.data import catalogue
+from glassformer.data.catalogue import CATALOGUE, CatalogueFile, DataSet, Part, locate, presence
+from glassformer.data.fetching import fetch
+from glassformer.errors import UserError
+
+TEXT = b"".join(b"line %d of some text\n" % number for number in range(5000))
+
+
+@dataclass
+class Server:
+    """Serves bytes by path. The first answers to a path may be cut short."""
+
+    address: str = ""
+    contents: dict[str, bytes] = field(default_factory=dict)
+    cuts: dict[str, list[int]] = field(default_factory=dict)
+    """How many bytes the next answers to a path send before the connection closes."""
+    ranges: bool = True
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.lstrip("/")
+            asked = self.headers.get("Range")
+            state.asked.append((name, asked))
+            if name not in state.contents:
+                self.send_error(404)
+                return
+            body, start = state.contents[name], 0
+            if asked and state.ranges:
+                start = int(asked.removeprefix("bytes=").removesuffix("-"))
+                if start >= len(body):
+                    self.send_error(416)
+                    return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            cuts = state.cuts.get(name)
+            self.wfile.write(body[start : start + cuts.pop(0)] if cuts else body[start:])
+
+        def log_message(self, format: str, *arguments: object) -> None: ...
+
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.address = f"http://127.0.0.1:{running.server_port}"
+    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield state
+    running.shutdown()
+    running.server_close()
+
+
+def entry(path: str, content: bytes, address: str) -> CatalogueFile:
+    return CatalogueFile(path, len(content), hashlib.sha256(content).hexdigest(), address)
+
+
+def set_of(*files: CatalogueFile, name: str = "mine") -> DataSet:
+    return DataSet(name, "", "", "https://example.org", files, (Part({"train": (files[0].path,)}),))
+
+
+def quiet(name: str, done: int, total: int) -> None: ...
+
+
+def test_every_set_is_described_in_full() -> None:
+    for name, data_set in CATALOGUE.items():
+        assert name == data_set.name and data_set.what and data_set.licence
+        assert data_set.home.startswith("https://")
+        assert data_set.is_fetchable or data_set.how, "who cannot fetch is told what to do"
+        paths = [file.path for file in data_set.files]
+        assert len(set(paths)) == len(paths)
+        for file in data_set.files:
+            assert re.fullmatch("[0-9a-f]{64}", file.sha256) and file.size > 0
+            assert re.fullmatch("(https?://[^ {}]+)?", file.address)
+        for part in data_set.parts:
+            named = {path for split in part.splits.values() for path in split} - {"."}
+            assert named | set(part.classes.values()) <= set(paths)
+            assert "train" in part.splits
+
+
+def test_where_a_set_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, here, home = tmp_path / "named", tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("GLASSFORMER_DATA", str(named))
+    monkeypatch.setenv("XDG_DATA_HOME", str(home))
+    path = "multi30k/train.en"
+    with pytest.raises(UserError) as caught:
+        locate(path)
+    assert "glassformer data fetch multi30k, or set GLASSFORMER_DATA" in str(caught.value)
+    for folder, found in ((home / "glassformer", None), (here, Path(path)), (named, named / path)):
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_bytes(b"")
+        assert locate(path) == (found or folder / path)
+    assert locate("multi30k") == named / "multi30k"
+    assert presence(CATALOGUE["multi30k"]).state == "changed"  # an empty file has not the listed bytes
+
+
+@pytest.mark.parametrize(
+    "path", ["a.txt", "/multi30k/a", "./multi30k/a", "../multi30k/a", "mine/multi30k", ""]
+)
+def test_other_paths_are_left_alone(path: str) -> None:
+    assert locate(path) == Path(path)
+
+
+def test_a_mistyped_file_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
+    with pytest.raises(UserError, match=r"did you mean 'multi30k/train\.en'"):
+        locate("multi30k/trian.en")
+
+
+def test_files_and_archives_are_fetched(server: Server, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("folder/c.txt", b"three")
+        archive.writestr("folder/d.txt", b"four")
+    server.contents = {"a.txt": TEXT, "b.txt.gz": gzip.compress(b"two"), "cd.zip": packed.getvalue()}
+    data_set = set_of(
+        entry("a.txt", TEXT, f"{server.address}/a.txt"),
+        entry("b.txt", b"two", f"{server.address}/b.txt.gz"),
+        entry("c.txt", b"three", f"{server.address}/cd.zip"),
+        entry("d.txt", b"four", f"{server.address}/cd.zip"),
+    )
+    seen: list[tuple[str, int, int]] = []
+    brought = fetch(data_set, tmp_path, lambda *progress: seen.append(progress))
+    assert [path.name for path in brought] == ["a.txt", "b.txt", "c.txt", "d.txt"]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["a.txt", "b.txt", "c.txt", "d.txt"]
+    assert [path.read_bytes() for path in brought] == [TEXT, b"two", b"three", b"four"]
+    assert ("a.txt", len(TEXT), len(TEXT)) in seen
+    assert [name for name, _ in server.asked] == ["a.txt", "b.txt.gz", "cd.zip"], "an archive is fetched once"
+
+    server.asked.clear()
+    assert fetch(data_set, tmp_path, quiet) == []
+    assert server.asked == [], "what is whole is not fetched again"
+
+
+def test_a_wrong_checksum_is_refused_by_name(server: Server, tmp_path: Path) -> None:
+    server.contents = {"a.txt": TEXT.replace(b"line 7 ", b"line 8 ")}
+    data_set = set_of(entry("a.txt", TEXT, f"{server.address}/a.txt"))
+    with pytest.raises(UserError, match=r"a\.txt from http.*refused: its SHA-256 is"):
+        fetch(data_set, tmp_path, quiet)
+    assert list((tmp_path / "mine").iterdir()) == [], "nothing of it is kept"
+    server.contents = {"a.txt": TEXT}
+    assert fetch(data_set, tmp_path, quiet) == [tmp_path / "mine" / "a.txt"]
+
+
+@pytest.mark.parametrize("content", [b"no archive", gzip.compress(TEXT)[:-20]], ids=["other", "cut"])
+def test_an_archive_that_is_none_is_refused(content: bytes, server: Server, tmp_path: Path) -> None:
+    server.contents = {"a.txt.gz": content}
+    with pytest.raises(UserError, match="not the archive that was expected"):
+        fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt.gz")), tmp_path, quiet)
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_file_of_other_bytes_is_not_written_over(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "mine" / "a.txt"
+    path.parent.mkdir()
+    path.write_bytes(b"my own")
+    with pytest.raises(UserError, match="does not have the catalogue's checksum"):
+        fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path, quiet)
+    assert path.read_bytes() == b"my own" and server.asked == []
+
+
+def test_a_cut_download_goes_on_where_it_was_cut(server: Server, tmp_path: Path) -> None:
+    server.contents, server.cuts = {"a.txt": TEXT}, {"a.txt": [1000, 0, 500]}
+    data_set = set_of(entry("a.txt", TEXT, f"{server.address}/a.txt"))
+    with pytest.raises(UserError, match="after 1,500 bytes: the connection was cut"):
+        fetch(data_set, tmp_path, quiet)
+    assert (tmp_path / "mine" / "a.txt.part").read_bytes() == TEXT[:1500]
+    assert fetch(data_set, tmp_path, quiet)[0].read_bytes() == TEXT
+    assert server.asked[-1] == ("a.txt", "bytes=1500-")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
+
+
+def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path) -> None:
+    server.contents, server.cuts, server.ranges = {"a.txt": TEXT}, {"a.txt": [1000]}, False
+    assert fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path, quiet)
+    assert (tmp_path / "mine" / "a.txt").read_bytes() == TEXT
+
+
+def test_a_part_that_is_complete_needs_no_more(server: Server, tmp_path: Path) -> None:
+    server.contents = {"a.txt": TEXT}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt.part").write_bytes(TEXT)
+    fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path, quiet)
+    assert (tmp_path / "mine" / "a.txt").read_bytes() == TEXT
+
+
+def test_an_absent_file_and_an_absent_server(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the server says 404"):
+        fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path, quiet)
+    with pytest.raises(UserError, match=r"could not be fetched: .*\n.*check the network"):
+        fetch(set_of(entry("a.txt", TEXT, "http://127.0.0.1:1/a.txt")), tmp_path, quiet)
+
+
+def test_a_folder_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot be written"):
+        fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path / "file", quiet)
+
+
+def test_a_set_that_is_published_otherwise_says_where_and_how(tmp_path: Path) -> None:
+    by_hand = [data_set for data_set in CATALOGUE.values() if not data_set.is_fetchable]
+    assert by_hand
+    for data_set in by_hand:
+        with pytest.raises(UserError) as caught:
+            fetch(data_set, tmp_path, quiet)
+        text = str(caught.value)
+        assert data_set.home in text and data_set.files[0].path in text
+        assert str(tmp_path / data_set.name) in caught.value.problems[0].remedy
+
+
+def test_presence_tells_the_states_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
+    monkeypatch.setattr(catalogue, "_own_folder", lambda: tmp_path)
+    data_set = set_of(entry("a", b"one", ""), entry("b", b"two", ""))
+    folder = tmp_path / "mine"
+    assert presence(data_set).state == "absent"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"one")
+    assert presence(data_set).state == "in part"
+    (folder / "b").write_bytes(b"two")
+    assert presence(data_set).state == "whole"
+    (folder / "b").write_bytes(b"TWO")  # of the same size
+    assert presence(data_set).state == "changed" and list(presence(data_set).changed) == ["b"]

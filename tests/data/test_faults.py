@@ -1,0 +1,385 @@
+"""The check of text data: each fault in a file of its own, found with its line and its byte."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.data.checking import lines
+from glassformer.data.checking.findings import Findings, Place, Report, excerpt
+from glassformer.data.faults import Corpus, Limits, check, check_corpora
+from glassformer.errors import UserError
+
+Write = Callable[[str, str | bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(name: str, content: str | bytes) -> Path:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return tmp_path / name
+
+    return write_file
+
+
+def counts(report: Report) -> dict[str, int]:
+    return {finding.kind: finding.count for finding in report.findings}
+
+
+def places(report: Report, kind: str) -> list[Place]:
+    (finding,) = [finding for finding in report.findings if finding.kind == kind]
+    return finding.places
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "line", "byte", "shown"),
+    [
+        (b"one\ncaf\xe9 noir\n", "invalid-utf8", 2, 7, "caf\\xe9 noir"),
+        (b"\xff\xfeo\0", "invalid-utf8", 1, 0, "\\xff\\xfeo\\x00"),
+        ("\ufeffone\ntwo\n", "byte-order-mark", 1, 0, "one"),
+        ("one\ntwo\ufeff\n", "inner-byte-order-mark", 2, 7, "two\\ufeff"),
+        ("one\nté\0wo\n", "nul", 2, 7, "té\\x00wo"),
+        ("one\ntwo\r\n", "crlf", 2, 7, "two"),
+        ("one\ntwo\r", "crlf", 2, 7, "two"),
+        ("one\nt\rwo\n", "line-separator", 2, 5, "t\\rwo"),
+        ("é\nt\u2028wo\n", "line-separator", 2, 4, "t\\u2028wo"),
+        ("one\nt\u2029wo\n", "line-separator", 2, 5, "t\\u2029wo"),
+        ("one\nt\x85wo\n", "line-separator", 2, 5, "t\\x85wo"),
+        ("one\nt\x0bwo\n", "line-separator", 2, 5, "t\\x0bwo"),
+        ("one\nt\x0cwo\n", "line-separator", 2, 5, "t\\x0cwo"),
+        ("one\n\nthree\n", "empty-line", 2, 4, ""),
+        ("one\n \t\u00a0\nthree\n", "empty-line", 2, 4, " \\t "),
+        ("one\ntwo", "no-final-newline", 2, 7, "two"),
+        ("one\ntwo\none\n", "duplicate", 3, 8, "one"),
+        ("one\na b c d e f\n", "too-long", 2, 4, "a b c d e f"),
+        (b"", "empty-file", 1, 0, ""),
+    ],
+)
+def test_a_fault_and_its_place(
+    content: str | bytes, kind: str, line: int, byte: int, shown: str, write: Write
+) -> None:
+    path = write("a.txt", content)
+    report = check({"train": [path]}, Limits(max_words=5))
+    (place,) = places(report, kind)
+    assert (place.file, place.line, place.byte, place.excerpt) == (str(path), line, byte, shown)
+    others = set(counts(report)) - {kind, "no-final-newline", "nul"}
+    assert not others
+
+
+def test_good_files_have_no_findings(write: Write) -> None:
+    texts = "One line.\nÉté, naïve — 日本語 text.\n"
+    assert counts(check({"train": [write("a.txt", texts)]})) == {}
+    packed = check({"train": [write("a.txt.gz", gzip.compress(texts.encode()))]})
+    assert counts(packed) == {} and packed.files[0].lines == 2 and packed.files[0].words == 7
+
+
+def test_after_a_byte_order_mark_bytes_are_counted_on(write: Write) -> None:
+    report = check({"train": [write("a.txt", "\ufeffo\u2028ne\ntwo\u2028\n")]})
+    assert [place.byte for place in places(report, "line-separator")] == [4, 13]
+
+
+def test_aligned_files(write: Write) -> None:
+    source = write("a.en", "one two\n\nthree four\nsame\nfive six\nsame\nseven\n" + "x" * 61 + "\n")
+    target = write("a.fr", "un deux\n\n\nmême\ncinq six\nmême\nsept\n" + "y" * 20 + "\n")
+    report = check({"train": [source, target]})
+    assert counts(report) == {"duplicate": 1, "empty-side": 1, "empty-line": 1, "length-ratio": 1}
+    (half,) = places(report, "empty-side")
+    assert (half.file, half.line, half.byte, half.excerpt) == (str(target), 3, 9, "three four")
+    (twice,) = places(report, "duplicate")
+    assert (twice.file, twice.line, twice.detail) == (str(source), 6, "as a.en:4")
+    (far,) = places(report, "length-ratio")
+    assert (far.line, far.detail) == (8, "61 and 20 characters")
+    assert report.passed
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_unequal_numbers_of_lines(longer: int, write: Write) -> None:
+    contents = ["one\ntwo\nthree\n", "un\ndeux\n"]
+    files = [write("a.en", contents[longer]), write("a.fr", contents[1 - longer])]
+    report = check({"train": files})
+    (place,) = places(report, "unequal-lines")
+    assert (place.file, place.line) == (str(files[1 - longer]), 3)
+    assert "2 lines, but 3 in" in place.detail
+    assert not report.passed
+    assert [file.lines for file in report.files] == [
+        len(c.split("\n")) - 1 for c in (contents[longer], contents[1 - longer])
+    ]
+
+
+def test_short_sides_have_no_ratio(write: Write) -> None:
+    files = [write("a.en", "Go\nRun fast\nStay\n"), write("a.fr", "Va-t'en donc !\nCours\nReste\n")]
+    assert counts(check({"train": files})) == {}
+
+
+def test_lines_in_two_splits(write: Write) -> None:
+    train = [write("a.en", "one\ntwo\nthree\nfour\n"), write("a.fr", "un\ndeux\ntrois\nquatre\n")]
+    validation = [write("b.en", "two\nnew\n"), write("b.fr", "deux\nneuf\n")]
+    test = [write("c.en", "fresh\nfour\nthree\nnew\n"), write("c.fr", "frais\nquatre\nTROIS\nneuf\n")]
+    report = check({"train": train, "validation": validation, "test": test})
+    assert report.count("in-two-splits", "test in train") == 1
+    assert report.count("in-two-splits", "validation in train") == 1
+    assert report.count("in-two-splits", "test in validation") == 1
+    assert report.count("input-in-two-splits", "test in train") == 1
+    first = places(report, "in-two-splits")[0]
+    assert (Path(first.file).name, first.line, first.excerpt, first.detail) == (
+        "c.en",
+        2,
+        "four",
+        "as a.en:4",
+    )
+    assert [(leak.split, leak.other, leak.same, leak.same_input, leak.of) for leak in report.leaks] == [
+        ("test", "train", 1, 1, 4),
+        ("validation", "train", 1, 0, 2),
+        ("test", "validation", 1, 0, 4),
+    ]
+    assert report.passed, "a leak is a warning, not an error"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("xyz")), min_size=1, max_size=30),
+    test=st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("xyz")), min_size=1, max_size=10),
+)
+def test_repeats_are_counted_as_sets_count_them(
+    rows: list[tuple[str, str]], test: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    for name, pairs in (("train", rows), ("test", test)):
+        for column in (0, 1):
+            text = "".join(pair[column] + "\n" for pair in pairs)
+            (folder / f"{name}.{column}").write_text(text, encoding="utf-8")
+    report = check({name: [folder / f"{name}.0", folder / f"{name}.1"] for name in ("train", "test")})
+    assert report.count("duplicate", "train") == len(rows) - len(set(rows))
+    assert report.count("in-two-splits") == sum(pair in set(rows) for pair in test)
+    seen = {pair[0] for pair in rows}
+    assert report.count("input-in-two-splits") == sum(
+        pair[0] in seen and pair not in set(rows) for pair in test
+    )
+
+
+@pytest.mark.parametrize("block_lines", [1, 2, 7])
+def test_blocks_do_not_show(block_lines: int, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser = random.Random(0)
+    words = ["one", "two", "", "bad\u2028", "nul\0", "é", "end\r"]
+    text = "".join(" ".join(chooser.choices(words, k=3)) + "\n" for _ in range(50)).encode()
+    longer = text.replace(b"two", b"two, or rather three")
+    files = [write("a.en", text + b"\xe9\n"), write("a.fr", b"a b c d\n" + longer + b"more\n")]
+    whole = check({"train": files}, Limits(most_places=None))
+    monkeypatch.setattr(lines, "BLOCK_LINES", block_lines)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 40)
+    in_blocks = check({"train": files}, Limits(most_places=None))
+    assert counts(in_blocks) == counts(whole) and in_blocks.files == whole.files
+    for kind in counts(whole):
+        assert sorted(places(in_blocks, kind), key=repr) == sorted(places(whole, kind), key=repr)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.999])
+def test_a_cut_gzip_file(keep: float, write: Write) -> None:
+    chooser = random.Random(0)
+    text = "".join(f"{chooser.random()} {chooser.random()}\n" for _ in range(20_000))
+    packed = gzip.compress(text.encode())
+    report = check({"train": [write("a.txt.gz", packed[: int(keep * len(packed))] or packed[:5])]})
+    (place,) = places(report, "damaged-gzip")
+    assert not report.passed
+    assert place.line == report.files[0].lines + 1 and place.byte == report.files[0].bytes
+    assert text.encode()[: report.files[0].bytes].count(b"\n") == report.files[0].lines
+
+
+def test_a_gzip_file_that_is_none(write: Write) -> None:
+    assert counts(check({"train": [write("a.txt.gz", "plain text\n")]})) == {"damaged-gzip": 1}
+
+
+def labelled(labels: Mapping[str, int]) -> list[tuple[str, str]]:
+    counted = [label for label, number in labels.items() for _ in range(number)]
+    return [(f"review number {number} is fine", label) for number, label in enumerate(counted)]
+
+
+@pytest.mark.parametrize("kind", ["tsv", "swapped.tsv", "csv", "jsonl", "jsonl.gz", "json"])
+def test_every_table_format(kind: str, write: Write) -> None:
+    rows = [
+        *labelled({"good": 10, "bad": 10}),
+        ("review number 3 is fine", "good"),
+        ("review number 4 is fine", "bad"),
+    ]
+    content = {
+        "tsv": "".join(f"{text}\t{label}\n" for text, label in rows),
+        "swapped.tsv": "".join(f"{label}\t{text}\n" for text, label in rows),
+        "csv": "text,label\n" + "".join(f'"{text}",{label}\n' for text, label in rows),
+        "json": json.dumps({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
+        + "\n",
+    }
+    content["jsonl"] = "".join(
+        json.dumps({"id": number, "text": text, "label": label}) + "\n"
+        for number, (text, label) in enumerate(rows)
+    )
+    data = content[kind.removesuffix(".gz")].encode()
+    path = write(f"a.{kind}", gzip.compress(data) if kind.endswith(".gz") else data)
+    report = check({"train": [path]})
+    assert counts(report) == {"duplicate": 1, "two-labels": 1}
+    (place,) = places(report, "two-labels")
+    line = len(rows) + (kind == "csv")
+    assert place.line == line and "review number 4 is fine" in place.excerpt
+    if kind == "json":
+        assert place.byte is None
+    else:
+        assert data[place.byte or 0 :].startswith(data.split(b"\n")[line - 1])
+    assert report.files[0].longest == 5, "labels are not words"
+
+
+def test_rows_that_cannot_be_read(write: Write) -> None:
+    report = check({"train": [write("a.tsv", "one\tx\ntwo\n\nthree\ty\tz\nfour\ty\n")]})
+    assert [(place.line, place.byte, place.detail) for place in places(report, "bad-row")] == [
+        (2, 6, "1 column, not 2"),
+        (4, 11, "3 columns, not 2"),
+    ]
+    assert [place.line for place in places(report, "skipped-line")] == [3]
+    report = check({"train": [write("a.jsonl", '{"text": "a"}\n{"text"}\n{"txt": "b"}\n[1]\n')]})
+    assert [(place.line, place.detail[:8]) for place in places(report, "bad-row")] == [
+        (2, "not JSON"),
+        (3, "no 'text"),
+        (4, "an objec"),
+    ]
+    report = check({"train": [write("a.csv", 'text,label\n"a\nb",x\n"oops" c,x\nd,y\n"open,x\n')]})
+    assert [(place.line, place.byte) for place in places(report, "bad-row")] == [(4, 19), (6, 34)]
+    assert report.files[0].lines == 6
+    assert not report.passed
+
+
+def test_damaged_json_lists(write: Write) -> None:
+    for content in ('{"input": [1, 2], "target": [1]}', '{"input": 3}', "[1]", '{"input": ['):
+        assert set(counts(check({"train": [write("a.json", content + "\n")]}))) == {"bad-row"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "typos"),
+    [
+        ({"positive": 30, "negative": 30}, {}),
+        ({"positive": 30, "negative": 30, "postive": 1}, {"postive": "positive"}),
+        (
+            {"positive": 30, "Positive": 20, "positive ": 2, "negative": 5},
+            {"Positive": "positive", "positive ": "positive"},
+        ),
+        ({"positive": 30, "negative": 1}, {}),
+        ({"1": 40, "2": 40, "11": 1}, {}),
+        ({"sport": 40, "sports": 30}, {}),
+        ({"sport": 80, "sports": 4}, {"sports": "sport"}),
+    ],
+)
+def test_label_typos(labels: dict[str, int], typos: dict[str, str], write: Write) -> None:
+    rows = labelled(labels)
+    random.Random(0).shuffle(rows)
+    path = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in rows))
+    report = check({"train": [path]}, Limits(most_places=None))
+    assert report.count("label-typo") == sum(labels[typo] for typo in typos)
+    found = {place.detail for finding in report.findings for place in finding.places}
+    assert found == {f"{typo!r}: {meant!r}?" for typo, meant in typos.items()}
+
+
+def test_a_label_that_is_not_in_train(write: Write) -> None:
+    train = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in labelled({"good": 9, "bad": 9})))
+    test = write("b.tsv", "quite other text\tgood\nsome more of it\tneutral\n")
+    report = check({"train": [train], "test": [test]})
+    (place,) = places(report, "new-label")
+    assert (Path(place.file).name, place.line, place.detail) == ("b.tsv", 2, "'neutral'")
+
+
+def test_a_folder_with_a_file_a_class(write: Write) -> None:
+    write("data/bad.txt", "awful\nboring\n")
+    write("data/good.txt", "great\nboring\ngreat\n")
+    folder = write("data/.hidden", b"\xff").parent
+    report = check({"train": [folder]})
+    assert counts(report) == {"duplicate": 1, "two-labels": 1}
+    assert {Path(file.file).name for file in report.files} == {"bad.txt", "good.txt"}
+    named = Corpus({"train": [folder]}, classes={"bad": "bad.txt"})
+    assert counts(check_corpora([named])) == {}
+
+
+def test_a_folder_with_a_folder_a_class(write: Write) -> None:
+    write("data/bad/1.txt", "awful\n\nfrom end to end\n")
+    write("data/good/1.txt", "great\n")
+    folder = write("data/good/2.txt", "awful\n\nfrom end to end\n").parent.parent
+    report = check({"train": [folder]})
+    assert counts(report) == {"two-labels": 1}
+    assert Path(places(report, "two-labels")[0].file).parent.name == "good"
+
+
+def test_running_text_has_no_examples(write: Write) -> None:
+    path = write("a.txt", "Sir!\n\nSir!\n\n\nbad\0\n")
+    assert counts(check_corpora([Corpus({"train": [path]}, "running-text")])) == {"nul": 1}
+
+
+def test_other_encodings(write: Write) -> None:
+    path = write("a.txt", "one\ncafé\x85\n".encode("cp1252", errors="replace") + "naïve\n".encode("cp1252"))
+    assert counts(check({"train": [path]})) == {"invalid-utf8": 2}
+    assert counts(check_corpora([Corpus({"train": [path]}, encoding="cp1252")])) == {}
+    with pytest.raises(UserError, match="iconv -f utf-16"):
+        check_corpora([Corpus({"train": [path]}, encoding="utf-16")])
+
+
+def test_parts_of_a_set_share_files_but_not_counts(write: Write) -> None:
+    english = write("a.en", "one\n\nthree and more\r\n")
+    parts = [
+        Corpus({"train": [english, write(f"a.{name}", f"un\n\n{name * 30}\n")]}, part=name)
+        for name in ("fr", "de")
+    ]
+    report = check_corpora(parts)
+    assert report.count("crlf") == 1, "what is wrong with a file is told once"
+    assert report.count("empty-line", "fr train") == report.count("empty-line", "de train") == 1
+    assert Counter(Path(file.file).name for file in report.files) == {"a.en": 1, "a.fr": 1, "a.de": 1}
+
+
+def test_places_are_limited_and_counts_are_not(write: Write) -> None:
+    path = write("a.txt", "same\n" * 10 + "x\r\n" * 10)
+    few, every = (
+        check({"train": [path]}, Limits(most_places=2)),
+        check({"train": [path]}, Limits(most_places=None)),
+    )
+    assert counts(few) == counts(every) == {"duplicate": 18, "crlf": 10}
+    assert [len(finding.places) for finding in few.findings] == [2, 2]
+    assert [len(finding.places) for finding in every.findings] == [18, 10]
+    assert every.findings[0].places[:2] == few.findings[0].places
+
+
+def test_progress_comes_to_its_end(write: Write) -> None:
+    told: list[tuple[int, int]] = []
+    text = "".join(f"line {number}\n" for number in range(20_000))
+    files = [write("a.en", text), write("a.fr.gz", gzip.compress(text.encode()))]
+    size = sum(file.stat().st_size for file in files)
+    check({"train": files}, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (size, size) and [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_an_absent_file_and_an_empty_folder(tmp_path: Path, write: Write) -> None:
+    write("train.en", "one\n")
+    with pytest.raises(UserError, match=r"no such file\n.*train\.en"):
+        check({"train": [tmp_path / "trian.en"]})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="the folder is empty"):
+        check({"train": [tmp_path / "empty"]})
+    with pytest.raises(UserError, match="files of several formats"):
+        check({"train": [write("a.tsv", "a\tb\n"), write("a.txt", "a\n")]})
+
+
+@given(text=st.text(max_size=200), around=st.integers(0, 200))
+def test_excerpts_are_short_and_printable(text: str, around: int) -> None:
+    shown = excerpt(text, around, width=20)
+    assert shown.isprintable()
+    assert len(shown) <= 20 * len("\\U0010ffff") + 2
+    if 0 <= around < len(text) and text[around].isprintable():
+        assert text[around] in shown
+
+
+def test_memory_does_not_grow_with_the_findings(write: Write) -> None:
+    findings = Findings(3)
+    findings.add("crlf", range(1_000_000), lambda index: Place("a", index, 0))
+    (finding,) = findings.in_order()
+    assert (finding.count, len(finding.places)) == (1_000_000, 3)

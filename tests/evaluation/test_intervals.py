@@ -1,0 +1,70 @@
+"""Intervals against each other, against published values, and against how often they hold the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glassformer.evaluation import bootstrap
+from glassformer.evaluation.bootstrap import (
+    percentile_interval,
+    ratio_interval,
+    resampled_sums,
+    share_interval,
+    wilson_interval,
+)
+
+
+def test_resampling_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(1).integers(0, 9, (50, 3)).astype(np.float64)
+    drawn = np.random.default_rng(12345).choice(50, size=(1000, 50), replace=True)
+    whole = resampled_sums(rows)
+    np.testing.assert_array_equal(whole, rows[drawn].sum(1))
+    monkeypatch.setattr(bootstrap, "_CELLS_AT_ONCE", 7 * 50)  # in portions: the same draws
+    np.testing.assert_array_equal(resampled_sums(rows), whole)
+
+
+def test_wilson_against_published_values() -> None:
+    # Newcombe, Statistics in Medicine 17 (1998), table I.
+    assert wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson_interval(15 / 148, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
+    assert wilson_interval(0 / 20, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert wilson_interval(1 / 29, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
+    assert wilson_interval(1.0, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
+
+
+def test_bootstrap_of_an_accuracy_is_near_wilson_and_normal() -> None:
+    correct = (np.random.default_rng(0).random(2000) < 0.8).astype(np.float64)
+    share = correct.mean()
+    half = 1.96 * np.sqrt(share * (1 - share) / 2000)
+    resampled = ratio_interval(correct, np.ones(2000))
+    assert resampled == pytest.approx((share - half, share + half), abs=0.003)
+    assert resampled == pytest.approx(wilson_interval(share, 2000), abs=0.003)
+    assert share_interval(correct, np.ones(2000)) == pytest.approx(wilson_interval(share, 2000), abs=1e-12)
+
+
+def test_tokens_of_one_sequence_are_not_independent() -> None:
+    random = np.random.default_rng(0)
+    counts = random.integers(5, 40, 400)
+    is_easy = random.random(400) < 0.7
+    correct = np.where(is_easy, counts, counts // 10).astype(np.float64)
+    share = correct.sum() / counts.sum()
+    by_sequence, by_token = share_interval(correct, counts), wilson_interval(share, counts.sum())
+    assert by_sequence == pytest.approx(ratio_interval(correct, counts), abs=0.006)
+    assert by_sequence[1] - by_sequence[0] > 3 * (by_token[1] - by_token[0])
+
+
+def test_all_correct_is_not_certain() -> None:
+    low, high = share_interval(np.full(24, 6), np.full(24, 6))
+    assert (low, high) == (pytest.approx(wilson_interval(1.0, 24)[0]), 1.0) and 0.8 < low < 0.9
+    assert share_interval(np.zeros(3), np.zeros(3)) == (0.0, 1.0)
+
+
+def test_a_mean_is_held_nineteen_times_of_twenty() -> None:
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        losses = random.exponential(2.0, 100)
+        low, high = percentile_interval(resampled_sums(losses[:, None], 200)[:, 0] / 100)
+        held += low <= 2.0 <= high
+    assert 0.88 <= held / 200 <= 0.98

@@ -1,0 +1,101 @@
+"""Occlusion on models made by hand, of which it is known what they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import Problem
+from glassformer.inspection import occlusion
+from glassformer.inspection.occlusion import outputs, word_effects
+from glassformer.models.base import Model
+from glassformer.models.heads import ClassHead, Head, RealHead
+from glassformer.models.shapes import PerSequence
+from glassformer.tasks.base import PerSequenceTask
+
+GOOD = {"good": 2.0, "fine": 1.0, "bad": -3.0}
+
+
+class Letters(PerSequenceTask):
+    """Every letter is a token, so that a word is several."""
+
+    def __init__(self, is_real: bool = False) -> None:
+        super().__init__(PerSequence(128, 60, outputs=1 if is_real else 2, is_real=is_real), {})
+
+    def parse(self, text: str) -> np.ndarray:
+        if not text.strip():
+            raise Problem("the line is empty")
+        return np.array([ord(letter) for letter in text])
+
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return [chr(token) for token in tokens]
+
+
+class Looker(Model):
+    """Adds up what the words that it knows are worth; everything else it passes over."""
+
+    def __init__(self, is_real: bool = False) -> None:
+        super().__init__(Letters(is_real).shape)
+        self.head: Head = (RealHead if is_real else ClassHead)(nn.Identity(), 1, 1 if is_real else 2)
+        self.is_real = is_real
+        self.batches: list[int] = []
+
+    def forward(self, **inputs: Tensor | None) -> Tensor:
+        tokens, real = inputs["tokens"], inputs["real"]
+        assert tokens is not None
+        self.batches.append(len(tokens))
+        scores = []
+        for number, row in enumerate(tokens):
+            kept = row if real is None else row[real[number]]
+            text = "".join(map(chr, kept.tolist()))
+            scores.append(sum(worth for word, worth in GOOD.items() if word in text))
+        worth = torch.tensor(scores)[:, None]
+        return worth if self.is_real else torch.cat([torch.zeros_like(worth), worth], 1)
+
+
+def test_the_one_word_that_matters() -> None:
+    task, model = Letters(), Looker()
+    effects = word_effects(model, task, "a  really good\tbook, again")
+    assert [effect.word for effect in effects] == ["a", "really", "good", "book,", "again"]
+    fall = np.log(torch.sigmoid(torch.tensor(2.0)).item()) - np.log(0.5)
+    assert [effect.effect for effect in effects] == pytest.approx([0, 0, fall, 0, 0], abs=1e-6)
+    assert model.batches == [6]
+
+
+def test_a_word_against_the_decision_has_a_negative_effect() -> None:
+    by_word = {effect.word: effect.effect for effect in word_effects(Looker(), Letters(), "good but bad")}
+    # Good and bad are -1 together: the first class is chosen, for which "bad" speaks.
+    assert by_word["bad"] > 0.5 and by_word["good"] < -0.2 and by_word["but"] == pytest.approx(0)
+
+
+def test_a_number_changes_by_what_the_word_is_worth() -> None:
+    effects = word_effects(Looker(is_real=True), Letters(is_real=True), "fine and bad")
+    assert [effect.effect for effect in effects] == pytest.approx([1, 0, -3])
+
+
+def test_a_text_without_spaces_falls_apart_into_its_characters() -> None:
+    effects = word_effects(Looker(is_real=True), Letters(is_real=True), "xbady")
+    assert [effect.word for effect in effects] == list("xbady")
+    assert [effect.effect for effect in effects] == pytest.approx([0, -3, -3, -3, 0])
+    (alone,) = word_effects(Looker(), Letters(), "x")
+    assert (alone.word, alone.effect) == ("x", None)
+
+
+def test_long_texts_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "so good so fine so bad so so"
+    whole = word_effects(Looker(), Letters(), text)
+    monkeypatch.setattr(occlusion, "TOKENS_AT_ONCE", 3 * len(text))
+    model = Looker()
+    assert word_effects(model, Letters(), text) == whole
+    assert model.batches == [3, 3, 3]
+
+
+def test_outputs_are_log_probabilities() -> None:
+    task = Letters()
+    log_probabilities = outputs(Looker(), task, [task.parse("good"), task.parse("nothing here")])
+    assert log_probabilities.exp().sum(1).tolist() == pytest.approx([1, 1])
+    assert log_probabilities[1].exp().tolist() == pytest.approx([0.5, 0.5])

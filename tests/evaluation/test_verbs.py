@@ -1,0 +1,147 @@
+"""`evaluate` and `predict` on models that classify, and on models that write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.cli import main
+from glassformer.config import validate
+from glassformer.experiment import ExperimentConfig
+from glassformer.launch import Training
+from glassformer.runs import RunFolder
+
+Said = tuple[int, str, str]
+Say = Callable[..., Said]
+
+
+def train(folder: Path, lines: list[str], answer: str, steps: int) -> Path:
+    (folder / "data.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    data = {
+        "train": str(folder / "data.tsv"),
+        "test": str(folder / "data.tsv"),
+        "columns": {"input": 0, "target": 1},
+    }
+    tree = {
+        "task": {"kind": "tokens", "answer": answer, "data": data},
+        "model": {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16},
+        "training": {
+            "batch_size": 20,
+            "max_steps": steps,
+            "max_epochs": None,
+            "validate_every": steps,
+            "optimizer": {"kind": "adam", "learning_rate": 0.01},
+            "threads": 1,
+            "device": "cpu",
+        },
+    }
+    config = validate(ExperimentConfig, ExperimentConfig.fill_kinds(tree))
+    Training(config, RunFolder(folder / "run")).run()
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whether `good` or `bad` stands between other words."""
+    words = ["film", "book", "actor", "really", "this"]
+    lines = []
+    for i in range(120):
+        around = [words[i % 5], words[i % 3], words[i % 4]]
+        around.insert(i % 4, "good" if i % 2 else "bad")
+        lines.append(f"{' '.join(around)}\t{'liked' if i % 2 else 'disliked'}")
+    return train(tmp_path_factory.mktemp("classifier"), lines, "label", 60)
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of unequal length, longer and shorter ones mixed, and the first two tokens of each."""
+    rows = [[str((i * 7 + k) % 6) for k in range(1 + (i * 5) % 7)] for i in range(40)]
+    lines = [f"{' '.join(row)}\t{' '.join(row[:2])}" for row in rows]
+    return train(tmp_path_factory.mktemp("writer"), lines, "sequence", 80)
+
+
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str]) -> Say:
+    def run(*arguments: object) -> Said:
+        capfd.readouterr()
+        code = main([*map(str, arguments)])
+        output = capfd.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+def document(say: Say, *arguments: object) -> dict[str, Any]:
+    code, out, _ = say(*arguments, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
+    found = document(say, "evaluate", classifier)
+    assert found["metrics"].keys() == {"loss", "accuracy", "macro_f1", "ece"}
+    assert found["intervals"].keys() == {"loss", "accuracy", "macro_f1"}
+    assert found["metrics"] == json.loads((classifier / "results.json").read_text())["metrics"]["test"]
+    details = found["details"]
+    assert details["classes"] == ["disliked", "liked"]
+    assert sum(map(sum, details["confusion"])) == found["examples"] == 120
+    right = details["confusion"][0][0] + details["confusion"][1][1]
+    assert right / 120 == pytest.approx(found["metrics"]["accuracy"]) and right > 110
+    assert sum(place["examples"] for place in details["calibration"]["bins"]) == 120
+    _, out, _ = say("evaluate", classifier)
+    for text in ("95 % interval", "macro_f1", "taken for", "disliked", "precision", "calibration"):
+        assert text in out
+
+
+def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Path) -> None:
+    (prediction,) = document(say, "predict", classifier, "this actor good film", "--why")["predictions"]
+    assert prediction["output"] == "liked"
+    probabilities = prediction["probabilities"]
+    assert list(probabilities) == ["liked", "disliked"]
+    assert sum(probabilities.values()) == pytest.approx(1)
+    assert probabilities["liked"] == pytest.approx(prediction["probability"], abs=1e-6)
+    effects = {word["word"]: word["effect"] for word in prediction["words"]}
+    assert list(effects) == ["this", "actor", "good", "film"]
+    assert max(effects, key=lambda word: effects[word]) == "good" and effects["good"] > 0.3
+    code, out, _ = say("predict", classifier, "this actor good film", "oops", "--why")
+    assert code == 0 and "disliked 0." in out and "█" in out and "error" in out
+    (plain,) = document(say, "predict", classifier, "good")["predictions"]
+    assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
+
+
+def test_hypotheses_stand_in_the_order_of_the_file(say: Say, writer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    found = document(say, "evaluate", writer, "--hypotheses", out)
+    assert found["hypotheses"] == str(out) and "exact_match" in found["intervals"]
+    lines = out.read_bytes().decode().split("\n")
+    assert len(lines) == 41 and lines[-1] == ""
+    sources = [line.split("\t")[0] for line in (writer.parent / "data.tsv").read_text().splitlines()]
+    predictions = document(say, "predict", writer, *sources)["predictions"]
+    assert lines[:-1] == [prediction["output"] for prediction in predictions]
+    assert len(set(lines)) > 5
+
+
+def test_where_hypotheses_cannot_go_is_said_first(
+    say: Say, writer: Path, classifier: Path, tmp_path: Path
+) -> None:
+    for place in (tmp_path / "none" / "out.txt", tmp_path):
+        code, out, err = say("evaluate", writer, "--hypotheses", place)
+        assert code == 2 and not out and str(place) in err and "cannot be written" in err
+    kept = tmp_path / "kept.txt"
+    kept.write_text("before", encoding="utf-8")
+    assert say("evaluate", writer, "evaluation.nothing=1", "--hypotheses", kept)[0] == 2
+    code, _, err = say("evaluate", classifier, "--hypotheses", kept)
+    assert code == 2 and "writes no answers" in err
+    assert kept.read_text(encoding="utf-8") == "before"
+
+
+def test_why_is_for_models_with_one_answer(say: Say, writer: Path) -> None:
+    code, _, err = say("predict", writer, "1 2", "--why")
+    assert code == 2 and "--why" in err
+    assert say("evaluate", writer, "--samples", "-1")[0] == 2

@@ -1,0 +1,246 @@
+"""The transfer study: only what it says differs between its arms, and no arm sees what another may not."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from glassformer import launch
+from glassformer.data.reviews import review_texts, reviews
+from glassformer.experiment import resolve
+from glassformer.reproduce import STUDIES, bag_of_words, curves, jobs
+from glassformer.reproduce.jobs import Job, Say
+from glassformer.reproduce.pretraining_text import PretrainingText, TestTexts, TextPlan, TextSource, gather
+from glassformer.reproduce.study import Effort, interval, reproduce
+from glassformer.reproduce.transfer_arms import ARMS, FROZEN, SCRATCH, Options, TransferStudy
+from glassformer.runs import RunFolder, differences
+from glassformer.tasks.classification import ClassificationConfig
+from glassformer.transfer import MAY_DIFFER
+
+TINY_MODEL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8}
+TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferStudy)]
+
+
+def in_this_process(job: Job, threads: int, say: Say) -> dict[str, Any]:
+    """The same training without a new Python, which takes longer than such a training."""
+    file = job.path.parent / f"{job.path.name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(job.config.dump()), encoding="utf-8")
+    return launch.train(str(file), run=job.path, resume=True).folder.results()
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The names of the jobs that were trained."""
+    names: list[str] = []
+
+    def train(job: Job, threads: int, say: Say) -> dict[str, Any]:
+        names.append(job.name)
+        return in_this_process(job, threads, say)
+
+    monkeypatch.setattr(jobs, "_train", train)
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    return names
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> TransferStudy:
+    """Reviews in files; the text to pre-train on holds two test reviews, one as it is, one in disguise."""
+    data = {}
+    for split, count in (("train", 40), ("validation", 20), ("test", 30)):
+        data[split] = reviews(count, 0, split)
+        lines = (f"{label}\t{text}\n" for text, label in data[split])
+        (tmp_path / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
+    texts = review_texts(60, 0)
+    leaks = [data["test"][3][0], f"He said: «{data['test'][5][0].upper()}» and left."]
+    (tmp_path / "more.txt").write_text("\n".join([*texts, *leaks, texts[0], ""]), encoding="utf-8")
+    options = {
+        "task": {
+            "kind": "classification",
+            "data": {split: str(tmp_path / f"{split}.tsv") for split in data}
+            | {"columns": {"input": 1, "target": 0}},
+            "max_length": 64,
+        },
+        "model": {"kind": "transformer", **TINY_MODEL},
+        "training": {"batch_size": 10, "max_epochs": 3},
+    }
+    (tmp_path / "classifier.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    return TransferStudy(
+        name="tiny",
+        title="Tiny",
+        about="For the test.",
+        classifier=str(tmp_path / "classifier.yaml"),
+        pretraining="masked-language-model",
+        labels=(10, None),
+        options=Options(pretraining={"training.max_steps": 4}),
+        text=TextPlan([TextSource({"train": str(tmp_path / "more.txt")})], ("train", "validation")),
+        published={(SCRATCH.name, None): 0.75},
+        seeds=2,
+    )
+
+
+def backbone(run: Path) -> dict[str, Any]:
+    tensors = load_file(RunFolder(run).checkpoints().folder / "best" / "model.safetensors")
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("head")}
+
+
+def runs_of(folder: Path, row: dict[str, Any]) -> Iterator[RunFolder]:
+    return (RunFolder(folder / "runs" / name) for name in row["runs"])
+
+
+def test_the_arms_differ_in_what_they_say_alone(
+    study: TransferStudy, trained: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "study"
+    document = reproduce(study, folder)
+    rows = {(row["arm"], row["labels"]): row for row in document["rows"]}
+    assert set(rows) == {(arm, n) for arm in [*(a.name for a in ARMS), bag_of_words.NAME] for n in (10, 40)}
+    assert len(trained) == 1 + 3 * 2 * 2
+
+    pretraining = folder / "runs" / document["pretraining"]["run"]
+    tokenizer = (pretraining / "tokenizer.json").read_bytes()
+    configs = {}
+    for (arm, labels), row in rows.items():
+        if arm == bag_of_words.NAME:
+            continue
+        for seed, run in enumerate(runs_of(folder, row)):
+            assert (run.path / "tokenizer.json").read_bytes() == tokenizer
+            assert run.config()["seed"] == seed
+            validations = [event["accuracy"] for event in run.events if event["event"] == "validation"]
+            assert row["accuracy_by_epoch"][seed] == validations and len(validations) == 3
+            assert row["values"][seed] == run.results()["metrics"]["test"]["accuracy"]
+            # A tie goes to the lower loss, so the tested epoch has the best accuracy, not always the first.
+            assert validations[row["best_epoch"][seed] - 1] == max(validations)
+        configs[arm, labels] = next(runs_of(folder, row)).config()
+        assert row["ours"] == statistics.fmean(row["values"]) and row["interval"] == interval(row["values"])
+    for labels in (10, 40):
+        changed = {
+            path
+            for arm in ARMS
+            for path in differences(configs[SCRATCH.name, labels], configs[arm.name, labels])
+        }
+        assert changed == {"training.freeze", "training.start_from"}
+
+    before = backbone(pretraining)
+    for run in runs_of(folder, rows[FROZEN.name, 10]):
+        after = backbone(run.path)
+        assert after.keys() == before.keys() and all(after[name].equal(before[name]) for name in before)
+    scratch = backbone(next(runs_of(folder, rows[SCRATCH.name, 10])).path)
+    assert not scratch["embedding.input_net.weight_VD"].equal(before["embedding.input_net.weight_VD"])
+
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    assert f"{100 * rows[SCRATCH.name, 40]['ours']:.1f} %" in table and "about 75 %" in table
+    assert document["pretraining"]["text"]["sha256"] in table
+    assert json.loads((folder / "results.json").read_bytes()) == document
+    assert (folder / "curves.png").read_bytes()[:4] == b"\x89PNG" and (folder / "curves.svg").exists()
+
+
+def test_what_is_done_is_kept_and_a_changed_option_is_another_run(
+    study: TransferStudy, trained: list[str], tmp_path: Path
+) -> None:
+    study = replace(study, labels=(10,), seeds=1)
+    first = reproduce(study, tmp_path / "study")
+    trained.clear()
+    assert [row["values"] for row in reproduce(study, tmp_path / "study")["rows"]] == [
+        row["values"] for row in first["rows"]
+    ]
+    assert trained == []
+    longer = replace(study, options=replace(study.options, pretraining={"training.max_steps": 5}))
+    reproduce(longer, tmp_path / "study")
+    assert trained == [
+        "pre-training",
+        "10 labels, frozen backbone, seed 0",
+        "10 labels, full fine-tuning, seed 0",
+    ]
+
+
+def test_without_scikit_learn_the_control_is_left_out_and_that_is_said(
+    study: TransferStudy, trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bag_of_words, "is_available", lambda: False)
+    said: list[str] = []
+    document = reproduce(replace(study, labels=(10,), seeds=1), tmp_path / "study", say=said.append)
+    assert [row["arm"] for row in document["rows"]] == [arm.name for arm in ARMS]
+    remedy = "pip install 'glassformer[classic]'"
+    assert any(remedy in line for line in said)
+    assert remedy in (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
+
+
+def test_no_test_text_is_pretrained_on(study: TransferStudy, tmp_path: Path) -> None:
+    assert study.text is not None
+    task = resolve(study.classifier).task
+    assert isinstance(task, ClassificationConfig)
+    # With a limit too, all texts of the train split are read: a text needs no label here.
+    text = gather(study.text, task.model_copy(update={"train_limit": 2}), tmp_path, is_quick=False)
+    lines = text.path.read_text(encoding="utf-8").splitlines()
+    assert text.record["left_out"] == {"holds a test text": 2, "stands twice": 1, "empty": 0}
+    assert len(lines) == text.record["lines"] == sum(text.record["by_source"].values())
+    assert set(lines) >= {text for split in ("train", "validation") for text, _ in reviews(20, 0, split)}
+    assert not any(text in line for line in lines for text, _ in reviews(30, 0, "test"))
+
+
+def test_a_text_is_found_whatever_its_case_and_signs() -> None:
+    test = TestTexts(["it's so laddish and juvenile , only boys like it . ", "so dull .", "!!!"])
+    assert test.stand_in("They say IT’S SO LADDISH and juvenile, only boys like it, and I agree.")
+    assert test.stand_in("So dull!")
+    assert not test.stand_in("It was so dull that I left.")
+    assert not test.stand_in("It's so laddish and juvenile, only boys like that.")
+    assert not test.stand_in("…")
+
+
+def test_text_is_rewritten_as_the_sentences_are(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "Well-made, isn\'t it?<br /><br />Yes!"}\n', encoding="utf-8")
+    source = TextSource({"train": str(tmp_path / "a.jsonl"), "columns": {"input": "text"}}, as_polarity=True)
+    assert [" ".join(text.split()) for text in source.texts()] == ["well-made , isn't it ? yes !"]
+
+
+def test_the_control_never_looks_at_the_test_labels(study: TransferStudy, tmp_path: Path) -> None:
+    task = resolve(study.classifier, {"task.train_limit": 30}).task
+    assert isinstance(task, ClassificationConfig)
+    control = bag_of_words.measure(task)
+    file = tmp_path / "test.tsv"
+    swapped = (
+        file.read_text(encoding="utf-8").replace("negative\t", "-\t").replace("positive\t", "negative\t")
+    )
+    file.write_text(swapped.replace("-\t", "positive\t"), encoding="utf-8")
+    turned = bag_of_words.measure(task)
+    assert (control.labels, control.test_examples) == (30, 30)
+    assert turned.strength == control.strength
+    assert turned.validation_accuracy == control.validation_accuracy
+    assert turned.test_accuracy == pytest.approx(1 - control.test_accuracy)
+    assert control.interval[0] <= control.test_accuracy <= control.interval[1]
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+@pytest.mark.parametrize("study", TRANSFERS, ids=lambda study: study.name)
+def test_the_pretrained_model_is_the_classifiers(
+    study: TransferStudy, is_quick: bool, tmp_path: Path
+) -> None:
+    effort = Effort(tmp_path, is_quick, 1, 1, 1, True, lambda text: None)
+    text = PretrainingText(tmp_path / "text-0.txt", {"sha256": "0"}) if study.text else None
+    pretraining = study._pretraining_job(effort, text).config
+    for arm in ARMS:
+        for labels in study.quick_labels if is_quick else study.labels:
+            config = study._config(arm, labels, is_quick)
+            differing = differences(pretraining.model.dump(), config.model.dump())
+            assert all(not MAY_DIFFER.isdisjoint(path.split(".")) for path in differing), differing
+            assert config.task.dump()["unseen_only"] and config.training.validate_every is None
+
+
+def test_a_curve_is_a_mean_over_all_seeds_or_none() -> None:
+    panel = curves.Panel("few", {"a": [[0.5, 0.6, 0.9], [0.7, 0.8]], "b": [[0.4]]}, control=0.65)
+    figure = curves.draw([panel, replace(panel, control=None)], "Title", "control", "caption")
+    with_control, without = figure.axes
+    lines = {line.get_label(): line for line in with_control.get_lines()}
+    assert list(lines["a"].get_xdata()) == [1, 2]
+    assert list(lines["a"].get_ydata()) == pytest.approx([0.6, 0.7])
+    assert set(lines["control"].get_ydata()) == {0.65}
+    assert len(without.get_lines()) == 2
