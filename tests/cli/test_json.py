@@ -12,11 +12,24 @@ from typing import Any
 import pytest
 
 from glassformer.cli import VERBS, main
+from glassformer.config import dump_yaml
 from glassformer.runs import RunFolder
 
 Ask = Callable[..., dict[str, Any]]
 
-TESTED = {"train", "evaluate", "predict", "attention", "params", "doctor", "bench", "prove-resume", "runs"}
+TESTED = {
+    "train",
+    "evaluate",
+    "predict",
+    "generate",
+    "attention",
+    "params",
+    "doctor",
+    "bench",
+    "prove-resume",
+    "runs",
+    "data",
+}
 TESTED_ELSEWHERE = {"reproduce"}
 
 
@@ -98,6 +111,30 @@ def test_predict(ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatc
     lines = ask("predict", run_folder.path)["predictions"]
     assert [line["input"] for line in lines] == ["1 2 3", "", "\u2028"]
     assert lines[0] == answered
+
+
+def test_generate(ask: Ask, tmp_path: Path) -> None:
+    tree = {
+        "task": {"kind": "language-model", "examples": 20, "max_length": 8},
+        "model": {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "feed_forward_dim": 8},
+        "training": {"max_steps": 1, "threads": 1, "device": "cpu"},
+    }
+    (tmp_path / "writer.yaml").write_text(dump_yaml(tree), encoding="utf-8")
+    ask("train", tmp_path / "writer.yaml", "--run", tmp_path / "run", "--quiet")
+    document = ask("generate", tmp_path / "run", "the", "--length", 20, "--count", 2, says="the")
+    assert document["run"] == str(tmp_path / "run") and document["prompt"] == "the"
+    assert len(document["texts"]) == 2
+    for text in document["texts"]:
+        assert isinstance(text["text"], str) and is_number(text["tokens"])
+
+
+def test_data(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
+    sets = ask("data", "list", says="multi30k")["sets"]
+    assert {"name", "licence", "files", "state"} <= sets[0].keys()
+    (tmp_path / "mine.txt").write_bytes(b"one\ntwo\nt\xffree\n")
+    document = ask("data", "check", tmp_path / "mine.txt", code=2, says="mine.txt")
+    assert document["findings"] and document["passed"] is False
 
 
 def test_params(ask: Ask, tiny_file: Path) -> None:

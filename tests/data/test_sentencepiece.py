@@ -118,7 +118,16 @@ class TestBothKinds:
 
     def test_no_text_is_a_special_piece(self, kind: int) -> None:
         letters = {letter: -9.0 for letter in "▁<>/unks0x41"}
-        merged = {"<u": -1.0, "nk>": -1.0, "un": -1.0, "k>": -1.0, "<0x": -1.0, "41>": -1.0}
+        merged = {
+            "<u": -1.0,
+            "nk>": -1.0,
+            "un": -1.0,
+            "k>": -1.0,
+            "<0x": -1.0,
+            "0x": -1.0,
+            "41>": -1.0,
+            "1>": -1.0,
+        }
         tokenizer = tokenizer_of({**letters, **merged}, kind, extra=BYTES)
         for text in ("<unk>", "<s>", "</s>", "<0x41>", " unknown"):
             numbers = tokenizer.encode(text.strip()).tolist()

@@ -52,6 +52,14 @@ def of_override(*overrides: str) -> Case:
     return Case(["params", "counting-classifier", *overrides])
 
 
+def of_text(preset: str, files: dict[str, bytes], *overrides: str) -> Case:
+    return Case(["train", preset, *overrides, "--quiet"], files)
+
+
+PAIRS = {"a.en": b"one\ntwo\nthree\n", "a.fr": b"un\ndeux\ntrois\n"}
+BOTH = "task.data.train=[a.en, a.fr]"
+
+
 def of_plugin(content: bytes, name: str = "mine.py") -> Case:
     return Case(["params", "counting-classifier", "--plugin", name], {name: content})
 
@@ -134,6 +142,66 @@ CASES: dict[str, Case] = {
     "control-characters": of_file(b"task: \x00\x01\n"),
     "latin-1": of_file("task: {kind: größe}\n".encode("latin-1")),
     "endless-number": of_file(TASK + b"seed: " + b"9" * 5000 + b"\n"),
+    # Texts.
+    "text-file-missing": of_text("translation", PAIRS, "task.data.train=[a.en, b.fr]"),
+    "text-files-unequal": of_text("translation", PAIRS | {"a.fr": b"un\ndeux\n"}, BOTH),
+    "text-one-file-for-two": of_text("translation", PAIRS, "task.data.train=[a.en]"),
+    "text-without-a-format": of_text("translation", PAIRS, "task.data.train=a.en"),
+    "text-not-utf-8": of_text("translation", PAIRS | {"a.fr": "un\ndéjà\ntrois\n".encode("latin-1")}, BOTH),
+    "text-encoding-unknown": of_text("translation", PAIRS, BOTH, "task.data.encoding=latin-99"),
+    "text-empty-file": of_text("translation", PAIRS | {"a.fr": b"\n\n"}, BOTH),
+    "text-half-a-gzip-file": of_text("language-model", {"a.gz": b"\x1f\x8b\x08"}, "task.data.train=a.gz"),
+    "text-all-too-long": of_text("translation", PAIRS, BOTH, "task.max_length=2"),
+    "text-all-seen-in-train": of_text(
+        "translation", PAIRS, BOTH, "task.data.validation=[a.en, a.fr]", "task.unseen_only=true"
+    ),
+    "text-too-few-to-split": of_text(
+        "translation", {"a.tsv": b"one\tun\none\tune\n"}, "task.data.train=a.tsv"
+    ),
+    "text-null": of_text(
+        "language-model", {"a.jsonl": b'{"text": "one"}\n{"text": null}\n'}, "task.data.train=a.jsonl"
+    ),
+    "text-column-missing": of_text(
+        "classification", {"a.jsonl": b'{"txt": "one", "label": 1}\n'}, "task.data.train=a.jsonl"
+    ),
+    "text-running-pairs": of_text(
+        "translation", PAIRS, "task.data.train=a.en", "task.data.format=running-text"
+    ),
+    "text-set-not-here": of_text("multi30k-en-fr", {}),
+    "text-set-without-this-file": of_text("shakespeare", {}, "task.data.train=tinyshakespeare/inputs.txt"),
+    "text-stride-too-long": of_text("language-model", {}, "task.stride=97"),
+    "label-empty": of_text("classification", {"a.tsv": b"one\tgood\ntwo\t\n"}, "task.data.train=a.tsv"),
+    "label-only-one": of_text(
+        "classification", {"a.tsv": b"one\tgood\ntwo\tgood\n"}, "task.data.train=a.tsv"
+    ),
+    "label-that-is-no-number": of_text(
+        "classification",
+        {"a.tsv": b"one\t0.5\ntwo\thalf\n"},
+        "task.data.train=a.tsv",
+        "task.data.validation=a.tsv",
+        "task.answer=number",
+    ),
+    "tokenizer-missing": of_text(
+        "language-model", {}, "task.examples=20", "task.tokenizer={kind: file, path: mine.json}"
+    ),
+    "tokenizer-of-a-folder-without": of_text(
+        "language-model",
+        {"run/config.yaml": b""},
+        "task.examples=20",
+        "task.tokenizer={kind: file, path: run}",
+    ),
+    "tokenizer-that-is-none": of_text(
+        "language-model",
+        {"mine.json": b"[1, 2]"},
+        "task.examples=20",
+        "task.tokenizer={kind: file, path: mine.json}",
+    ),
+    "tokenizer-cut": of_text(
+        "language-model",
+        {"mine.model": b"\x0a\x0e\x0a\x05<unk>\x15"},
+        "task.examples=20",
+        "task.tokenizer={kind: file, path: mine.model}",
+    ),
     # Plug-ins.
     "plugin-missing": Case(["params", "counting-classifier", "--plugin", "none.py"]),
     "plugin-that-fails": of_plugin(b"import glassformer\n\n1 / 0\n"),
@@ -148,6 +216,8 @@ CASES: dict[str, Case] = {
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to stand in, and no trace of plug-ins afterwards."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLASSFORMER_DATA", "data")
+    monkeypatch.setenv("XDG_DATA_HOME", "home")
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("glassformer_plugin_")]:
         del sys.modules[name]

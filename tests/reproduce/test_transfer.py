@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +27,14 @@ from glassformer.reproduce.study import Effort, interval, reproduce
 from glassformer.reproduce.transfer_arms import ARMS, FROZEN, SCRATCH, Options, TransferStudy
 from glassformer.runs import RunFolder, differences
 from glassformer.tasks.classification import ClassificationConfig
+from glassformer.training.signals import StopSignals
 from glassformer.transfer import MAY_DIFFER
 
 TINY_MODEL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8}
 TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferStudy)]
 
 
-def in_this_process(job: Job, threads: int, say: Say) -> dict[str, Any]:
+def in_this_process(job: Job) -> dict[str, Any]:
     """The same training without a new Python, which takes longer than such a training."""
     file = job.path.parent / f"{job.path.name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -42,9 +47,9 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The names of the jobs that were trained."""
     names: list[str] = []
 
-    def train(job: Job, threads: int, say: Say) -> dict[str, Any]:
+    def train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
         names.append(job.name)
-        return in_this_process(job, threads, say)
+        return in_this_process(job)
 
     monkeypatch.setattr(jobs, "_train", train)
     monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
@@ -88,7 +93,8 @@ def study(tmp_path: Path) -> TransferStudy:
 
 
 def backbone(run: Path) -> dict[str, Any]:
-    tensors = load_file(RunFolder(run).checkpoints().folder / "best" / "model.safetensors")
+    store = RunFolder(run).checkpoints()
+    tensors = load_file(store.folder / store.find("best") / "model.safetensors")
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("head")}
 
 
@@ -134,7 +140,7 @@ def test_the_arms_differ_in_what_they_say_alone(
         after = backbone(run.path)
         assert after.keys() == before.keys() and all(after[name].equal(before[name]) for name in before)
     scratch = backbone(next(runs_of(folder, rows[SCRATCH.name, 10])).path)
-    assert not scratch["embedding.input_net.weight_VD"].equal(before["embedding.input_net.weight_VD"])
+    assert not any(scratch[name].equal(before[name]) for name in before if before[name].ndim > 1)
 
     table = (folder / "table.md").read_text(encoding="utf-8")
     assert f"{100 * rows[SCRATCH.name, 40]['ours']:.1f} %" in table and "about 75 %" in table
@@ -244,3 +250,24 @@ def test_a_curve_is_a_mean_over_all_seeds_or_none() -> None:
     assert list(lines["a"].get_ydata()) == pytest.approx([0.6, 0.7])
     assert set(lines["control"].get_ydata()) == {0.65}
     assert len(without.get_lines()) == 2
+
+
+def test_a_signal_is_handed_on_to_the_runs(
+    study: TransferStudy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a study that is told to stop leaves its trainings behind."""
+    endless = [sys.executable, "-c", "import time; time.sleep(60)"]
+    begun: list[subprocess.Popen[str]] = []
+
+    def train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
+        child = subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        begun.append(child)
+        os.kill(os.getpid(), signal.SIGTERM)
+        jobs._wait(child, job, say, signals)
+        return {}
+
+    monkeypatch.setattr(jobs, "_train", train)
+    with pytest.raises(SystemExit) as stopped:
+        reproduce(study, tmp_path / "study")
+    assert stopped.value.code == 143
+    assert [child.returncode for child in begun] == [-signal.SIGTERM]

@@ -288,7 +288,7 @@ class TestFiles:
 class TestMasked:
     @pytest.fixture
     def task(self, make: Make) -> MaskedLanguageTask:
-        task = make("masked-language-model", across_texts=False, max_length=8)
+        task = make("masked-language-model", across_texts=False, max_length=8, masked_fraction=0.9)
         assert isinstance(task, MaskedLanguageTask)
         return task
 
@@ -391,3 +391,13 @@ def test_both_kinds_share_the_tokens(make: Make) -> None:
     assert isinstance(causal, CausalLanguageTask)
     assert causal.tokenizer.fingerprint == masked.tokenizer.fingerprint
     assert sum("re-used from" in note for note in masked.notes) == 2
+
+
+def test_texts_of_the_test_file_that_stand_in_train_are_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("one two\nthree four\nfive six\n" * 4, encoding="utf-8")
+    (tmp_path / "test.txt").write_text("three four\nthree four\nnever seen\n", encoding="utf-8")
+    data = {"train": str(tmp_path / "train.txt"), "test": str(tmp_path / "test.txt")}
+    config = validate(TaskConfig, {"kind": "language-model", "data": data, "max_length": 8})
+    notes = config.build(0).notes
+    assert "WARNING: test texts that also stand in train: 2 of 3" in notes
+    assert "test: tokens that are unknown: 2 of 6" in notes

@@ -192,9 +192,7 @@ class TestScores:
         monkeypatch.setattr(task, "answer", answer)
         measured = measure(model_of(task), task, "test", EvaluationConfig(batch_tokens=30))
         references = [target for _, target in TEST]
-        written = ["le chien dort ⁇ la grande maison rouge ici", "le ⁇", "rien", "", "une maison"]
-        written[2] = "⁇"
-        written[4] = "⁇ maison"
+        written = ["le chien dort ⁇ la grande maison rouge ici", "le ⁇", "⁇", "", "⁇ maison"]
         assert measured.decoded is not None and measured.decoded.lines == written
         assert measured.metrics["bleu"] == pytest.approx(BLEU().corpus_score(written, [references]).score)
         assert 20 < measured.metrics["bleu"] < 90
@@ -293,7 +291,7 @@ class TestInput:
     def test_unequal_files(self, make: Make, tmp_path: Path) -> None:
         one = tmp_path / "one.fr"
         one.write_text("un\ndeux\n", encoding="utf-8")
-        with pytest.raises(UserError, match="2 lines, but .* has 6"):
+        with pytest.raises(UserError, match=r"2 lines, but .* has 6"):
             make(data={"train": [str(tmp_path / "train.en"), str(one)]})
 
     def test_special_tokens_are_words(self, make: Make) -> None:

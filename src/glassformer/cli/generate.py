@@ -27,20 +27,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.config import validate
-    from glassformer.errors import user_error
+    from glassformer.errors import UserError, user_error
     from glassformer.evaluation.evaluator import EvaluationConfig
     from glassformer.tasks.language import CausalLanguageTask
     from glassformer.trained import Run
 
     load_plugins(arguments)
-    for name in ("length", "count"):
-        if getattr(arguments, name) < 1:
-            raise user_error("must be at least 1", place=f"--{name}", value=getattr(arguments, name))
+    for name, least in (("length", 1), ("count", 1), ("seed", 0)):
+        if getattr(arguments, name) < least:
+            raise user_error(f"must be at least {least}", place=f"--{name}", value=getattr(arguments, name))
     trained = Run(arguments.run, arguments.checkpoint)
     task = trained.task
     if not isinstance(task, CausalLanguageTask):
         raise user_error(
-            "is no language model", place=arguments.run, remedy=f"glassformer predict {arguments.run} INPUT"
+            "is no language model of text",
+            place=arguments.run,
+            remedy=f"glassformer predict {arguments.run} INPUT",
         )
 
     def decoding(seed: int) -> Any:
@@ -49,7 +51,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         else:
             options = {"kind": "sample", "temperature": arguments.temperature, "seed": seed}
             options |= {"top_k": arguments.top_k, "top_p": arguments.top_p}
-        return validate(EvaluationConfig, {"decoding": options}).decoding
+        try:
+            return validate(EvaluationConfig, {"decoding": options}).decoding
+        except UserError as error:
+            for problem in error.problems:  # a person typed --top-p, not decoding.top_p
+                problem.place = "--" + problem.place.rpartition(".")[2].replace("_", "-")
+            raise
 
     texts = []
     for number in range(arguments.count):

@@ -11,7 +11,9 @@ from glassformer.cli.output import Output
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="the table; without it, a list of the tables")
-    parser.add_argument("--quick", action="store_true", help="a smaller version that shows the same ordering")
+    parser.add_argument(
+        "--quick", action="store_true", help="a much smaller version, done in a minute or a few"
+    )
     parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (default: 3, quick 1)")
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="runs at a time; they share the cores"

@@ -78,6 +78,13 @@ def generator(seed: int, *purpose: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
 
 
+def draw_each(shape: tuple[int, ...], seed: int, *purpose: str | int, indices: np.ndarray) -> torch.Tensor:
+    """Numbers from 0 to 1 for each example, which do not depend on the examples beside it."""
+    return torch.from_numpy(
+        np.stack([generator(seed, *purpose, int(index)).random(shape) for index in indices])
+    )
+
+
 def plan_batches(
     lengths: np.ndarray,
     *,

@@ -329,7 +329,10 @@ class TokenizerFileConfig(TokenizerConfig):
 
 def _read_tree(data: bytes, path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_tree(json.loads(data))
+        tree = json.loads(data)
+        if not isinstance(tree, dict):
+            raise ValueError("no JSON object")
+        return Tokenizer.from_tree(tree)
     except Exception as error:  # the library raises plain Exceptions
         raise user_error(
             f"not a tokenizer: {error}",

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ import yaml
 from glassformer.errors import user_error
 from glassformer.experiment import ExperimentConfig
 from glassformer.runs import RunFolder
+from glassformer.training.signals import StopSignals
 
 Say = Callable[[str], None]
 Results = Mapping[str, Any]
 
+POLL_SECONDS = 0.5
 SILENT_SECONDS = 30.0
 """After so long without an end, a run says how far it is."""
 
@@ -50,21 +53,27 @@ def threads_for(workers: int) -> int:
 def run_all(
     jobs: Sequence[Job], *, workers: int, threads: int, describe: Callable[[Results], str], say: Say
 ) -> None:
-    """`describe` says in a few words what a run has reached."""
+    """`describe` says in a few words what a run has reached. A signal goes on to the runs, which save."""
     done = 0
 
     def run(job: Job) -> None:
         nonlocal done
-        results = job.results() or _train(job, threads, say)
-        done += 1
-        say(f"{done}/{len(jobs)}  {job.name}: {describe(results)}")
+        if signals.is_set():
+            return
+        results = job.results() or _train(job, threads, say, signals)
+        if results:
+            done += 1
+            say(f"{done}/{len(jobs)}  {job.name}: {describe(results)}")
 
-    with ThreadPoolExecutor(workers) as pool:
+    with StopSignals(say) as signals, ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(run, jobs):
             pass
+    if signals.is_set():
+        raise SystemExit(signals.exit_code)
 
 
-def _train(job: Job, threads: int, say: Say) -> dict[str, Any]:
+def _train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
+    """What `train --json` prints; nothing if it was stopped."""
     job.path.mkdir(parents=True, exist_ok=True)
     file = job.path / "asked.yaml"
     file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False), encoding="utf-8")
@@ -76,7 +85,9 @@ def _train(job: Job, threads: int, say: Say) -> dict[str, Any]:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
     )
-    output, errors = _wait(child, job, say)
+    output, errors = _wait(child, job, say, signals)
+    if signals.is_set():
+        return {}
     if child.returncode:
         raise user_error(
             f"training failed: {errors.strip()[-300:]}", place=str(job.path), remedy=" ".join(command[2:])
@@ -84,11 +95,17 @@ def _train(job: Job, threads: int, say: Say) -> dict[str, Any]:
     return dict(json.loads(output))
 
 
-def _wait(child: subprocess.Popen[str], job: Job, say: Say) -> tuple[str, str]:
+def _wait(child: subprocess.Popen[str], job: Job, say: Say, signals: StopSignals) -> tuple[str, str]:
+    last_said = time.monotonic()
     while True:
         try:
-            return child.communicate(timeout=SILENT_SECONDS)
+            return child.communicate(timeout=POLL_SECONDS)
         except subprocess.TimeoutExpired:
+            if signals.is_set():
+                child.terminate()
+                return child.communicate()
+        if time.monotonic() - last_said > SILENT_SECONDS:
+            last_said = time.monotonic()
             status = RunFolder(job.path).status()
             if status.total_steps:
                 say(f"{job.name}: step {status.step:,} of {status.total_steps:,}")

@@ -5,6 +5,7 @@ A study that was interrupted goes on: finished runs are kept, unfinished ones ar
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,12 @@ def reproduce(
         ) from None
     seeds = seeds or (1 if is_quick else table.seeds)
     threads = threads_for(workers)
-    measured = table.measure(Effort(folder, is_quick, seeds, workers, threads, with_theirs, say))
+    try:
+        measured = table.measure(Effort(folder, is_quick, seeds, workers, threads, with_theirs, say))
+    except BaseException:
+        with contextlib.suppress(OSError):  # what failed before its first run leaves nothing behind
+            folder.rmdir()
+        raise
     document = {
         "name": table.name,
         "title": table.title,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from glassformer.reproduce.pretraining_text import TextPlan, TextSource
 from glassformer.reproduce.transfer_arms import FINE_TUNED, FROZEN, SCRATCH, Options, TransferStudy
 
+# A text's last sentence follows from all that was said before: who reads from left to right must foresee it.
 REVIEWS = Options(
-    pretraining={"training.max_epochs": 8},
+    pretraining={"task.across_texts": False, "training.max_epochs": 8},
     quick_pretraining={"task.examples": 4000, "training.max_epochs": 2},
+    arms={"model.is_causal": True},
     by_arm={
         SCRATCH.name: {},
         FROZEN.name: {"training.optimizer.learning_rate": 1e-2},
@@ -58,7 +60,7 @@ TRANSFER = TransferStudy(
     about="Reviews that are made here, whose label no single word gives away. Pre-training reads made texts"
     " of the same world without labels, none of which is a review of the test or validation split.",
     classifier="classification",
-    pretraining="masked-language-model",
+    pretraining="language-model",
     labels=(100, 400, 2000),
     options=REVIEWS,
 )
@@ -67,7 +69,7 @@ TRANSFER_BOOKS = TransferStudy(
     title="Transfer: French book reviews",
     about="`cls_books_fr`, without the test reviews that also stand in train. Pre-training reads French"
     " sentences and the text, not the labels, of the reviews of train and validation. The published model"
-    " had 4 layers, width 200 and 2 heads, and was tested with the reviews that stand in train.",
+    " had 4 layers, width 200 and 2 heads.",
     classifier="book-reviews",
     pretraining="masked-language-model",
     labels=(400, 800, 1600),

@@ -231,7 +231,7 @@ class TransferStudy:
             "labels": labels.number,
             "values": [control.test_accuracy],
             "seconds": [control.seconds],
-            "control": asdict(control),
+            "control": {**asdict(control), "interval": list(control.interval)},
         }
 
     def _plot(self, rows: Sequence[Mapping[str, Any]], effort: Effort) -> list[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from glassformer.data.batching import Examples, generator
+from glassformer.data.batching import Batch, Examples, draw_each, generator
 from glassformer.data.reviews import reviews
-from glassformer.data.tokenizers import END, Tokenizer, TokenizerConfig, WordsConfig
+from glassformer.data.tokenizers import END, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.data.vocabulary import Vocabulary
 from glassformer.errors import Problem, user_error
 from glassformer.models.shapes import PerSequence
@@ -33,6 +34,9 @@ class ClassificationConfig(TextTaskConfig):
     examples: int = Field(20_000, ge=10, description="reviews to make for training, without data")
     train_limit: int | None = Field(
         None, ge=2, description="train on so many examples only, evenly over the labels; none: on all"
+    )
+    hidden_fraction: float = Field(
+        0.0, ge=0, lt=1, description="of a training text's tokens, hidden from the model, others each epoch"
     )
     unseen_only: bool = Field(
         False, description="leave out validation and test examples whose text also stands in train"
@@ -73,7 +77,7 @@ class ClassificationConfig(TextTaskConfig):
             train = splits["train"]
             splits["train"] = self._limited(train, self.train_limit)
             left_out = len(train) - len(splits["train"])
-            told.count("train: over the limit", left_out, len(train), "train: left out by task.train_limit")
+            told.count(left_out, len(train), "train: left out by task.train_limit")
         return splits
 
     def _limited(self, texts: Texts, limit: int) -> Texts:
@@ -136,9 +140,9 @@ class ClassificationTask(PerSequenceTask):
         limit = self.config.max_length
         rows = self.tokenizer.encode_all(texts.values["input"])
         too_long = sum(len(row) >= limit for row in rows)
-        told.count(f"{split}: cut", too_long, len(rows), f"{split}: cut to their first {limit} tokens")
+        told.count(too_long, len(rows), f"{split}: cut to their first {limit} tokens")
         empty = sum(not len(row) for row in rows)
-        told.count(f"{split}: empty", empty, len(rows), f"WARNING: {split}: texts without a token")
+        told.count(empty, len(rows), f"WARNING: {split}: texts without a token")
         narrow = np.min_scalar_type(len(self.tokenizer))
         inputs = [np.array([*row[: limit - 1], END], dtype=narrow) for row in rows]
         return Examples(inputs, self._encode_targets(texts))
@@ -156,6 +160,16 @@ class ClassificationTask(PerSequenceTask):
                 )
             numbers.append(self.labels.number[label])
         return np.array(numbers, dtype=np.int64)
+
+    def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
+        """What is hidden in training follows from the epoch and the number of an example."""
+        batch = super().batch(split, indices, epoch)
+        tokens_BL = batch.inputs["tokens"]
+        if split != "train" or not self.config.hidden_fraction or tokens_BL is None:
+            return batch
+        draws_BL = draw_each((tokens_BL.shape[1],), self.config.data_seed, "hide", epoch, indices=indices)
+        is_hidden = (draws_BL < self.config.hidden_fraction) & (tokens_BL >= len(RESERVED))
+        return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL.masked_fill(is_hidden, MASK)})
 
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)

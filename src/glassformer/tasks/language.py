@@ -6,6 +6,7 @@ windows, so that each token is predicted exactly once in a pass over a split. A 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from glassformer.data.batching import (
     Examples,
     collate_next_token,
     collate_per_token,
-    generator,
+    draw_each,
 )
 from glassformer.data.readers import split_stream
 from glassformer.data.reviews import review_texts
@@ -60,6 +61,7 @@ class Corpus:
         """`identity` is all that decides, besides the bytes of the files, which texts these are."""
         self._texts = texts
         self._identity = dict(identity or {})
+        self.name = str(self._identity.get("split", ""))
         self.is_running = isinstance(texts, Stream) and texts.is_running
 
     def __iter__(self) -> Iterator[str]:
@@ -70,7 +72,7 @@ class Corpus:
 
     def rows(self, tokenizer: Tokenizer, told: Told) -> tuple[RaggedRows, int]:
         """Its tokens, kept on disk where it comes from files, and how many characters they predict."""
-        facts = {"characters": 0}
+        facts = {"characters": 0, "tokens": 0, "unknown": 0}
         if not isinstance(self._texts, Stream):
             rows = RaggedRows.of(row for (row,) in self._encode(tokenizer, facts))
             return rows, facts["characters"]
@@ -83,6 +85,7 @@ class Corpus:
             sources=self._texts.files,
             facts=facts,
         )
+        told.count(store.facts["unknown"], store.facts["tokens"], f"{self.name}: tokens that are unknown")
         return store["tokens"], store.facts["characters"]
 
     def _encode(self, tokenizer: Tokenizer, facts: dict[str, int]) -> Iterator[tuple[np.ndarray]]:
@@ -94,6 +97,8 @@ class Corpus:
                 if self.is_running and is_first:
                     facts["characters"] -= len(tokenizer.decode(tokens[:1]))
                 is_first = False
+                facts["tokens"] += len(tokens)
+                facts["unknown"] += int((tokens == UNKNOWN).sum())
                 yield (tokens if self.is_running else np.array([BEGIN, *tokens, END]),)
 
 
@@ -107,6 +112,19 @@ class LanguageConfig(TextTaskConfig):
     @property
     def is_running(self) -> bool:
         return self.data is not None and self.data.format == "running-text"
+
+    def leaks(self, corpora: Mapping[str, Corpus]) -> Told:
+        """What a file of validation or test texts shares with the training file."""
+        told = Told()
+        if self.data is None or self.is_running:
+            return told
+        for split in ("validation", "test"):
+            if self.data.source(split) is not None:
+                measured = Counter(corpora[split])
+                seen = sum(measured.pop(text, 0) for text in corpora["train"])
+                total = seen + measured.total()
+                told.count(seen, total, f"WARNING: {split} texts that also stand in train")
+        return told
 
     def corpora(self) -> dict[str, Corpus]:
         if self.data is None:
@@ -217,6 +235,7 @@ class LanguageModelConfig(LanguageConfig):
     def build(self, seed: int) -> CausalLanguageTask:
         task = CausalLanguageTask(self, _trained_on(self.corpora()["train"], self.tokenizer))
         _ = task.splits  # a file's faults show now, not at the first batch
+        task.notes += self.leaks(task.corpora).notes
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> CausalLanguageTask:
@@ -293,6 +312,7 @@ class MaskedLanguageModelConfig(LanguageConfig):
     def build(self, seed: int) -> MaskedLanguageTask:
         task = MaskedLanguageTask(self, _trained_on(self.corpora()["train"], self.tokenizer))
         _ = task.splits
+        task.notes += self.leaks(task.corpora).notes
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> MaskedLanguageTask:
@@ -319,14 +339,12 @@ class MaskedLanguageTask(LanguageTask):
         plain = collate_per_token(self.splits[split], indices)
         tokens_BL, targets_BL = plain.inputs["tokens"], plain.targets
         assert tokens_BL is not None
-        longest = tokens_BL.shape[1]  # that of the batch, so a place takes its draws before the next one
-        draws_BL3 = np.stack(
-            [
-                generator(self.config.data_seed, "mask", split, epoch, int(index)).random((longest, 3))
-                for index in indices
-            ]
-        )
-        chosen, fate, other = torch.from_numpy(draws_BL3).unbind(-1)
+        shape = (
+            tokens_BL.shape[1],
+            3,
+        )  # a place takes its draws before the next: the longest row is another's
+        draws_BL3 = draw_each(shape, self.config.data_seed, "mask", split, epoch, indices=indices)
+        chosen, fate, other = draws_BL3.unbind(-1)
         is_asked = (chosen < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
         replaced = (other * (len(self.tokenizer) - len(RESERVED))).long() + len(RESERVED)
         seen_BL = torch.where(is_asked & (fate < 0.8), MASK, tokens_BL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,14 +68,12 @@ def as_text(value: object, place: Callable[[int], str], number: int) -> str:
 
 @dataclass
 class Told:
-    """What happened to the data on their way in: counted for the run's record, told to the person."""
+    """What happened to the data on their way in: told to the person, and kept in the run's record."""
 
     notes: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
 
-    def count(self, what: str, number: int, of: int, note: str) -> None:
+    def count(self, number: int, of: int, note: str) -> None:
         if number:
-            self.counts[what] += number
             self.notes.append(f"{note}: {number:,} of {of:,}")
 
 
@@ -126,14 +123,9 @@ def _compare(
             remedy="other data, or task.unseen_only=false",
         )
     if unseen_only:
-        told.count(f"{split}: seen in train", number, len(texts), f"{split}: left out, since also in train")
+        told.count(number, len(texts), f"{split}: left out, since also in train")
         return texts.take(unseen)
-    told.count(
-        f"{split}: seen in train",
-        number,
-        len(texts),
-        f"WARNING: {split} examples whose input also stands in train",
-    )
+    told.count(number, len(texts), f"WARNING: {split} examples whose input also stands in train")
     return texts
 
 

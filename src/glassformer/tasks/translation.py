@@ -107,9 +107,8 @@ class TranslationTask(SequenceToSequenceTask):
         is_long = (lengths > limit).any(1) & ~is_empty
         kept = np.arange(len(texts))
         if split == "train":
-            told.count("train: empty", int(is_empty.sum()), len(texts), "train: left out, one side empty")
+            told.count(int(is_empty.sum()), len(texts), "train: left out, one side empty")
             told.count(
-                "train: too long",
                 int(is_long.sum()),
                 len(texts),
                 f"train: left out, longer than {limit} tokens",
@@ -124,7 +123,6 @@ class TranslationTask(SequenceToSequenceTask):
                 )
         else:
             told.count(
-                f"{split}: cut",
                 int(is_long.sum()),
                 len(texts),
                 f"{split}: read to their first {limit} tokens, and compared with the whole reference",

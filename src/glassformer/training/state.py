@@ -67,10 +67,10 @@ class TrainingState:
         self.recent_losses = [*self.recent_losses, loss][-RECENT:]
 
     def usual_loss(self) -> float | None:
-        """What a spike is measured against; a tenth of the first loss is never unusual."""
+        """What a spike is measured against, but at least a fifth of the first loss: guessing is no spike."""
         if self.first_loss is None:
             return None
-        return max(statistics.median(self.recent_losses), 0.1 * self.first_loss)
+        return max(statistics.median(self.recent_losses), 0.2 * self.first_loss)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

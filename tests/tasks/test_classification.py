@@ -1,0 +1,256 @@
+"""Classification of whole texts: labels and numbers, which examples are taken, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer.tasks  # noqa: F401  registers the kinds
+from glassformer.config import validate
+from glassformer.data.tokenizers import END, MASK, RESERVED, UNKNOWN
+from glassformer.errors import Problem, UserError
+from glassformer.evaluation.evaluator import EvaluationConfig, measure
+from glassformer.models.base import Model
+from glassformer.models.transformer import TransformerConfig
+from glassformer.tasks.base import TaskConfig
+from glassformer.tasks.classification import ClassificationTask
+
+SMALL = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=8, feed_forward_dim=8)
+
+Rows = Sequence[tuple[str, object]]
+ROWS: Rows = [(f"text number {number}", ["good", "bad", "so so"][number % 3]) for number in range(12)]
+TEST: Rows = [("a new text", "good"), ("text number one", "bad"), ("text", "good")]
+
+Make = Callable[..., ClassificationTask]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def write(name: str, rows: Rows) -> str:
+        lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+        return str(tmp_path / name)
+
+    def build(
+        train: Rows = ROWS, test: Rows | None = TEST, data: dict[str, Any] | None = None, **options: Any
+    ) -> ClassificationTask:
+        files: dict[str, Any] = {"train": write("train.jsonl", train)}
+        if test is not None:
+            files |= {"validation": write("validation.jsonl", test), "test": write("test.jsonl", test)}
+        tree = {"kind": "classification", "max_length": 8, **options, "data": {**files, **(data or {})}}
+        task = validate(TaskConfig, tree).build(seed=0)
+        assert isinstance(task, ClassificationTask)
+        return task
+
+    return build
+
+
+def model_of(task: ClassificationTask) -> Model:
+    torch.manual_seed(0)
+    return SMALL.build(task.shape).eval()
+
+
+def texts_of(task: ClassificationTask, split: str = "train") -> list[str]:
+    return [task.show_input(row.tolist()) for row in task.splits[split].inputs]
+
+
+def labels_of(task: ClassificationTask, split: str = "train") -> list[str]:
+    return task.output_symbols(np.asarray(task.splits[split].targets).tolist())
+
+
+class TestLabels:
+    def test_as_they_stand_in_the_file(self, make: Make) -> None:
+        task = make()
+        assert task.labels.symbols == ["bad", "good", "so so"] and task.shape.outputs == 3
+        assert list(zip(texts_of(task), labels_of(task), strict=True)) == list(ROWS)
+        assert all(row[-1] == END for row in task.splits["train"].inputs)
+        assert UNKNOWN in task.tokenizer.encode("new"), "a word that only test has"
+        restored = task.config.restore(json.loads(json.dumps(task.state())))
+        assert restored.shape == task.shape and restored.checksum() == task.checksum()
+
+    def test_spaces_around_and_numbers_and_truths(self, make: Make) -> None:
+        task = make(train=[("a", " yes "), ("b", "no"), ("c", "yes")], test=[("d", "yes")])
+        assert task.labels.symbols == ["no", "yes"] and labels_of(task) == ["yes", "no", "yes"]
+        assert make(train=[("a", 1), ("b", 0)], test=[("d", "1")]).labels.symbols == ["0", "1"]
+        assert make(train=[("a", True), ("b", False)], test=[("d", True)]).labels.symbols == ["False", "True"]
+
+    def test_a_label_that_only_test_has_is_a_label(self, make: Make) -> None:
+        assert "other" in make(test=[*TEST, ("odd", "other")]).labels.symbols
+
+    def test_metrics_are_named_by_label(self, make: Make) -> None:
+        task = make()
+        measured = measure(model_of(task), task, "test", EvaluationConfig())
+        assert {"accuracy", "macro_f1", "loss"} <= measured.metrics.keys()
+        assert measured.details["classes"] == ["bad", "good", "so so"]
+
+    def test_the_answer_is_a_label(self, make: Make) -> None:
+        task = make()
+        model = model_of(task)
+        [[answer]] = task.answer(model, [task.parse("text number 5")])
+        assert task.show_output(answer.tokens) in task.labels.symbols
+        with pytest.raises(Problem, match="empty"):
+            task.parse("  ")
+        assert len(task.parse("text " * 50)) == 8, "longer than the model reads: its beginning"
+
+    @pytest.mark.parametrize(
+        ("rows", "said"),
+        [
+            ([("a", "x"), ("b", "")], "the label is empty"),
+            ([("a", "x"), ("b", "  ")], "the label is empty"),
+            ([("a", "x"), ("b", "x")], "only one label, 'x'"),
+            ([(f"text {i}", f"label {i}") for i in range(1001)], "1,001 different labels"),
+        ],
+    )
+    def test_what_is_refused(self, make: Make, rows: Rows, said: str) -> None:
+        with pytest.raises(UserError, match=said) as refusal:
+            make(train=rows, test=rows[:1])
+        assert "train.jsonl" in str(refusal.value) and "try:" in str(refusal.value)
+
+    def test_a_label_that_was_not_there_when_it_was_trained(self, make: Make, tmp_path: Path) -> None:
+        task = make()
+        path = tmp_path / "test.jsonl"
+        with open(path, "a", encoding="utf-8") as file:
+            file.write('{"text": "x", "label": "goood"}\n')
+        restored = task.config.restore(task.state())
+        with pytest.raises(UserError, match="a label that the model does not know") as refusal:
+            _ = restored.splits
+        assert f"{path}, line 4" in str(refusal.value) and "did you mean 'good'?" in str(refusal.value)
+
+    def test_what_is_no_text(self, make: Make) -> None:
+        with pytest.raises(UserError, match="a text belongs here"):
+            make(train=[("a", "x"), (None, "y")])  # type: ignore[list-item]
+
+
+class TestNumbers:
+    ROWS: ClassVar[Rows] = [("a", 1.5), ("b", "-2"), ("c", 1e-3), ("d", 7)]
+
+    def test_real_targets(self, make: Make) -> None:
+        task = make(train=self.ROWS, test=self.ROWS[:2], answer="number")
+        assert task.shape.is_real and task.shape.outputs == 1
+        np.testing.assert_allclose(task.splits["train"].targets, [1.5, -2.0, 1e-3, 7.0])
+        model = model_of(task)
+        measured = measure(model, task, "test", EvaluationConfig())
+        values = [answer.value for [answer] in task.answer(model, list(task.splits["test"].inputs))]
+        error = np.abs(np.array(values) - [1.5, -2.0]).mean()
+        assert measured.metrics["mean_absolute_error"] == pytest.approx(error, rel=1e-5)
+        restored = task.config.restore(task.state())
+        assert restored.shape == task.shape and restored.checksum() == task.checksum()
+
+    @pytest.mark.parametrize("value", ["good", "", None, True, "nan", "1e400", [1], "1,5"])
+    def test_what_is_no_number(self, make: Make, value: object) -> None:
+        with pytest.raises(UserError, match="not a number") as refusal:
+            make(train=[*self.ROWS, ("e", value)], test=self.ROWS, answer="number")
+        assert "train.jsonl, line 5" in str(refusal.value)
+
+
+class TestWhichExamples:
+    LOPSIDED: ClassVar[Rows] = [
+        (f"text {i}", "rare" if i % 10 == 0 else "common" if i % 10 < 8 else "some") for i in range(100)
+    ]
+
+    def test_a_limit_is_even_over_the_labels(self, make: Make) -> None:
+        for limit, counts in (
+            (6, {"rare": 2, "common": 2, "some": 2}),
+            (30, {"rare": 10, "common": 10, "some": 10}),
+            (60, {"rare": 10, "common": 30, "some": 20}),
+        ):
+            task = make(train=self.LOPSIDED, train_limit=limit)
+            assert Counter(labels_of(task)) == counts
+            assert f"train: left out by task.train_limit: {100 - limit} of 100" in task.notes
+        assert len(make(train=self.LOPSIDED, train_limit=1000).splits["train"]) == 100
+
+    def test_a_smaller_part_is_a_part_of_the_larger(self, make: Make) -> None:
+        parts = [set(texts_of(make(train=self.LOPSIDED, train_limit=n, test=None))) for n in (2, 9, 40, 80)]
+        assert all(small < large for small, large in pairwise(parts))
+        other = make(train=self.LOPSIDED, train_limit=9, test=None, data_seed=1)
+        assert set(texts_of(other)) != parts[1]
+
+    def test_the_limit_leaves_the_other_splits_alone(self, make: Make) -> None:
+        whole, few = (make(train=self.LOPSIDED, test=None, train_limit=n) for n in (None, 6))
+        assert texts_of(whole, "validation") == texts_of(few, "validation")
+        assert not set(texts_of(few)) & set(texts_of(few, "validation"))
+        assert len(few.tokenizer) < len(whole.tokenizer), "it learns its words from what it trains on"
+
+    def test_a_test_set_is_split_off(self, make: Make) -> None:
+        rows = [(text, label) for text, label in self.LOPSIDED for _ in range(2)]
+        of_bytes = {"tokenizer": {"kind": "bytes"}, "max_length": 10}
+        task = make(train=rows, test=None, data={"test_fraction": 0.2}, **of_bytes)
+        parts = {split: texts_of(task, split) for split in task.splits}
+        assert {split: len(part) for split, part in parts.items()} == {
+            "train": 140,
+            "validation": 20,
+            "test": 40,
+        }
+        assert len(set().union(*parts.values())) == 100 == sum(len(set(part)) for part in parts.values())
+        assert "test: 40 of 200 training examples, split off" in task.notes
+        again = make(train=rows, test=None, data={"test_fraction": 0.2}, **of_bytes)
+        assert again.checksum() == task.checksum()
+
+    def test_what_is_cut_is_counted(self, make: Make) -> None:
+        long = [("one two three four five six seven", "good"), ("a b c d e f g h", "bad")]
+        task = make(train=[*ROWS, *long], test=[*TEST, long[1], ("", "good")])
+        assert "train: cut to their first 8 tokens: 1 of 14" in task.notes
+        assert "test: cut to their first 8 tokens: 1 of 5" in task.notes
+        assert "WARNING: test: texts without a token: 1 of 5" in task.notes
+        assert len(task.splits["train"]) == 14 and task.splits["train"].lengths().max() == 8
+        assert texts_of(task)[-1] == "a b c d e f g"
+        assert task.splits["train"].inputs[-1][-1] == END, "the end is there even where the text is cut"
+
+    def test_some_of_a_training_text_is_hidden(self, make: Make) -> None:
+        rows = [(" ".join(f"w{i * j % 90}" for j in range(1 + i % 9)), f"{i % 2}") for i in range(200)]
+        task = make(train=rows, hidden_fraction=0.3, max_length=12)
+        every = np.arange(len(rows))
+        plain = make(train=rows, max_length=12).batch("train", every)
+        first, later = (task.batch("train", every, epoch) for epoch in (1, 2))
+        seen, tokens = first.inputs["tokens"], plain.inputs["tokens"]
+        assert seen is not None and tokens is not None
+        is_hidden = seen == MASK
+        may_be = tokens >= len(RESERVED)
+        assert not (is_hidden & ~may_be).any() and torch.equal(seen[~is_hidden], tokens[~is_hidden])
+        assert abs(float(is_hidden.sum() / may_be.sum()) - 0.3) < 0.06
+        assert not torch.equal(seen, later.inputs["tokens"])
+        for index in (0, 8, 150):  # whatever stands beside it
+            alone = task.batch("train", np.array([index]), 1).inputs["tokens"]
+            assert alone is not None and torch.equal(alone[0], seen[index, : alone.shape[1]])
+        measured = task.batch("test", np.arange(3)).inputs["tokens"]
+        assert measured is not None and not (measured == MASK).any()
+
+    def test_what_also_stands_in_train(self, make: Make) -> None:
+        test = [*TEST, ROWS[0], (ROWS[1][0], "good")]
+        assert "WARNING: test examples whose input also stands in train: 2 of 5" in make(test=test).notes
+        task = make(test=test, unseen_only=True)
+        assert "test: left out, since also in train: 2 of 5" in task.notes
+        assert len(task.splits["test"]) == 3
+
+    def test_a_folder_of_classes(self, make: Make, tmp_path: Path) -> None:
+        for name, lines in (("a.neg", "bad film\nworse\n"), ("a.pos", "good film\nbest\n")):
+            (tmp_path / "films").mkdir(exist_ok=True)
+            (tmp_path / "films" / name).write_text(lines, encoding="utf-8")
+        data = {
+            "train": str(tmp_path / "films"),
+            "classes": {"negative": "a.neg", "positive": "a.pos"},
+            "test_fraction": 0.25,
+        }
+        task = make(test=None, data=data)
+        pairs = {
+            pair
+            for split in task.splits
+            for pair in zip(task.splits[split].lengths().tolist(), labels_of(task, split), strict=True)
+        }
+        assert task.labels.symbols == ["negative", "positive"] and len(task.splits["test"]) == 1
+        assert pairs == {(2, "negative"), (3, "negative"), (2, "positive"), (3, "positive")}
+
+
+def test_offline_reviews_follow_from_the_config() -> None:
+    options = {"kind": "classification", "examples": 60}
+    task = validate(TaskConfig, options).build(seed=0)
+    assert len(task.splits["train"]) == 60 and len(task.labels.symbols) == 2
+    assert validate(TaskConfig, {**options, "data_seed": 1}).build(seed=0).checksum() != task.checksum()
