@@ -38,14 +38,17 @@ class Tally:
             self._add_tokens(batch)
 
     def _add_tokens(self, batch: Batch) -> None:
-        """Without the answers themselves: for a large vocabulary they would not fit into memory."""
-        head = self.model.head
-        assert isinstance(head, ClassHead)
-        losses_BL, hits_BL = head.score_each(
-            self.model.hidden(**batch.inputs), batch.targets, self.model.tied_weight()
-        )
-        count_B = (batch.targets != IGNORED).sum(-1)
-        loss_B = losses_BL.double().sum(-1)
+        """If it can be, without the answers: those of a large vocabulary would not fit into memory."""
+        head, targets_BL = self.model.head, batch.targets
+        count_B = (targets_BL != IGNORED).sum(-1)
+        if isinstance(head, ClassHead) and head.is_plain:
+            hidden_BLD = self.model.hidden(**batch.inputs)
+            losses_BL, hits_BL = head.score_each(hidden_BLD, targets_BL, self.model.tied_weight())
+            loss_B = losses_BL.double().sum(-1)
+        else:
+            answers = self.model(**batch.inputs)
+            loss_B = self._row_losses(answers, targets_BL)
+            hits_BL = (answers.argmax(-1) == targets_BL) & (targets_BL != IGNORED)
         self.loss += float(loss_B.sum())
         self.correct += int(hits_BL.sum())
         self.count += int(count_B.sum())

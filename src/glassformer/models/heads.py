@@ -217,13 +217,18 @@ class ClassHead(Head):
         """Places that are not asked for are never computed."""
         weight_VD = tied_VD if self.weight is None else self.weight
         assert weight_VD is not None
-        if torch.is_autocast_enabled(hidden.device.type):
+        if not self.is_plain or torch.is_autocast_enabled(hidden.device.type):
             return super().score_hidden(hidden, targets, tied_VD, label_smoothing)
         flat = targets.flatten()
         asked = (flat != IGNORED).nonzero().squeeze(1)
         hidden_ND = self.body(hidden.flatten(0, -2)[asked])
         loss, correct = linear_cross_entropy(hidden_ND, weight_VD, self.bias, flat[asked], label_smoothing)
         return Score(loss, correct, torch.tensor(len(asked), device=targets.device))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether answers and loss are what is said here, and not a subclass's own."""
+        return type(self).forward is Head.forward and type(self).score is ClassHead.score
 
     def score_each(self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss and the success of each target, in their form; 0 and False where none is asked for."""

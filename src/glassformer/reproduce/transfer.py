@@ -10,9 +10,9 @@ from glassformer.reproduce.transfer_arms import FINE_TUNED, FROZEN, SCRATCH, Opt
 
 # A text's last sentence follows from all that was said before: who reads from left to right must foresee it.
 REVIEWS = Options(
-    pretraining={"task.across_texts": False, "training.max_epochs": 8},
+    pretraining={"task.across_texts": False, "training.max_epochs": 4},
     quick_pretraining={"task.examples": 4000, "training.max_epochs": 2},
-    arms={"model.is_causal": True},
+    arms={"model.is_causal": True, "training.batch_tokens": None},
     by_arm={
         SCRATCH.name: {},
         FROZEN.name: {"training.optimizer.learning_rate": 1e-2},
@@ -43,7 +43,8 @@ MOVIES = Options(
     pretraining={
         "task.data.validation_fraction": 0.02,
         "training.batch_tokens": 4096,
-        "training.max_epochs": 2,
+        "training.max_epochs": 3,
+        "task.masked_fraction": 0.2,
     },
     quick_pretraining={"training.max_steps": 60, "training.schedule.warmup_steps": 10},
     by_arm={

@@ -19,7 +19,15 @@ from glassformer.errors import Problem, user_error
 from glassformer.models.shapes import PerSequence
 from glassformer.registry import register
 from glassformer.tasks.base import PerSequenceTask
-from glassformer.tasks.text import SPLITS, Texts, TextTaskConfig, Told, read_splits, train_tokenizer
+from glassformer.tasks.text import (
+    SPLITS,
+    Texts,
+    TextTaskConfig,
+    Told,
+    read_splits,
+    train_tokenizer,
+    unknown_words,
+)
 
 ROLES = {"input": "text", "target": "label"}
 
@@ -182,6 +190,9 @@ class ClassificationTask(PerSequenceTask):
 
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
+
+    def caution(self, tokens: Sequence[int]) -> str | None:
+        return unknown_words(tokens)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.labels.decode(tokens)

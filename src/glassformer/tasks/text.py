@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from glassformer.data.readers import DataConfig, Rows, split_off
-from glassformer.data.tokenizers import BPEConfig, Tokenizer, TokenizerConfig
+from glassformer.data.tokenizers import UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.errors import shorten, user_error
 from glassformer.tasks.base import TaskConfig
 
@@ -131,3 +131,9 @@ def _compare(
 
 def train_tokenizer(config: TokenizerConfig, columns: Sequence[Sequence[str]]) -> Tokenizer:
     return config.train(lambda: (text for column in columns for text in column))
+
+
+def unknown_words(tokens: Sequence[int]) -> str | None:
+    """Why an answer may be of little worth: the tokenizer never saw some of the words."""
+    unknown = sum(token == UNKNOWN for token in tokens)
+    return f"{unknown} of {len(tokens)} tokens are unknown to the model" if unknown else None

@@ -15,7 +15,15 @@ from glassformer.errors import Problem, user_error
 from glassformer.models.shapes import SequenceToSequence
 from glassformer.registry import register
 from glassformer.tasks.base import SequenceToSequenceTask
-from glassformer.tasks.text import SPLITS, Texts, TextTaskConfig, Told, read_splits, train_tokenizer
+from glassformer.tasks.text import (
+    SPLITS,
+    Texts,
+    TextTaskConfig,
+    Told,
+    read_splits,
+    train_tokenizer,
+    unknown_words,
+)
 
 ROLES = {"input": "source", "target": "target"}
 
@@ -148,6 +156,9 @@ class TranslationTask(SequenceToSequenceTask):
 
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
+
+    def caution(self, tokens: Sequence[int]) -> str | None:
+        return unknown_words(tokens)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_tokenizer.symbols(tokens)
