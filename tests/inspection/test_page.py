@@ -75,11 +75,11 @@ def test_a_notebook_gets_a_frame_or_if_that_were_too_large_a_picture() -> None:
 HOVER = """
 <script type="module">
 const waiting = setInterval(() => {
-  const canvas = document.querySelector(".detail > canvas");
-  if (!document.querySelector(".readout")?.textContent) return;
+  const canvas = document.querySelector(".map-canvas");
+  if (!document.querySelector(".map-readout")?.textContent) return;
   clearInterval(waiting);
   const results = {};
-  const detail = document.querySelector(".readout"), bounds = canvas.getBoundingClientRect();
+  const detail = document.querySelector(".map-readout"), bounds = canvas.getBoundingClientRect();
   const colourAt = (x, y) => Array.from(canvas.getContext("2d").getImageData(x, y, 1, 1).data.slice(0, 3));
   const ratio = canvas.width / bounds.width;
   results.colours = [];
@@ -134,8 +134,8 @@ def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path) -> None:
     levels = np.rint(weights[[0, 2]].reshape(-1) * 255).astype(int)
     shown = np.array(results["colours"], dtype=int)
     assert np.abs(shown - colours()[levels].astype(int)).max() <= 4  # a byte's rounding
-    assert results["hover"].startswith("0.75")
+    assert results["hover"].startswith("≈ 0.75")
     assert "“q0” → token it looks at 0: “k0”" in results["hover"]
-    assert results["moved"].startswith("0.2") and "“k1”" in results["moved"]
+    assert results["moved"].startswith("≈ 0.2") and "“k1”" in results["moved"]
     assert results["requests"] == []
     assert "&lt;i&gt;a run" in done.stdout

@@ -1,7 +1,7 @@
 """Attention maps as one page that works offline: nothing is fetched, and text is never markup.
 
-The weights travel as a byte a cell, compressed; the browser unpacks a map when it comes into sight. The page
-is `viewer.js` and `viewer.css`, which know nothing of where the maps come from.
+The weights travel as a byte a cell, compressed; the browser unpacks a map when it comes into sight. The maps
+are shown by the same modules that the studio serves, here joined into one script.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 import zlib
 from importlib import resources
 from typing import IO, Any
@@ -20,6 +21,12 @@ from glassformer.inspection.labels import visible
 from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
 from glassformer.inspection.pixels import BYTE_STEPS, MASKED, colours, to_bytes
 from glassformer.inspection.statistics import head_statistics
+
+SHARED_SCRIPTS = ("painting.js", "overview.js", "viewer.js")
+SHARED_STYLES = ("viewer.css",)
+"""What every page that shows maps is made of: this one, and the studio's."""
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=async|class|const|function)", re.MULTILINE)
 
 LARGEST_IN_NOTEBOOK = 4 << 20
 """Bytes of weights: beyond them a notebook gets the picture, and stays a file that can be shared."""
@@ -36,8 +43,9 @@ showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((e
 
 
 def page(maps: AttentionMaps) -> str:
-    script = _static("viewer.js") + START
-    style = _static("viewer.css")
+    modules = "".join(static(name) for name in (*SHARED_SCRIPTS, "page.js"))
+    script = EXPORT.sub("", IMPORT.sub("", modules)) + START
+    style = "".join(static(name) for name in ("page.css", *SHARED_STYLES))
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
     # "<" in a token must not end the element that the data stand in.
     data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
@@ -57,30 +65,38 @@ def page(maps: AttentionMaps) -> str:
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
-    """What `showMaps` of viewer.js shows."""
+    """What `showMaps` of page.js shows."""
+    data = described(maps)
+    data |= {"caption": CAPTION, "colours": _packed(colours()), "masked": MASKED.tolist()}
+    for place, of_place in maps.places.items():
+        data["places"][place]["maps"] = [
+            [
+                _packed(to_bytes(weights, of_place.allowed_at(row, column)))
+                for column, weights in enumerate(heads)
+            ]
+            for row, heads in enumerate(of_place.weights)
+        ]
+    return data
+
+
+def described(maps: AttentionMaps) -> dict[str, Any]:
+    """All but the weights themselves."""
     return {
         "title": maps.title or "attention",
         "subtitle": maps.subtitle,
-        "caption": CAPTION,
         "checks": maps.checks.lines(),
         "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f};"
         " exact ones: --out map.npz.",
-        "colours": _packed(colours()),
-        "masked": MASKED.tolist(),
         "has_masked": any(of_place.has_masked for of_place in maps.places.values()),
-        "places": {place: _place_data(of_place) for place, of_place in maps.places.items()},
+        "places": {place: _described_place(of_place) for place, of_place in maps.places.items()},
     }
 
 
-def _place_data(maps: PlaceMaps) -> dict[str, Any]:
+def _described_place(maps: PlaceMaps) -> dict[str, Any]:
     document = maps.document()
     for axis in ("queries", "keys", "answers"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
     document["largest"] = maps.largest
-    document["maps"] = [
-        [_packed(to_bytes(weights, maps.allowed_at(row, column))) for column, weights in enumerate(heads)]
-        for row, heads in enumerate(maps.weights)
-    ]
     document["statistics"] = head_statistics(maps).document()
     return document
 
@@ -89,7 +105,8 @@ def _packed(array: np.ndarray) -> str:
     return base64.b64encode(zlib.compress(array.tobytes(), 9)).decode("ascii")
 
 
-def _static(name: str) -> str:
+def static(name: str) -> str:
+    """The text of one of the page's scripts or styles."""
     return (resources.files("glassformer.inspection") / name).read_text(encoding="utf-8")
 
 

@@ -1,262 +1,132 @@
-// Attention maps on a page: a grid of small maps, and one large map that answers to pointer and keys.
-//
-// A map is a byte a cell, as `pixels.to_bytes` makes them: 0 is masked, 1 … 255 are the square root of the
-// weight. Where there are more cells than pixels, a pixel shows the largest of its cells. Text is never markup.
+// One large map that answers to pointer and keys: axes, crosshair, readout, zoom. Text is never markup.
 
-const BYTE_STEPS = 254;
+import { paint, paintMasked, paintRamp } from "./painting.js";
+import { axesOf, element, factsOf, shown, titleOf } from "./overview.js";
+
 const READABLE_CELL = 12;
 const LARGEST_CELL = 46;
 const LONGEST_LABEL = 110;
-const SMALL_MAP = 440;
+const LONGEST_CLICK = 4;
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
+const SPEAK_AFTER = 250;
+const ASK_AFTER = 40;
 
-export const weightOf = (byte) => ((Math.max(byte, 1) - 1) / BYTE_STEPS) ** 2;
-
-/** Bytes of base64 text that zlib has compressed. */
-export async function inflate(text) {
-  if (typeof DecompressionStream === "undefined") {
-    throw new Error("This browser is too old for this page (it lacks DecompressionStream).");
-  }
-  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-/** The colour of every byte, as the 32 bits of a pixel. */
-export function makePalette(colours) {
-  const palette = new Uint32Array(256);
-  for (let byte = 1; byte < 256; byte++) {
-    const level = Math.round(weightOf(byte) * 255) * 3;
-    palette[byte] = packed(colours[level], colours[level + 1], colours[level + 2]);
-  }
-  return palette;
-}
-
-const packed = (red, green, blue) => (255 << 24) | (blue << 16) | (green << 8) | red;
-
-/** Paint the cells of `view` (row, column, rows, columns; fractions allowed) on width × height pixels. */
-export function paint(bytes, keys, view, width, height, palette, masked) {
-  const image = new ImageData(width, height);
-  const pixels = new Uint32Array(image.data.buffer);
-  const firstOf = (start, step, place) => Math.floor(start + place * step + 1e-9);
-  const lastOf = (start, step, place) => Math.max(Math.ceil(start + (place + 1) * step - 1e-9) - 1, 0);
-  const rowStep = view.rows / height, columnStep = view.columns / width;
-  const first = firstOf(view.column, columnStep, 0);
-  const last = Math.min(lastOf(view.column, columnStep, width - 1), keys - 1);
-  const lastRow = bytes.length / keys - 1;
-  const largest = new Uint8Array(keys);
-  let from = -1, to = -1;
-  for (let y = 0; y < height; y++) {
-    const top = firstOf(view.row, rowStep, y);
-    const bottom = rowStep <= 1 ? top : Math.min(lastOf(view.row, rowStep, y), lastRow);
-    if (top !== from || bottom !== to) {
-      largest.set(bytes.subarray(top * keys + first, top * keys + last + 1), first);
-      for (let row = top + 1; row <= bottom; row++) {
-        for (let column = first; column <= last; column++) {
-          const byte = bytes[row * keys + column];
-          if (byte > largest[column]) largest[column] = byte;
-        }
-      }
-      from = top; to = bottom;
-    }
-    for (let x = 0; x < width; x++) {
-      const left = firstOf(view.column, columnStep, x);
-      let byte = largest[left];
-      if (columnStep > 1) {
-        const right = Math.min(lastOf(view.column, columnStep, x), last);
-        for (let column = left + 1; column <= right; column++) if (largest[column] > byte) byte = largest[column];
-      }
-      pixels[y * width + x] = byte ? palette[byte] : masked[(x + y) % 8 < 2 ? 1 : 0];
-    }
-  }
-  return image;
-}
-
-function element(parent, name, text = "", className = "") {
-  const made = document.createElement(name);
-  if (text) made.textContent = text;
-  if (className) made.className = className;
-  parent.append(made);
-  return made;
-}
-
-const shown = (number) => (number === 0 ? "≈ 0" : number >= 0.001 ? number.toFixed(3) : number.toExponential(1));
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Where the maps come from: `load(place, layer, head)` promises bytes; each is asked for once. */
-function remembering(load) {
-  const known = new Map();
-  return (...key) => {
-    const name = key.join("/");
-    if (!known.has(name)) known.set(name, load(...key));
-    return known.get(name);
-  };
-}
+const mostOfTheWindow = () => Math.max(320, window.innerHeight * 0.74);
+const axesAndFacts = ({ buttons, place, chosen }) =>
+  [buttons.size ? "" : axesOf(place), factsOf(place, ...chosen.slice(1))];
 
-/** Show `data` (what `html.page_data` makes) in `root`. */
-export async function showMaps(root, data) {
-  const palette = makePalette(await inflate(data.colours));
-  const masked = data.masked.map((rgb) => packed(...rgb));
-  const load = remembering((place, layer, head) => inflate(data.places[place].maps[layer][head]));
-  const header = element(root, "header");
-  element(header, "h1", data.title);
-  element(header, "p", data.subtitle, "subtitle").title = data.subtitle;
-  const layout = element(root, "div", "", "layout");
-  const names = Object.keys(data.places);
-  const count = names.reduce((sum, name) => sum + data.places[name].maps.flat().length, 0);
-  const detail = new Detail(data, palette, masked, load);
-  if (count > 1) {
-    layout.classList.add("has-several");
-    const overview = element(layout, "section");
-    overview.setAttribute("aria-label", "all maps");
-    for (const name of names) showGrid(overview, name, data.places[name], detail, { load, palette, masked });
-  }
-  layout.append(detail.element);
-  showFooter(root, data);
-  await detail.choose(names[0], 0, 0);
-}
-
-function showGrid(parent, name, place, detail, { load, palette, masked }) {
-  const section = element(parent, "section", "", "place");
-  element(section, "h2", place.name);
-  element(section, "p", axesOf(place), "note");
-  const grid = element(section, "div", "", "grid");
-  grid.style.gridTemplateColumns = `auto repeat(${place.heads.length}, minmax(0, 220px))`;
-  element(grid, "span");
-  for (const head of place.heads) element(grid, "span", `head ${head}`, "label");
-  place.layers.forEach((layer, row) => {
-    element(grid, "span", `layer ${layer}`, "label");
-    place.heads.forEach((head, column) => {
-      const button = element(grid, "button");
-      button.type = "button";
-      button.title = `${place.name}, layer ${layer}, head ${head}`;
-      button.setAttribute("aria-label", button.title);
-      button.setAttribute("aria-pressed", "false");
-      button.addEventListener("click", () => detail.choose(name, row, column));
-      detail.buttons.set([name, row, column].join("/"), button);
-      const canvas = element(button, "canvas");
-      const queries = place.queries.length, keys = place.keys.length;
-      const scale = SMALL_MAP / Math.max(queries, keys);
-      canvas.width = Math.max(Math.round(keys * scale), 40);
-      canvas.height = Math.max(Math.round(queries * scale), 40);
-      whenSeen(canvas, async () => {
-        const bytes = await load(name, row, column);
-        const view = { row: 0, column: 0, rows: queries, columns: keys };
-        const image = paint(bytes, keys, view, canvas.width, canvas.height, palette, masked);
-        canvas.getContext("2d").putImageData(image, 0, 0);
-      });
-    });
-  });
-}
-
-const axesOf = (place) =>
-  `row: ${place.query_axis} · column: ${place.key_axis} · largest weight ${shown(place.largest)}`;
-
-/** Only maps that come into sight are unpacked. */
-function whenSeen(target, act) {
-  const observer = new IntersectionObserver((entries) => {
-    if (entries.some((entry) => entry.isIntersecting)) {
-      observer.disconnect();
-      act();
-    }
-  }, { rootMargin: "200px" });
-  observer.observe(target);
-}
-
-function showFooter(root, data) {
-  const footer = element(root, "footer");
-  element(footer, "p", data.caption, "caption");
-  for (const [passed, line] of data.checks) element(footer, "p", line, passed ? "" : "failed");
-  element(footer, "p", data.rounding);
-  const isPooled = Object.values(data.places).some(({ queries, keys }) => Math.max(queries.length, keys.length) > SMALL_MAP);
-  if (isPooled) element(footer, "p", "Small maps have fewer pixels than weights: each pixel shows the maximum of its weights.");
-  const help = element(footer, "p");
-  for (const [keys, meaning] of [
-    [["←", "→", "↑", "↓"], "move the cell"], [["[", "]"], "change the head"], [["{", "}"], "change the layer"],
-    [["+", "−", "0"], "zoom (or the wheel; drag to pan)"],
-  ]) {
-    for (const key of keys) { element(help, "kbd", key); help.append(" "); }
-    help.append(` ${meaning}   `);
-  }
-}
-
-/** The large map: axes, crosshair, readout, zoom. */
-class Detail {
-  constructor(data, palette, masked, load) {
-    Object.assign(this, { data, palette, masked, load, buttons: new Map(), cell: null, drag: null });
+/** The large map: axes, crosshair, readout, zoom. `onChoose(name, layer, head)` and `onCell(cell)` hear of choices. */
+export class MapDetail {
+  constructor(source, { onChoose = () => {}, onCell = () => {}, tallest = mostOfTheWindow, notes = axesAndFacts } = {}) {
+    Object.assign(this, { source, onChoose, onCell, tallest, notes, buttons: new Map(), cell: null, hover: null, drag: null });
     this.element = document.createElement("section");
-    this.element.className = "detail";
+    this.element.className = "map-detail";
     this.heading = element(this.element, "h2");
-    this.axes = element(this.element, "p", "", "note");
-    this.note = element(this.element, "p", "", "note");
-    this.canvas = element(this.element, "canvas");
+    this.notesAbove = element(this.element, "div");
+    this.canvas = element(this.element, "canvas", "", "map-canvas");
     this.canvas.tabIndex = 0;
-    this.canvas.setAttribute("role", "img");
-    this.readout = element(this.element, "p", "", "readout");
-    this.readout.setAttribute("role", "status");
-    this.scale = element(this.element, "div", "", "scale");
+    this.canvas.setAttribute("role", "application");
+    this.canvas.setAttribute("aria-roledescription", "attention map");
+    this.scale = element(this.element, "div", "", "map-scale");
+    this.readout = element(this.element, "p", "", "map-readout");
+    this.spoken = element(this.element, "p", "", "unseen");
+    this.spoken.setAttribute("role", "status");
     this.showScale();
+    this.listen();
+  }
+
+  listen() {
     const on = (name, act, options) => this.canvas.addEventListener(name, act, options);
     on("pointermove", (event) => this.pointer(event));
-    on("pointerdown", (event) => { this.canvas.setPointerCapture(event.pointerId); this.drag = this.at(event); });
-    on("pointerup", () => { this.drag = null; });
-    on("pointerleave", () => { this.drag = null; });
+    on("pointerdown", (event) => this.press(event));
+    on("pointerup", (event) => this.release(event));
+    on("pointerleave", () => this.leave());
     on("dblclick", () => this.reset());
     on("wheel", (event) => this.wheel(event), { passive: false });
-    on("keydown", (event) => this.key(event));
-    new ResizeObserver(() => this.draw()).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    on("keydown", (event) => { if (this.key(event.key)) event.preventDefault(); });
+    const redraw = () => this.draw();
+    this.resizing = new ResizeObserver(redraw);
+    this.resizing.observe(this.element);
+    this.themes = new MutationObserver(redraw);
+    this.themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    this.darkness.addEventListener("change", (this.redraw = redraw));
   }
 
-  async choose(name, row, column) {
-    this.chosen = [name, row, column];
-    for (const [key, button] of this.buttons) {
-      button.setAttribute("aria-pressed", String(key === this.chosen.join("/")));
-    }
-    const bytes = await this.load(name, row, column);
-    if (this.chosen[0] !== name || this.chosen[1] !== row || this.chosen[2] !== column) return;
-    const changesPlace = this.place !== this.data.places[name];
-    this.place = this.data.places[name];
+  /** Before it leaves the page. */
+  close() {
+    this.resizing.disconnect();
+    this.themes.disconnect();
+    this.darkness.removeEventListener("change", this.redraw);
+    this.bytes = null;
+  }
+
+  /** Other maps, of the same shape or not: the choice stays where it still exists. */
+  async replace(source) {
+    const [name, layer, head] = this.chosen ?? [Object.keys(source.places)[0], 0, 0];
+    this.source = source;
+    const place = source.places[name] ? name : Object.keys(source.places)[0];
+    await this.choose(place, Math.min(layer, source.places[place].layers.length - 1), Math.min(head, source.places[place].heads.length - 1));
+  }
+
+  async choose(name, layer, head) {
+    const chosen = (this.chosen = [name, layer, head]);
+    const source = this.source;
+    for (const [key, button] of this.buttons) button.setAttribute("aria-pressed", String(key === chosen.join("/")));
+    const bytes = await source.bytes(name, layer, head);
+    if (this.chosen !== chosen || this.source !== source) return;
+    const before = this.place;
+    this.place = source.places[name];
     this.bytes = bytes;
-    if (changesPlace) { this.cell = null; this.reset(); }
-    const title = `${this.place.name}, layer ${this.place.layers[row]}, head ${this.place.heads[column]}`;
-    this.heading.textContent = title;
-    this.canvas.setAttribute("aria-label", title);
-    this.axes.textContent = this.buttons.size ? "" : axesOf(this.place);
-    this.note.textContent = this.facts(row, column);
+    this.exact = null;
+    const isSame = before && before.queries.length === this.place.queries.length && before.keys.length === this.place.keys.length;
+    if (!isSame) {
+      this.view = this.whole();
+      this.hover = null;
+      if (before || !this.fits(this.cell)) this.cell = null;
+    }
+    this.heading.textContent = titleOf(this.place, layer, head);
+    this.canvas.setAttribute("aria-label", this.heading.textContent);
+    this.notesAbove.replaceChildren();
+    for (const line of this.notes(this)) if (line) element(this.notesAbove, "p", line, "note");
     this.draw();
     this.tell();
+    this.onChoose(name, layer, head);
   }
 
-  facts(row, column) {
-    const { patterns, entropy } = this.place.statistics;
-    const parts = Object.entries(patterns).map(([name, of]) => [name, of.mass[row][column]]);
-    const written = parts.filter(([, mass]) => mass !== null).map(([name, mass]) => `${name} ${mass.toFixed(2)}`);
-    if (entropy[row][column] !== null) written.push(`entropy ${entropy[row][column].toFixed(2)} of uniform`);
-    return `attention on ${written.join(" · ")}`;
+  fits(cell) {
+    return cell && cell.row < this.place.queries.length && cell.column < this.place.keys.length;
+  }
+
+  whole() {
+    return { row: 0, column: 0, rows: this.place.queries.length, columns: this.place.keys.length };
   }
 
   reset() {
-    this.view = { row: 0, column: 0, rows: this.place.queries.length, columns: this.place.keys.length };
+    this.view = this.whole();
     this.draw();
   }
 
   showScale() {
-    element(this.scale, "span", "weight 0");
-    const ramp = element(this.scale, "canvas");
-    ramp.width = 255; ramp.height = 1;
-    const image = new ImageData(255, 1), pixels = new Uint32Array(image.data.buffer);
-    for (let x = 0; x < 255; x++) pixels[x] = this.palette[1 + Math.round(BYTE_STEPS * Math.sqrt(x / 254))];
-    ramp.getContext("2d").putImageData(image, 0, 0);
-    element(this.scale, "span", "1");
+    const { scale, hasMasked } = this.source;
+    element(this.scale, "span", scale.ends[0]);
+    paintRamp(element(this.scale, "canvas"), scale);
+    element(this.scale, "span", scale.ends[1]);
+    if (hasMasked) {
+      paintMasked(element(this.scale, "canvas", "", "swatch"), scale);
+      element(this.scale, "span", "masked");
+    }
     this.pooling = element(this.scale, "span");
-    if (!this.data.has_masked) return;
-    const swatch = element(this.scale, "canvas", "", "swatch");
-    swatch.width = 14; swatch.height = 10;
-    const whole = { row: 0, column: 0, rows: 1, columns: 1 };
-    swatch.getContext("2d").putImageData(paint(new Uint8Array(1), 1, whole, 14, 10, this.palette, this.masked), 0, 0);
-    element(this.scale, "span", "masked");
+    const buttons = element(this.scale, "span", "", "map-zoom");
+    for (const [sign, label, act] of [["−", "zoom out", () => this.zoom(1.25)], ["+", "zoom in", () => this.zoom(0.8)], ["whole", "show the whole map", () => this.reset()]]) {
+      const button = element(buttons, "button", sign);
+      button.type = "button";
+      button.title = label;
+      button.setAttribute("aria-label", label);
+      button.addEventListener("click", act);
+    }
   }
 
   /** Sizes in CSS pixels, the same at every zoom: margins for the labels, and square cells where there is room. */
@@ -269,12 +139,16 @@ class Detail {
     const queries = this.place.queries.length, keys = this.place.keys.length;
     const left = Math.ceil(12 + widestOf(this.place.queries));
     const widest = Math.min(width - left - 10, LARGEST_CELL * keys);
-    const tallest = Math.min(Math.max(320, window.innerHeight * 0.74), LARGEST_CELL * queries);
+    const tallest = Math.min(this.tallest(), LARGEST_CELL * queries);
     const cell = Math.min(widest / keys, tallest / queries);
     const mapWidth = Math.floor(Math.max(cell * keys, Math.min(widest, 160)));
     const mapHeight = Math.floor(Math.max(cell * queries, Math.min(tallest, 160)));
     const bottom = Math.ceil(14 + Math.max(14, widestOf(this.place.keys)));
     return { width, left, top: 6, mapWidth, mapHeight, bottom };
+  }
+
+  colour(name) {
+    return getComputedStyle(this.canvas).getPropertyValue(name).trim();
   }
 
   draw() {
@@ -289,7 +163,7 @@ class Detail {
     this.canvas.height = Math.round(height * ratio);
     const image = paint(
       this.bytes, this.place.keys.length, this.view,
-      Math.round(box.mapWidth * ratio), Math.round(box.mapHeight * ratio), this.palette, this.masked,
+      Math.round(box.mapWidth * ratio), Math.round(box.mapHeight * ratio), this.source.scale,
     );
     const rows = this.view.rows / image.height, columns = this.view.columns / image.width;
     this.pooling.textContent = Math.max(rows, columns) > 1
@@ -298,13 +172,13 @@ class Detail {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.drawAxes(context, box);
     this.still = null;
-    this.drawCell(context, box);
+    this.drawCell();
   }
 
   drawAxes(context, box) {
     context.font = `12px ${FONT}`;
-    context.fillStyle = colour("--ink");
-    context.strokeStyle = colour("--faint");
+    context.fillStyle = this.colour("--ink");
+    context.strokeStyle = this.colour("--faint");
     context.strokeRect(box.left - 0.5, box.top - 0.5, box.mapWidth + 1, box.mapHeight + 1);
     context.textBaseline = "middle";
     context.textAlign = "right";
@@ -332,7 +206,8 @@ class Detail {
   }
 
   /** The crosshair is drawn over a copy of the still picture, so that hovering costs next to nothing. */
-  drawCell(context, box) {
+  drawCell() {
+    const context = this.canvas.getContext("2d"), box = this.box;
     const ratio = window.devicePixelRatio || 1;
     context.setTransform(1, 0, 0, 1, 0, 0);
     if (!this.still) {
@@ -342,23 +217,38 @@ class Detail {
       context.clearRect(0, 0, this.canvas.width, this.canvas.height);
       context.drawImage(this.still, 0, 0);
     }
-    if (!this.cell) return;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const cellWidth = box.mapWidth / this.view.columns, cellHeight = box.mapHeight / this.view.rows;
-    const x = box.left + (this.cell.column - this.view.column) * cellWidth;
-    const y = box.top + (this.cell.row - this.view.row) * cellHeight;
     context.save();
     context.beginPath();
-    context.rect(box.left, box.top, box.mapWidth, box.mapHeight);
+    context.rect(box.left - 1, box.top - 1, box.mapWidth + 2, box.mapHeight + 2);
     context.clip();
-    context.fillStyle = "rgba(102, 112, 133, 0.14)";
-    context.fillRect(box.left, y, box.mapWidth, Math.max(cellHeight, 1));
-    context.fillRect(x, box.top, Math.max(cellWidth, 1), box.mapHeight);
-    context.strokeStyle = "#1d76db";
-    context.lineWidth = 2;
-    const grow = Math.max(0, 5 - Math.min(cellWidth, cellHeight)) / 2;
-    context.strokeRect(x - grow, y - grow, cellWidth + 2 * grow, cellHeight + 2 * grow);
+    const at = this.hover ?? this.cell;
+    if (at) this.drawCross(context, box, at);
+    if (this.cell) this.drawFrame(context, box, this.cell, 2);
+    if (this.hover) this.drawFrame(context, box, this.hover, 1);
     context.restore();
+  }
+
+  bounds(box, cell) {
+    const width = box.mapWidth / this.view.columns, height = box.mapHeight / this.view.rows;
+    return {
+      x: box.left + (cell.column - this.view.column) * width, y: box.top + (cell.row - this.view.row) * height, width, height,
+    };
+  }
+
+  drawCross(context, box, cell) {
+    const { x, y, width, height } = this.bounds(box, cell);
+    context.fillStyle = "rgba(102, 112, 133, 0.16)";
+    context.fillRect(box.left, y, box.mapWidth, Math.max(height, 1));
+    context.fillRect(x, box.top, Math.max(width, 1), box.mapHeight);
+  }
+
+  drawFrame(context, box, cell, line) {
+    const { x, y, width, height } = this.bounds(box, cell);
+    const grow = Math.max(0, 5 - Math.min(width, height)) / 2;
+    context.strokeStyle = "#1d76db"; // on the map itself, which is as light in the dark
+    context.lineWidth = line;
+    context.strokeRect(x - grow, y - grow, width + 2 * grow, height + 2 * grow);
   }
 
   at(event) {
@@ -371,14 +261,45 @@ class Detail {
     };
   }
 
+  press(event) {
+    if (!this.box || event.button) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.drag = { ...this.at(event), x: event.clientX, y: event.clientY, isMoving: false };
+  }
+
   pointer(event) {
     if (!this.box) return;
-    const at = this.at(event);
-    if (this.drag) {
-      this.show({ ...this.view, row: this.view.row + this.drag.row - at.row, column: this.view.column + this.drag.column - at.column });
+    const at = this.at(event), drag = this.drag;
+    if (drag) {
+      drag.isMoving ||= Math.hypot(event.clientX - drag.x, event.clientY - drag.y) > LONGEST_CLICK;
+      this.canvas.classList.toggle("is-dragged", drag.isMoving);
+      if (drag.isMoving) this.show({ ...this.view, row: this.view.row + drag.row - at.row, column: this.view.column + drag.column - at.column });
     } else if (at.isInside) {
+      const hover = { row: Math.floor(at.row), column: Math.floor(at.column) };
+      if (this.hover && this.hover.row === hover.row && this.hover.column === hover.column) return;
+      this.hover = hover;
+      this.drawCell();
+      this.tell();
+    } else this.leave();
+  }
+
+  /** A press that has not become a drag chooses its cell. */
+  release(event) {
+    const drag = this.drag;
+    this.drag = null;
+    this.canvas.classList.remove("is-dragged");
+    if (drag && !drag.isMoving && drag.isInside) {
+      const at = this.at(event);
       this.select(Math.floor(at.row), Math.floor(at.column));
     }
+  }
+
+  /** What was only pointed at gives way to what was chosen. */
+  leave() {
+    if (!this.hover || this.drag) return;
+    this.hover = null;
+    this.drawCell();
+    this.tell();
   }
 
   wheel(event) {
@@ -388,11 +309,12 @@ class Detail {
     this.zoom(event.deltaY > 0 ? 1.25 : 0.8, at);
   }
 
-  zoom(factor, at) {
-    const rows = this.view.rows * factor, columns = this.view.columns * factor;
+  zoom(factor, at = null) {
+    const { view } = this, cell = this.cell;
+    at ??= cell ? { row: cell.row + 0.5, column: cell.column + 0.5 } : { row: view.row + view.rows / 2, column: view.column + view.columns / 2 };
     this.show({
-      rows, columns,
-      row: at.row - (at.row - this.view.row) * factor, column: at.column - (at.column - this.view.column) * factor,
+      rows: view.rows * factor, columns: view.columns * factor,
+      row: at.row - (at.row - view.row) * factor, column: at.column - (at.column - view.column) * factor,
     });
   }
 
@@ -404,23 +326,27 @@ class Detail {
     this.draw();
   }
 
-  key(event) {
+  /** Whether the key meant something here. */
+  key(key) {
+    if (!this.place) return false;
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    const [name, row, column] = this.chosen;
-    const cell = this.cell ?? { row: 0, column: 0 };
+    const [name, layer, head] = this.chosen;
     const turn = (value, count, by) => (value + by + count) % count;
     const { layers, heads } = this.place;
-    if (event.key in moves) {
-      this.select(cell.row + (this.cell ? moves[event.key][0] : 0), cell.column + (this.cell ? moves[event.key][1] : 0));
-    } else if (event.key === "[") this.choose(name, row, turn(column, heads.length, -1));
-    else if (event.key === "]") this.choose(name, row, turn(column, heads.length, 1));
-    else if (event.key === "{") this.choose(name, turn(row, layers.length, -1), column);
-    else if (event.key === "}") this.choose(name, turn(row, layers.length, 1), column);
-    else if (event.key === "+" || event.key === "=") this.zoom(0.8, { row: cell.row + 0.5, column: cell.column + 0.5 });
-    else if (event.key === "-") this.zoom(1.25, { row: cell.row + 0.5, column: cell.column + 0.5 });
-    else if (event.key === "0") this.reset();
-    else return;
-    event.preventDefault();
+    if (key in moves) {
+      const from = this.hover ?? this.cell;
+      this.hover = null;
+      if (from) this.select(from.row + moves[key][0], from.column + moves[key][1]);
+      else this.select(Math.floor(this.view.row), Math.floor(this.view.column));
+    } else if (key === "[") this.choose(name, layer, turn(head, heads.length, -1));
+    else if (key === "]") this.choose(name, layer, turn(head, heads.length, 1));
+    else if (key === "{") this.choose(name, turn(layer, layers.length, -1), head);
+    else if (key === "}") this.choose(name, turn(layer, layers.length, 1), head);
+    else if (key === "+" || key === "=") this.zoom(0.8);
+    else if (key === "-") this.zoom(1.25);
+    else if (key === "0") this.reset();
+    else return false;
+    return true;
   }
 
   select(row, column) {
@@ -430,33 +356,68 @@ class Detail {
     const { view } = this;
     const isSeen = this.cell.row + 1 > view.row && this.cell.row < view.row + view.rows
       && this.cell.column + 1 > view.column && this.cell.column < view.column + view.columns;
-    if (isSeen) this.drawCell(this.canvas.getContext("2d"), this.box);
+    if (isSeen) this.drawCell();
     else this.show({ ...view, row: this.cell.row - view.rows / 2, column: this.cell.column - view.columns / 2 });
     this.tell();
+    this.onCell(this.cell);
   }
 
-  /** What the chosen cell holds: tokens, weight, rank in its row, multiple of equal weights. */
+  /** What the cell holds: tokens, weight, rank in its row, multiple of equal weights. */
   tell() {
+    const cell = this.hover ?? this.cell;
     this.readout.replaceChildren();
-    if (!this.cell) {
+    if (!cell) {
       this.readout.textContent = "Point at a cell, or move to it with the arrow keys.";
       return;
     }
-    const { place, bytes } = this, keys = place.keys.length;
-    const row = bytes.subarray(this.cell.row * keys, (this.cell.row + 1) * keys);
-    const byte = row[this.cell.column];
-    const query = `${place.query_axis} ${this.cell.row + place.first_query}: “${place.queries[this.cell.row]}”`;
-    const said = place.answers ? `, answers “${place.answers[this.cell.row]}”` : "";
-    const key = `${place.key_axis} ${this.cell.column}: “${place.keys[this.cell.column]}”`;
-    if (byte) {
-      const allowed = row.reduce((count, other) => count + (other > 0), 0);
-      const rank = row.reduce((count, other) => count + (other > byte), 1);
-      element(this.readout, "strong", shown(weightOf(byte)));
-      this.readout.append(`${(weightOf(byte) * allowed).toFixed(1)} × equal weights · rank ${rank} of ${allowed}`);
-    } else element(this.readout, "strong", "masked");
+    const { place } = this, scale = this.source.scale, keys = place.keys.length;
+    const row = this.bytes.subarray(cell.row * keys, (cell.row + 1) * keys);
+    const values = this.exact?.row === cell.row ? this.exact.values : null;
+    if (!row[cell.column]) element(this.readout, "strong", "masked");
+    else {
+      const value = values ? values[cell.column] : scale.valueOf(row[cell.column]);
+      const sign = scale.isDifference && value > 0 ? "+" : "";
+      element(this.readout, "strong", `${values ? "" : "≈ "}${sign}${values ? exactly(value) : shown(value)}`);
+      this.readout.append(scale.isDifference ? "B’s weight minus A’s" : standing(row, cell.column, value, values));
+    }
     element(this.readout, "br");
-    this.readout.append(`${query}${said} → ${key}`);
+    const query = `${place.query_axis} ${cell.row + place.first_query}: “${place.queries[cell.row]}”`;
+    const said = place.answers ? `, answers “${place.answers[cell.row]}”` : "";
+    this.readout.append(`${query}${said} → ${place.key_axis} ${cell.column}: “${place.keys[cell.column]}”`);
+    this.later("speaking", SPEAK_AFTER, () => { this.spoken.textContent = this.readout.innerText; });
+    if (!values && this.source.row) this.later("asking", ASK_AFTER, () => this.ask(cell.row));
   }
+
+  later(name, milliseconds, act) {
+    clearTimeout(this[name]);
+    this[name] = setTimeout(act, milliseconds);
+  }
+
+  /** The exact values of a row, once the pointer rests on it. */
+  async ask(row) {
+    const { source, chosen } = this;
+    try {
+      const values = await source.row(...chosen, row);
+      if (source !== this.source || chosen !== this.chosen) return;
+      this.exact = { row, values };
+      if ((this.hover ?? this.cell)?.row === row) this.tell();
+    } catch {
+      // The rounded weight stays, and says that it is one.
+    }
+  }
+}
+
+const exactly = (value) => (value === 0 ? "0" : Math.abs(value) >= 0.0001 ? value.toFixed(5) : value.toExponential(2));
+
+/** Where a weight stands among those of its row: exactly if the exact ones are known. */
+function standing(row, column, value, values) {
+  let allowed = 0, larger = 0;
+  for (let other = 0; other < row.length; other++) {
+    if (!row[other]) continue;
+    allowed += 1;
+    if (values ? values[other] > value : row[other] > row[column]) larger += 1;
+  }
+  return `${(value * allowed).toFixed(1)} × equal weights · rank ${larger + 1} of ${allowed}`;
 }
 
 /** [place in pixels, text] of the labels of one axis: tokens while there is room, else round positions. */

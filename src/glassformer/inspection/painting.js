@@ -1,0 +1,130 @@
+// From a map's bytes to pixels: the only code that paints attention on a page.
+//
+// A map is a byte a cell, as `pixels.to_bytes` makes them: 0 is masked, 1 … 255 are the square root of the
+// weight. A difference of two maps is a byte a cell as well. In both, the larger byte is what must not be
+// lost: where there are more cells than pixels, a pixel shows the largest of its cells.
+
+const BYTE_STEPS = 254;
+const DIFFERENCE_STEPS = 127;
+
+/** From A's blue over nothing to B's orange: the two differ for every kind of colour vision. */
+const DIVERGING = ["#0b3c6f", "#2f7fbf", "#9ccbe8", "#fbfbfc", "#fbc48a", "#e0771f", "#7f3300"];
+
+const packed = (red, green, blue) => (255 << 24) | (blue << 16) | (green << 8) | red;
+
+export const weightOf = (byte) => ((Math.max(byte, 1) - 1) / BYTE_STEPS) ** 2;
+
+const byteOf = (weight) => 1 + Math.round(BYTE_STEPS * Math.sqrt(weight));
+
+/** Bytes of base64 text that zlib has compressed. */
+export async function inflate(text) {
+  if (typeof DecompressionStream === "undefined") {
+    throw new Error("This browser is too old for this page (it lacks DecompressionStream).");
+  }
+  const compressed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** How weights are shown: `colours` holds 256 colours from weight 0 to 1, `masked` ground and stripe. */
+export function weightScale(colours, masked) {
+  const palette = new Uint32Array(256);
+  for (let byte = 1; byte < 256; byte++) {
+    const level = Math.round(weightOf(byte) * 255) * 3;
+    palette[byte] = packed(colours[level], colours[level + 1], colours[level + 2]);
+  }
+  return {
+    palette, masked: masked.map((rgb) => packed(...rgb)), from: 0, to: 1, ends: ["weight 0", "1"],
+    valueOf: weightOf, byteOf, isDifference: false,
+  };
+}
+
+/** B's weight minus A's from a byte of `differenceBytes`: odd bytes are B's, even ones are A's. */
+export const differenceOf = (byte) =>
+  byte < 2 ? 0 : (byte % 2 ? 1 : -1) * (Math.floor(byte / 2) / DIFFERENCE_STEPS) ** 2;
+
+const differenceByte = (value) => {
+  const size = Math.round(DIFFERENCE_STEPS * Math.sqrt(Math.abs(value)));
+  return size === 0 ? 1 : 2 * size + (value > 0 ? 1 : 0);
+};
+
+/** Cell by cell, B minus A; the larger byte is the larger difference, whatever its sign. */
+export function differenceBytes(bytesOfA, bytesOfB) {
+  const made = new Uint8Array(bytesOfA.length);
+  for (let cell = 0; cell < made.length; cell++) {
+    const first = bytesOfA[cell], second = bytesOfB[cell];
+    made[cell] = first || second ? differenceByte(weightOf(second) - weightOf(first)) : 0;
+  }
+  return made;
+}
+
+/** How differences are shown, from −1 to 1, beside maps that are painted with `weights`. */
+export function differenceScale(weights) {
+  const corners = DIVERGING.map((name) => [1, 3, 5].map((place) => parseInt(name.slice(place, place + 2), 16)));
+  const palette = new Uint32Array(256);
+  for (let byte = 1; byte < 256; byte++) {
+    const way = ((differenceOf(byte) + 1) / 2) * (corners.length - 1);
+    const below = Math.min(Math.floor(way), corners.length - 2), part = way - below;
+    palette[byte] = packed(...[0, 1, 2].map((channel) =>
+      Math.round(corners[below][channel] * (1 - part) + corners[below + 1][channel] * part)));
+  }
+  return {
+    palette, masked: weights.masked, from: -1, to: 1, ends: ["A looks more −1", "+1 B looks more"],
+    valueOf: differenceOf, byteOf: differenceByte, isDifference: true,
+  };
+}
+
+/** Paint the cells of `view` (row, column, rows, columns; fractions allowed) on width × height pixels. */
+export function paint(bytes, keys, view, width, height, { palette, masked }) {
+  const image = new ImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const firstOf = (start, step, place) => Math.floor(start + place * step + 1e-9);
+  const lastOf = (start, step, place) => Math.max(Math.ceil(start + (place + 1) * step - 1e-9) - 1, 0);
+  const rowStep = view.rows / height, columnStep = view.columns / width;
+  const first = firstOf(view.column, columnStep, 0);
+  const last = Math.min(lastOf(view.column, columnStep, width - 1), keys - 1);
+  const lastRow = bytes.length / keys - 1;
+  const largest = new Uint8Array(keys);
+  let from = -1, to = -1;
+  for (let y = 0; y < height; y++) {
+    const top = firstOf(view.row, rowStep, y);
+    const bottom = rowStep <= 1 ? top : Math.min(lastOf(view.row, rowStep, y), lastRow);
+    if (top !== from || bottom !== to) {
+      largest.set(bytes.subarray(top * keys + first, top * keys + last + 1), first);
+      for (let row = top + 1; row <= bottom; row++) {
+        for (let column = first; column <= last; column++) {
+          const byte = bytes[row * keys + column];
+          if (byte > largest[column]) largest[column] = byte;
+        }
+      }
+      from = top; to = bottom;
+    }
+    for (let x = 0; x < width; x++) {
+      const left = firstOf(view.column, columnStep, x);
+      let byte = largest[left];
+      if (columnStep > 1) {
+        const right = Math.min(lastOf(view.column, columnStep, x), last);
+        for (let column = left + 1; column <= right; column++) if (largest[column] > byte) byte = largest[column];
+      }
+      pixels[y * width + x] = byte ? palette[byte] : masked[(x + y) % 8 < 2 ? 1 : 0];
+    }
+  }
+  return image;
+}
+
+/** The colour bar: a pixel a step from the scale's lowest value to its highest. */
+export function paintRamp(canvas, scale) {
+  canvas.width = 255; canvas.height = 1;
+  const image = new ImageData(255, 1), pixels = new Uint32Array(image.data.buffer);
+  for (let x = 0; x < 255; x++) {
+    pixels[x] = scale.palette[scale.byteOf(scale.from + (scale.to - scale.from) * (x / 254))];
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+/** What masked cells look like. */
+export function paintMasked(canvas, scale) {
+  canvas.width = 14; canvas.height = 10;
+  const whole = { row: 0, column: 0, rows: 1, columns: 1 };
+  canvas.getContext("2d").putImageData(paint(new Uint8Array(1), 1, whole, 14, 10, scale), 0, 0);
+}
