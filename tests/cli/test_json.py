@@ -30,7 +30,7 @@ TESTED = {
     "runs",
     "data",
 }
-TESTED_ELSEWHERE = {"reproduce"}
+TESTED_ELSEWHERE = {"reproduce", "studio"}
 
 
 def test_no_verb_is_forgotten() -> None:

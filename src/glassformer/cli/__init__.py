@@ -23,6 +23,7 @@ VERBS = {
     "predict": "ask a trained model",
     "generate": "let a trained language model write",
     "attention": "draw the attention maps of a trained model for an input",
+    "studio": "a page on this machine: runs as they train, and a look inside them",
     "params": "parameters, FLOPs, memory, expected time here",
     "doctor": "check a model, or this machine, before a long run",
     "bench": "measure speed",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from glassformer.documents import finite
 from glassformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class Output:
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
         self.exit_code = 0
+        self._has_given = False
         self._console: Console | None = None
 
     @property
@@ -51,18 +52,13 @@ class Output:
             ]
             print(json.dumps({"errors": problems}, ensure_ascii=False), flush=True)
 
-    def finish(self, result: dict[str, Any] | None) -> int:
+    def give(self, document: dict[str, Any]) -> None:
+        """The one JSON document, now: for a verb that goes on long after it."""
+        self._has_given = True
         if self.is_json:
-            print(json.dumps(finite(result or {}), ensure_ascii=False), flush=True)
+            print(json.dumps(finite(document), ensure_ascii=False), flush=True)
+
+    def finish(self, result: dict[str, Any] | None) -> int:
+        if not self._has_given:
+            self.give(result or {})
         return self.exit_code
-
-
-def finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: they become null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value

@@ -1,0 +1,189 @@
+"""The runs folder as the studio sees it: runs by name, none of which leads out of it, and their table.
+
+A table of many runs is asked for every second, so what a run's files say is kept until they change.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glassformer.config import Tree, flatten
+from glassformer.errors import UserError
+from glassformer.runs import CONFIG, RunFolder, Status
+from glassformer.studio.record import last_event
+from glassformer.studio.replies import Refusal, refusal
+
+NAME = re.compile(r"[^/\\\0.][^/\\\0]{0,254}")
+"""Of a folder directly in the runs folder that is not hidden."""
+SUMMARISED = (CONFIG, "results.json", "environment.json")
+PARTS = (*SUMMARISED, "events.jsonl", "status.json", "task.json", "lock", "checkpoints")
+CAN_CHANGE_UNSEEN = {"new", "running", "stalled"}
+"""Whether their process lives is in no file."""
+
+UNKNOWN = Status("new", 0, None, None)
+
+Signature = tuple[tuple[int, int] | None, ...]
+
+
+@dataclass
+class _Known:
+    """What was read of a run, and of which state of its files."""
+
+    signature: Signature = ()
+    summary: dict[str, Any] = field(default_factory=dict)
+    options: Tree = field(default_factory=dict)
+    beat_signature: Signature = ()
+    status: Status = UNKNOWN
+    record_signature: Signature = ()
+    last: dict[str, Any] | None = None
+
+
+class RunsFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._known: dict[str, _Known] = {}
+        self._lock = threading.Lock()
+
+    def path_of(self, name: str) -> Path:
+        """Where a run of this name would be; a Refusal if that is not in this folder."""
+        path = self.path / name
+        if not NAME.fullmatch(name) or path.parent != self.path or path.is_symlink():
+            raise _no_run(name)
+        return path
+
+    def open(self, name: str) -> RunFolder:
+        run = RunFolder(self.path_of(name))
+        if not run.exists() or _leads_out(run.path):
+            raise _no_run(name)
+        return run
+
+    def names(self) -> list[str]:
+        """The newest first."""
+        found: list[tuple[int, str]] = []
+        try:
+            entries = list(os.scandir(self.path))
+        except OSError:
+            return []
+        for entry in entries:
+            if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                try:
+                    config = os.lstat(os.path.join(entry.path, CONFIG))
+                except OSError:
+                    continue
+                if not _leads_out(Path(entry.path)):
+                    found.append((config.st_mtime_ns, entry.name))
+        return [name for _, name in sorted(found, reverse=True)]
+
+    def table(self) -> dict[str, Any]:
+        """Every run in a row, and the options in which they are not all alike."""
+        with self._lock:  # one reader; the next one finds everything known
+            names = self.names()
+            for gone in self._known.keys() - set(names):
+                del self._known[gone]
+            rows = [self._row(name) for name in names]
+            options = [self._known[name].options for name in names]
+        common, different = _compare(options)
+        for row, of_run in zip(rows, options, strict=True):
+            row["differences"] = {path: of_run[path] for path in different if path in of_run}
+        return {"runs": rows, "common": common}
+
+    def _row(self, name: str) -> dict[str, Any]:
+        known = self._known.setdefault(name, _Known())
+        run = RunFolder(self.path / name)
+        self._refresh(run, known)
+        status = known.status
+        last = known.last or {}
+        summary = dict(known.summary)
+        if summary.get("seconds") is None:
+            summary["seconds"] = last.get("elapsed", last.get("seconds"))
+        return {
+            "name": name,
+            "status": status.name,
+            "step": status.step,
+            "total_steps": status.total_steps,
+            **summary,
+            "last": known.last,
+        }
+
+    def _refresh(self, run: RunFolder, known: _Known) -> None:
+        try:
+            beat = _signature(run.path, ("status.json",))
+            if beat != known.beat_signature or known.status.name in CAN_CHANGE_UNSEEN:
+                known.status, known.beat_signature = run.status(), beat
+            signature = _signature(run.path, SUMMARISED)
+            if signature != known.signature:
+                known.options, known.summary = flatten(run.config()), {}
+                known.summary, known.signature = _summary(run, known.options), signature
+            record = _signature(run.path, ("events.jsonl",))
+            if record != known.record_signature:
+                known.last, known.record_signature = last_event(run.events.path, "step"), record
+        except (UserError, OSError, TypeError, AttributeError) as error:
+            known.status = Status("damaged", 0, None, None)
+            known.signature = known.beat_signature = ()
+            known.summary = {**_summary_of({}, {}, {}), "problem": str(error).splitlines()[0]}
+
+
+def _no_run(name: str) -> Refusal:
+    return refusal(404, "no such run", place="run", value=name, remedy="the table of runs has all there are")
+
+
+def _leads_out(path: Path) -> bool:
+    """Whether a part of the run is a link, to wherever that may be."""
+    return any(os.path.islink(path / part) for part in PARTS)
+
+
+def _signature(path: Path, names: tuple[str, ...]) -> Signature:
+    found: list[tuple[int, int] | None] = []
+    for name in names:
+        try:
+            status = os.stat(path / name)
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _summary(run: RunFolder, options: Tree) -> dict[str, Any]:
+    return _summary_of(options, run.results(), run.environment())
+
+
+def _summary_of(options: Tree, results: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task": options.get("task.kind"),
+        "model": options.get("model.kind"),
+        "seed": options.get("seed"),
+        "parameters": results.get("parameters"),
+        "created": environment.get("created"),
+        "seconds": results.get("seconds"),
+        "headline": headline(results),
+    }
+
+
+def headline(results: dict[str, Any]) -> dict[str, Any] | None:
+    """The one number of a run: on the test set, if it was measured there."""
+    name, metrics = results.get("headline"), results.get("metrics", {})
+    for split in ("test", "validation"):
+        if name in metrics.get(split, {}):
+            return {"name": name, "split": split, "value": metrics[split][name]}
+    return None
+
+
+def _compare(options: list[Tree]) -> tuple[Tree, list[str]]:
+    """What all configs have alike, and the paths at which they do not agree."""
+    paths = list(dict.fromkeys(path for of_run in options for path in of_run))
+    missing = object()
+    common: Tree = {}
+    different: list[str] = []
+    for path in paths:
+        first = options[0].get(path, missing)
+        if all(of_run.get(path, missing) == first for of_run in options[1:]):
+            common[path] = first
+        else:
+            different.append(path)
+    return common, different

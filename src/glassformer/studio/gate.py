@@ -1,0 +1,227 @@
+"""The gate before every route: who may ask, how much, and what the browser may do with the answer.
+
+Default deny. A page of another site cannot read or act here: its name is not ours (Host, against DNS
+rebinding), its origin is not ours (Origin, Sec-Fetch-Site), and it does not know the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glassformer.studio import limits
+from glassformer.studio.replies import Refusal, error_reply, refusal
+
+# Plotly makes one empty <style> and fills it through the CSS object model: the hash is that of no text.
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+API = "/api/"
+HEALTH = "/api/health"
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Who is let in."""
+
+    token: str
+    host: str = "127.0.0.1"
+    """The address that the studio listens on."""
+    names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = [] if self.is_loopback else [self.host.lower(), socket.gethostname().lower()]
+        object.__setattr__(self, "names", frozenset([*LOOPBACK_NAMES, *own]))
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    def knows(self, host: str) -> bool:
+        """Whether this Host is one of ours; any port, since a tunnel may end at another one."""
+        match = HOST.fullmatch(host.lower())
+        if match is None or not 0 < int(match["port"] or 80) < 1 << 16:
+            return False
+        name = match["name"].strip("[]").rstrip(".")
+        if name in self.names:
+            return True
+        # An address is no name that somebody could point elsewhere.
+        return not self.is_loopback and _is_address(name)
+
+    def needs_token(self, path: str) -> bool:
+        """Of the page itself nothing is secret; beyond loopback even whether we are well is."""
+        return path.startswith(API) and not (path == HEALTH and self.is_loopback)
+
+
+def is_loopback(host: str) -> bool:
+    return host in LOOPBACK_NAMES or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Gate:
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self.app = app
+        self.admission = admission
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        guarded = _with_headers(scope, send)
+        try:
+            self._check(scope)
+            if self._in_flight >= limits.REQUESTS and scope["path"] != HEALTH:
+                raise refusal(
+                    503, "too many requests at once", retry_after=limits.RETRY_SECONDS, remedy="ask again"
+                )
+        except Refusal as refused:
+            await error_reply(refused)(scope, receive, guarded)
+            return
+        self._in_flight += 1
+        try:
+            await self.app(scope, _counted(receive), guarded)
+        finally:
+            self._in_flight -= 1
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        length = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+        if length > limits.URL_BYTES:
+            raise refusal(
+                414, "the address is too long", value=length, remedy=f"at most {limits.URL_BYTES:,} bytes"
+            )
+        host = self._check_host(headers)
+        self._check_origin(headers, host, scope["path"])
+        if self.admission.needs_token(scope["path"]):
+            self._check_token(headers.getlist("authorization"))
+        _check_length(headers.getlist("content-length"))
+
+    def _check_host(self, headers: Headers) -> str:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self.admission.knows(hosts[0]):
+            raise refusal(
+                421,
+                "this is not the studio's address",
+                place="Host",
+                value=", ".join(hosts),
+                remedy="open the link that the terminal printed",
+            )
+        return hosts[0]
+
+    def _check_origin(self, headers: Headers, host: str, path: str) -> None:
+        origins = headers.getlist("origin")
+        # A link on another site may lead to the page, which then asks with its own origin.
+        site = headers.get("sec-fetch-site", "none") if path.startswith(API) else "none"
+        is_own = all(origin.lower() == f"http://{host.lower()}" for origin in origins)
+        if not is_own or len(origins) > 1 or site not in ("same-origin", "none"):
+            raise refusal(
+                403,
+                "asked for by another site",
+                place="Origin",
+                value=", ".join(origins) or site,
+                remedy="open the link that the terminal printed",
+            )
+
+    def _check_token(self, given: Iterable[str]) -> None:
+        given = list(given)
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        is_right = hmac.compare_digest(
+            token.strip().encode("utf-8", "surrogateescape"), self.admission.token.encode()
+        )
+        if not is_right or scheme.lower() != "bearer":
+            refused = refusal(
+                401, "the token is missing or wrong", remedy="open the link that the terminal printed"
+            )
+            refused.headers["WWW-Authenticate"] = "Bearer"
+            raise refused
+
+
+def _check_length(lengths: list[str]) -> None:
+    for length in lengths:
+        if not length.isdecimal() or int(length) > limits.BODY_BYTES:
+            raise _too_large(length)
+
+
+def _too_large(size: object) -> Refusal:
+    refused = refusal(413, "the body is too large", value=size, remedy=f"at most {limits.BODY_BYTES:,} bytes")
+    refused.headers["Connection"] = "close"  # or all of it would have to be read first
+    return refused
+
+
+def _counted(receive: Receive) -> Receive:
+    """A body that is neither too large nor too slow, whatever its head has promised."""
+    deadline = asyncio.get_running_loop().time() + limits.BODY_SECONDS
+    size, is_whole = 0, False
+
+    async def counted() -> Message:
+        nonlocal size, is_whole
+        if is_whole:  # what comes now is that the client has left, at any time
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            refused = refusal(408, "the body did not arrive in time", remedy="send it again")
+            refused.headers["Connection"] = "close"
+            raise refused from None
+        size += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        if size > limits.BODY_BYTES:
+            raise _too_large(size)
+        return message
+
+    return counted
+
+
+def _with_headers(scope: Scope, send: Send) -> Send:
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if "cache-control" not in headers:
+                headers["Cache-Control"] = "no-store"
+        await send(message)
+
+    return guarded

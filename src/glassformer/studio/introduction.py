@@ -1,0 +1,111 @@
+"""What a page must know of a run before it can ask its model: inputs to try, layers and heads, decoding.
+
+It needs the task and the model, which may take a while to load: who asks before they are there gets none of
+it, and asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from glassformer.config import validate
+from glassformer.errors import Problem, UserError
+from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.generation import DecodingConfig
+from glassformer.inspection.capture import attentions
+from glassformer.models.base import Model
+from glassformer.registry import kinds
+from glassformer.runs import RunFolder
+from glassformer.studio import limits
+from glassformer.studio.replies import Refusal
+from glassformer.studio.state import Studio
+from glassformer.tasks.base import NextTokenTask, Task
+
+EXAMPLES = 8
+PATIENCE_SECONDS = 1.0
+
+UNKNOWN: dict[str, Any] = {
+    "places": None,
+    "examples": None,
+    "decoding": None,
+    "writes": None,
+    "max_length": None,
+    "is_pending": True,
+}
+
+
+async def introduce(studio: Studio, folder: RunFolder) -> dict[str, Any]:
+    key = (folder.path, os.stat(folder.path / "config.yaml").st_mtime_ns)
+    known = studio.introductions.get(key)
+    if known is None:
+        known = asyncio.ensure_future(studio.worker.run(lambda: _introduction(studio, folder)))
+        known.add_done_callback(_retrieve)
+        studio.introductions.add(key, known)
+    if known.cancelled() or (known.done() and isinstance(known.exception(), Refusal)):
+        studio.introductions.drop(key)  # the worker had no room: the next one who asks tries again
+        return UNKNOWN
+    done, _ = await asyncio.wait([known], timeout=PATIENCE_SECONDS)
+    if not done or known.cancelled() or isinstance(known.exception(), Refusal):
+        return UNKNOWN
+    problem = known.exception()
+    if problem is not None:
+        if not isinstance(problem, (UserError, Problem)):
+            raise problem
+        return {**UNKNOWN, "is_pending": False, "problem": str(problem).splitlines()[0]}
+    result: dict[str, Any] = known.result()
+    return result
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Whoever asked may have left; that is no error to log."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _introduction(studio: Studio, folder: RunFolder) -> dict[str, Any]:
+    if folder.checkpoints().names():
+        run = studio.loaded.get(folder, None)
+        task, model = run.task, run.model
+    else:
+        config = validate(ExperimentConfig, folder.config())
+        task = config.task.restore(folder.task_state(), config.seed)
+        model = Experiment(config, task).build_model()
+    writes = task.writes_answers or isinstance(task, NextTokenTask)
+    return {
+        "places": _places(model),
+        "examples": _examples(task),
+        "decoding": sorted(kinds(DecodingConfig)) if writes else [],
+        "writes": writes,
+        "max_length": getattr(task.shape, "max_length", None),
+        "is_pending": False,
+    }
+
+
+def _places(model: Model) -> dict[str, dict[str, int]]:
+    places: dict[str, dict[str, int]] = {}
+    for attention, place in attentions(model).items():
+        of_place = places.setdefault(place, {"layers": 0, "heads": 0})
+        of_place["layers"] += 1
+        of_place["heads"] = max(of_place["heads"], attention.num_heads)
+    return places
+
+
+def _examples(task: Task) -> list[str]:
+    """The first inputs of the test set that a person could type."""
+    found: list[str] = []
+    examples = task.splits.get("test") or task.splits["validation"]
+    for number in range(min(len(examples), 4 * EXAMPLES)):
+        text = task.show_input([int(token) for token in examples.inputs[number]])
+        if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _can_be_read(task, text):
+            found.append(text)
+    return found[:EXAMPLES]
+
+
+def _can_be_read(task: Task, text: str) -> bool:
+    try:
+        task.parse(text)
+    except Problem:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""Routes about runs: their table, one of them, its record as it grows, two of them side by side, its film."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from glassformer.config import dump_yaml, flatten
+from glassformer.runs import RunFolder
+from glassformer.studio import limits
+from glassformer.studio.introduction import introduce
+from glassformer.studio.record import read_after
+from glassformer.studio.replies import json_reply, refusal
+from glassformer.studio.requests import number_of
+from glassformer.studio.state import Studio
+
+FILM_POINTS = 2000
+
+
+async def table(studio: Studio, request: Request) -> Response:
+    return json_reply(request, await studio.read(studio.folder.table))
+
+
+async def run(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    document = await studio.read(_described, folder)
+    return json_reply(request, document | await introduce(studio, folder))
+
+
+def _described(folder: RunFolder) -> dict[str, Any]:
+    config, status = folder.config(), folder.status()
+    return {
+        "name": folder.path.name,
+        **_status(folder),
+        "config": flatten(config),
+        "yaml": dump_yaml(config),
+        "results": folder.results(),
+        "environment": folder.environment(),
+        "checkpoints": checkpoints(folder),
+        "command": f"glassformer train {shlex.quote(shown_path(folder.path / 'config.yaml'))}",
+        "is_trained_here": status.name in ("running", "stalled") and folder.is_locked(),
+    }
+
+
+def _status(folder: RunFolder) -> dict[str, Any]:
+    status = folder.status()
+    return {"status": status.name, "step": status.step, "total_steps": status.total_steps}
+
+
+def shown_path(path: Path) -> str:
+    """As one would type it from where the studio was started."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
+    """From the oldest to the newest."""
+    store = folder.checkpoints()
+    best, latest = store.pointed("best"), store.pointed("latest")
+    return [
+        {"name": name, "step": int(name.split("-")[1]), "is_best": name == best, "is_latest": name == latest}
+        for name in store.names()
+        if name.split("-")[1].isdecimal()
+    ]
+
+
+async def events(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    after, mark = number_of(request, "after", 0), request.query_params.get("mark")
+    return json_reply(request, await studio.read(_events, folder, after, mark))
+
+
+def _events(folder: RunFolder, after: int, mark: str | None) -> dict[str, Any]:
+    # The status first: when it says that the run is over, the record below it is complete.
+    status = _status(folder)
+    return read_after(folder.events.path, after, mark) | status
+
+
+async def compare(studio: Studio, request: Request) -> Response:
+    names = request.query_params.getlist("run")
+    if not 1 <= len(names) <= limits.COMPARED_RUNS:
+        raise refusal(
+            400,
+            "which runs?",
+            place="run",
+            value=len(names),
+            remedy=f"run=A&run=B, at most {limits.COMPARED_RUNS}",
+        )
+    folders = [studio.folder.open(name) for name in dict.fromkeys(names)]
+    return json_reply(request, {"differences": await studio.read(_differences, folders)})
+
+
+def _differences(folders: list[RunFolder]) -> dict[str, dict[str, Any]]:
+    options = {folder.path.name: flatten(folder.config()) for folder in folders}
+    paths = dict.fromkeys(path for of_run in options.values() for path in of_run)
+    missing = object()
+    return {
+        path: {name: of_run[path] for name, of_run in options.items() if path in of_run}
+        for path in paths
+        if len({repr(of_run.get(path, missing)) for of_run in options.values()}) > 1
+    }
+
+
+async def film(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    return json_reply(request, await studio.read(_film, folder))
+
+
+def _film(folder: RunFolder) -> dict[str, Any]:
+    scores, loss = [], []
+    for event in folder.events:
+        if event.get("event") == "heads":
+            scores.append(event)
+        elif event.get("event") == "step":
+            loss.append([event.get("step"), event.get("loss")])
+    apart = -(-len(loss) // FILM_POINTS)
+    thinned = loss[:: max(apart, 1)]
+    if loss and thinned[-1] != loss[-1]:
+        thinned.append(loss[-1])
+    shown = [{"name": item["name"], "step": item["step"]} for item in checkpoints(folder)]
+    return {"checkpoints": shown, "scores": scores, "loss": thinned}

@@ -1,0 +1,39 @@
+"""What the routes share while the studio runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from glassformer.studio import limits
+from glassformer.studio.folder import RunsFolder
+from glassformer.studio.kept import Kept
+from glassformer.studio.map_store import MapStore
+from glassformer.studio.work import LoadedRuns, Worker
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Studio:
+    folder: RunsFolder
+    plugins: Sequence[Path] = ()
+    """Files with kinds of the user's own, which trainings started here load too."""
+    worker: Worker = field(default_factory=Worker)
+    loaded: LoadedRuns = field(default_factory=LoadedRuns)
+    maps: MapStore = field(default_factory=MapStore)
+    introductions: Kept[Any] = field(default_factory=lambda: Kept(limits.STATISTICS_KEPT))
+    heads: Kept[Any] = field(default_factory=lambda: Kept(limits.STATISTICS_KEPT))
+    _files: anyio.CapacityLimiter | None = None
+
+    async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Files and pictures: in a thread, so that nobody waits for a disk but who asked."""
+        if self._files is None:
+            self._files = anyio.CapacityLimiter(limits.FILE_THREADS)
+        return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._files)
