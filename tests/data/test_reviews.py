@@ -13,8 +13,12 @@ from glassformer.errors import UserError
 
 LIKED = {"good", "nice", "pleasant", "impressive", "satisfying", "appealing", "lovely", "remarkable"}
 DISLIKED = {"bad", "poor", "unpleasant", "disappointing", "weak", "dull", "annoying", "unattractive"}
-THEN_LIKED = {"five", "thanks", "friends", "tomorrow", "smiled", "wants"}
-THEN_DISLIKED = {"one", "complaint", "money", "not", "angry", "away"}
+FELT = {"Wonderful": 3, "What": 3, "Well": 2, "Happily": 2, "Fair": 1, "Fine": 1} | {
+    "Oh": -1, "Still": -1, "Sadly": -2, "Alas": -2, "Horrible": -3, "Shame": -3
+}  # fmt: skip
+THEN = dict.fromkeys(["Friends", "Five", "Tomorrow", "Smiling", "Thanks"], 1) | dict.fromkeys(
+    ["Never", "One", "Angry", "Money", "Complaints"], -1
+)
 
 
 def clauses(sentence: str, *, contrast: bool) -> list[str]:
@@ -103,16 +107,24 @@ def test_splits_share_no_text_whatever_the_seeds(train: list[tuple[str, str]]) -
     assert not any(text in unlabelled for text in list(texts["test"] | texts["validation"])[:500])
 
 
-def test_text_without_labels_tells_what_follows() -> None:
-    followed = 0
+def test_text_without_labels_tells_what_is_felt_and_what_follows() -> None:
+    """By the first word of a sentence; the opinion or the review that it follows weighs as it says."""
+    felt = followed = 0
     for text in review_texts(1_000, 3):
-        *_, last = re.findall(r"[^.]+\.", text)
-        words = set(re.findall(r"\w+", last))
-        if not words & (LIKED | DISLIKED) and words & (THEN_LIKED | THEN_DISLIKED):
-            followed += 1
-            liked = total(text.removesuffix(last)) > 0
-            assert words & (THEN_LIKED if liked else THEN_DISLIKED), text
+        plain: list[str] = []
+        for sentence in re.findall(r"[^.!]+[.!]", text):
+            first = re.findall(r"\w+", sentence)[0]
+            if first in FELT:
+                felt += 1
+                assert FELT[first] == total(plain[-1]), text
+            elif first in THEN:
+                followed += 1
+                assert (THEN[first] > 0) == (total("".join(plain)) > 0), text
+                assert text.endswith(sentence)
+            else:
+                plain.append(sentence)
     assert 500 < followed < 900
+    assert 700 < felt < 2_000
 
 
 def test_they_are_functions_of_their_arguments() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.config import validate
-from glassformer.data.tokenizers import END, MASK, RESERVED, UNKNOWN
+from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, UNKNOWN
 from glassformer.errors import Problem, UserError
 from glassformer.evaluation.evaluator import EvaluationConfig, measure
 from glassformer.models.base import Model
@@ -71,7 +71,7 @@ class TestLabels:
         task = make()
         assert task.labels.symbols == ["bad", "good", "so so"] and task.shape.outputs == 3
         assert list(zip(texts_of(task), labels_of(task), strict=True)) == list(ROWS)
-        assert all(row[-1] == END for row in task.splits["train"].inputs)
+        assert all(row[0] == BEGIN for row in task.splits["train"].inputs)
         assert UNKNOWN in task.tokenizer.encode("new"), "a word that only test has"
         restored = task.config.restore(json.loads(json.dumps(task.state())))
         assert restored.shape == task.shape and restored.checksum() == task.checksum()
@@ -202,7 +202,6 @@ class TestWhichExamples:
         assert "WARNING: test: texts without a token: 1 of 5" in task.notes
         assert len(task.splits["train"]) == 14 and task.splits["train"].lengths().max() == 8
         assert texts_of(task)[-1] == "a b c d e f g"
-        assert task.splits["train"].inputs[-1][-1] == END, "the end is there even where the text is cut"
 
     def test_some_of_a_training_text_is_hidden(self, make: Make) -> None:
         rows = [(" ".join(f"w{i * j % 90}" for j in range(1 + i % 9)), f"{i % 2}") for i in range(200)]

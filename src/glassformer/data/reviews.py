@@ -5,8 +5,9 @@ round by a negation) and a weight (1, 2 or 3: `fairly`, nothing, `really`; `not 
 What is conceded (`although …`, `…, but`) does not count. The label is the side on which more weight lies,
 by two at least. A bag of words sees neither which adjective is negated nor which clause is conceded.
 
-Text without labels holds such reviews too, most of them with a last sentence on what the writer did then,
-which follows from the label: who learns to foresee it has learnt what a review says.
+Text without labels holds such reviews too. In it an opinion is often followed by a word of joy or regret
+that fits its side and weight, and most reviews by a last sentence on what the writer did then, which follows
+from the label. The first word of either tells: who learns to foresee it has learnt what a review says.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _BALANCED = 0.3
 _NEGATED = 0.35
 _CONTRASTED = 0.32
 _NEUTRAL = 0.12
+_WITH_REACTION = 0.5
 _WITH_CONSEQUENCE = 0.7
 
 
@@ -116,24 +118,45 @@ _DENIED = {
 # The first is conceded, the second counts.
 _CONTRASTS = ("{0}, but {1}", "although {0}, {1}", "{1}, although {0}", "{1}, even though {0}")
 
+# What is foreseen must show in its first word: the state before it then knows the side.
+_REACTIONS = {
+    +3: ("Wonderful!", "What a joy!"),
+    +2: ("Well done.", "Happily so."),
+    +1: ("Fair enough.", "Fine with us."),
+    -1: ("Oh well.", "Still tolerable."),
+    -2: ("Sadly so.", "Alas."),
+    -3: ("Horrible!", "Shame on them!"),
+}
 _CONSEQUENCES = {
     +1: (
-        "I told all my friends to try it.",
-        "I gave it five stars.",
-        "I would do it again tomorrow.",
-        "I smiled for the rest of the day.",
-        "My sister wants to try it now.",
-        "I sent a letter of thanks.",
+        "Friends of mine must try it.",
+        "Five stars from me.",
+        "Tomorrow I would do it again.",
+        "Smiling, I went home.",
+        "Thanks to all of them.",
     ),
     -1: (
-        "I asked for my money back.",
-        "I gave it one star.",
-        "I will not do it again.",
-        "I was angry for the rest of the day.",
-        "My sister will stay away from it.",
-        "I sent a letter of complaint.",
+        "Never again.",
+        "One star from me.",
+        "Angry, I went home.",
+        "Money back, please.",
+        "Complaints were sent.",
     ),
 }
+
+
+class Review(NamedTuple):
+    sentences: tuple[str, ...]
+    weights: tuple[int, ...]
+    """What each sentence weighs: above zero for what is liked, 0 if it says nothing that counts."""
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.sentences)
+
+    @property
+    def total(self) -> int:
+        return sum(self.weights)
 
 
 class _Writer:
@@ -160,23 +183,31 @@ class _Writer:
             adjective=self.pick(_ADJECTIVES[-side if denied else side]),
         )
 
-    def review(self) -> tuple[str, int]:
-        """A text, and its total weight: above zero for what is liked."""
+    def review(self) -> Review:
         topic = self.pick(_TOPICS)
         aspects = list(topic.aspects)
-        sentences = [self.pick(topic.openings)]
-        total = 0
+        sentences = [(self.pick(topic.openings), 0)]
         for side in self._sides():
             weight = self.pick(_WEIGHTS)
-            total += side * weight
             clause = self.opinion(self._take(aspects), side, weight)
             if self.chance(_CONTRASTED):
                 conceded = self.opinion(self._take(aspects), -side, self.pick(_WEIGHTS))
                 clause = self.pick(_CONTRASTS).format(conceded, clause)
-            sentences.append(clause[0].upper() + clause[1:] + ".")
+            sentences.append((clause[0].upper() + clause[1:] + ".", side * weight))
             if self.chance(_NEUTRAL):
-                sentences.append(self.pick(_NEUTRALS))
-        return " ".join(sentences), total
+                sentences.append((self.pick(_NEUTRALS), 0))
+        return Review(*zip(*sentences, strict=True))
+
+    def comment(self, review: Review) -> str:
+        """The review with what the writer felt, and did then."""
+        sentences = []
+        for sentence, weight in zip(review.sentences, review.weights, strict=True):
+            sentences.append(sentence)
+            if weight and self.chance(_WITH_REACTION):
+                sentences.append(self.pick(_REACTIONS[weight]))
+        if self.chance(_WITH_CONSEQUENCE):
+            sentences.append(self.pick(_CONSEQUENCES[1 if review.total > 0 else -1]))
+        return " ".join(sentences)
 
     def _sides(self) -> list[int]:
         if self.chance(_BALANCED):
@@ -193,14 +224,15 @@ def _split_of(text: str) -> str:
     return next(split for split, places in SPLITS.items() if place in places)
 
 
-def _written(writer: _Writer, split: str) -> Iterator[tuple[str, int]]:
+def _written(writer: _Writer, split: str) -> Iterator[Review]:
     """Reviews of a split, without end, and never one twice."""
     seen: set[str] = set()
     while True:
-        text, total = writer.review()
-        if abs(total) >= _MARGIN and text not in seen and _split_of(text) == split:
+        review = writer.review()
+        text = review.text
+        if abs(review.total) >= _MARGIN and text not in seen and _split_of(text) == split:
             seen.add(text)
-            yield text, 1 if total > 0 else -1
+            yield review
 
 
 def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
@@ -208,15 +240,11 @@ def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
     if split not in SPLITS:
         raise user_error("no such split", place="split", value=split, allowed=list(SPLITS))
     written = _written(_Writer(random.Random(f"reviews {seed} {split}")), split)
-    return [(text, LABELS[side > 0]) for text, side in islice(written, count)]
+    return [(review.text, LABELS[review.total > 0]) for review in islice(written, count)]
 
 
 def review_texts(count: int, seed: int, split: str = "train") -> list[str]:
     """Texts without labels, for pre-training; no review of another split is among them."""
     purpose = f"review texts {seed}" if split == "train" else f"review texts {seed} {split}"
     writer = _Writer(random.Random(purpose))
-    written = _written(writer, split)
-    return [
-        f"{text} {writer.pick(_CONSEQUENCES[side])}" if writer.chance(_WITH_CONSEQUENCE) else text
-        for text, side in islice(written, count)
-    ]
+    return [writer.comment(review) for review in islice(_written(writer, split), count)]

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from glassformer.data.batching import Batch, Examples, draw_each, generator
 from glassformer.data.reviews import reviews
-from glassformer.data.tokenizers import END, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
+from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.data.vocabulary import Vocabulary
 from glassformer.errors import Problem, user_error
 from glassformer.models.shapes import PerSequence
@@ -127,7 +127,7 @@ def _labels(splits: Mapping[str, Texts]) -> list[str]:
 
 
 class ClassificationTask(PerSequenceTask):
-    """Texts end with the end token: the place where a causal model has read everything."""
+    """A text is read as a language model reads it, up to where it would say what follows."""
 
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
@@ -152,7 +152,7 @@ class ClassificationTask(PerSequenceTask):
         empty = sum(not len(row) for row in rows)
         told.count(empty, len(rows), f"WARNING: {split}: texts without a token")
         narrow = np.min_scalar_type(len(self.tokenizer))
-        inputs = [np.array([*row[: limit - 1], END], dtype=narrow) for row in rows]
+        inputs = [np.array([BEGIN, *row[: limit - 1]], dtype=narrow) for row in rows]
         return Examples(inputs, self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
@@ -183,7 +183,7 @@ class ClassificationTask(PerSequenceTask):
         tokens = self.tokenizer.encode(text)
         if not text.strip():
             raise Problem("the line is empty: nothing to judge")
-        return np.array([*tokens[: self.config.max_length - 1], END], dtype=np.int64)
+        return np.array([BEGIN, *tokens[: self.config.max_length - 1]], dtype=np.int64)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)
