@@ -264,6 +264,14 @@ def parse_overrides(overrides: Iterable[str]) -> Tree:
     return unflatten(flat)
 
 
+def format_value(value: Any) -> str:
+    """One line that `parse_overrides` reads as this value."""
+    text = yaml.dump(
+        value, Dumper=_StrictDumper, default_flow_style=True, allow_unicode=True, width=2**30, sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("...").strip()
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
     flat: Tree = {}

@@ -42,6 +42,8 @@ class Status:
     step: int
     total_steps: int | None
     pid: int | None
+    host: str | None = None
+    """Where that process is, or was."""
 
 
 class RunFolder:
@@ -193,7 +195,7 @@ class RunFolder:
             is_alive = self.is_locked() if beat.get("host") == socket.gethostname() else True
             is_silent = time.time() - beat.get("time", 0) > STALLED_AFTER_SECONDS
             name = ("stalled" if is_silent else "running") if is_alive else "crashed"
-        return Status(name, beat.get("step", 0), beat.get("total_steps"), beat.get("pid"))
+        return Status(name, beat.get("step", 0), beat.get("total_steps"), beat.get("pid"), beat.get("host"))
 
     def _repr_html_(self) -> str:
         """As a notebook shows it: what it is, what it reached, and every option."""

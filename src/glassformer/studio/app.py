@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from glassformer.errors import Problem, UserError
-from glassformer.studio import about, model_routes, page, run_routes
+from glassformer.studio import about, form_routes, model_routes, page, run_routes
 from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.replies import Refusal, error_reply, refusal
 from glassformer.studio.state import Studio
@@ -24,9 +24,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/static/{name:path}": {"GET": page.static},
     "/api/health": {"GET": about.health},
     "/api/studio": {"GET": about.about},
-    "/api/runs": {"GET": run_routes.table},
+    "/api/form": {"GET": form_routes.form, "POST": form_routes.filled},
+    "/api/runs": {"GET": run_routes.table, "POST": form_routes.start},
     "/api/runs/{run}": {"GET": run_routes.run},
     "/api/runs/{run}/events": {"GET": run_routes.events},
+    "/api/runs/{run}/stop": {"POST": form_routes.stop},
     "/api/runs/{run}/film": {"GET": run_routes.film},
     "/api/runs/{run}/attention": {"POST": model_routes.attention},
     "/api/compare": {"GET": run_routes.compare},

@@ -43,6 +43,22 @@ class _Known:
     last: dict[str, Any] | None = None
 
 
+def status_of(run: RunFolder) -> Status:
+    """A run whose status is no status is damaged, and nothing worse happens."""
+    try:
+        return run.status()
+    except (UserError, TypeError, AttributeError):
+        return Status("damaged", 0, None, None)
+
+
+def shown_path(path: Path) -> str:
+    """As one would type it from where the studio was started."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
 class RunsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -126,6 +142,7 @@ class RunsFolder:
             known.status = Status("damaged", 0, None, None)
             known.signature = known.beat_signature = ()
             known.summary = {**_summary_of({}, {}, {}), "problem": str(error).splitlines()[0]}
+            known.options = {}
 
 
 def _no_run(name: str) -> Refusal:
@@ -161,11 +178,11 @@ def _summary_of(options: Tree, results: dict[str, Any], environment: dict[str, A
         "parameters": results.get("parameters"),
         "created": environment.get("created"),
         "seconds": results.get("seconds"),
-        "headline": headline(results),
+        "headline": _headline(results),
     }
 
 
-def headline(results: dict[str, Any]) -> dict[str, Any] | None:
+def _headline(results: dict[str, Any]) -> dict[str, Any] | None:
     """The one number of a run: on the test set, if it was measured there."""
     name, metrics = results.get("headline"), results.get("metrics", {})
     for split in ("test", "validation"):
@@ -187,3 +204,13 @@ def _compare(options: list[Tree]) -> tuple[Tree, list[str]]:
         else:
             different.append(path)
     return common, different
+
+
+NOTHING_KNOWN: dict[str, Any] = {
+    "step": 0,
+    "total_steps": None,
+    **_summary_of({}, {}, {}),
+    "last": None,
+    "differences": {},
+}
+"""The row of a run that is none yet."""

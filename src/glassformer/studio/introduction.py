@@ -14,7 +14,7 @@ from glassformer.config import validate
 from glassformer.errors import Problem, UserError
 from glassformer.experiment import Experiment, ExperimentConfig
 from glassformer.generation import DecodingConfig
-from glassformer.inspection.capture import attentions
+from glassformer.inspection.taps import attentions
 from glassformer.models.base import Model
 from glassformer.registry import kinds
 from glassformer.runs import RunFolder

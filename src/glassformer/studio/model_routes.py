@@ -11,10 +11,10 @@ from starlette.responses import Response
 from glassformer.inspection.html import described
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.runs import RunFolder
+from glassformer.studio.folder import shown_path
 from glassformer.studio.map_store import MEDIA_TYPES, exact_rows, exported, map_bytes
 from glassformer.studio.replies import bytes_reply, json_reply
 from glassformer.studio.requests import AttentionBody, body_of, number_of
-from glassformer.studio.run_routes import shown_path
 from glassformer.studio.state import Studio
 
 

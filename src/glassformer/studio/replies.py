@@ -13,6 +13,7 @@ from glassformer.errors import Problem, UserError, near_match, shorten
 
 WORTH_COMPRESSING = 1024
 LONGEST_SHOWN = 300
+MOST_ALLOWED_SHOWN = 40
 UNPROCESSABLE = 400
 
 
@@ -37,7 +38,7 @@ def problem_document(problem: Problem) -> dict[str, Any]:
         "problem": shorten(problem.problem, LONGEST_SHOWN),
         "place": problem.place,
         "value": None if problem.value is None else shorten(_shown(problem.value), LONGEST_SHOWN),
-        "allowed": problem.allowed,
+        "allowed": problem.allowed[:MOST_ALLOWED_SHOWN],
         "remedy": f"did you mean {near!r}?" if near else problem.remedy,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +11,7 @@ from starlette.responses import Response
 from glassformer.config import dump_yaml, flatten
 from glassformer.runs import RunFolder
 from glassformer.studio import limits
+from glassformer.studio.folder import shown_path, status_of
 from glassformer.studio.introduction import introduce
 from glassformer.studio.record import read_after
 from glassformer.studio.replies import json_reply, refusal
@@ -22,17 +22,24 @@ FILM_POINTS = 2000
 
 
 async def table(studio: Studio, request: Request) -> Response:
-    return json_reply(request, await studio.read(studio.folder.table))
+    return json_reply(request, await studio.read(_table, studio))
+
+
+def _table(studio: Studio) -> dict[str, Any]:
+    document = studio.folder.table()
+    there = {row["name"] for row in document["runs"]}
+    return document | {"runs": [*studio.trainings.rows(there), *document["runs"]]}
 
 
 async def run(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     document = await studio.read(_described, folder)
+    document["said"] = await studio.read(studio.trainings.said, folder.path.name)
     return json_reply(request, document | await introduce(studio, folder))
 
 
 def _described(folder: RunFolder) -> dict[str, Any]:
-    config, status = folder.config(), folder.status()
+    config = folder.config()
     return {
         "name": folder.path.name,
         **_status(folder),
@@ -42,21 +49,12 @@ def _described(folder: RunFolder) -> dict[str, Any]:
         "environment": folder.environment(),
         "checkpoints": checkpoints(folder),
         "command": f"glassformer train {shlex.quote(shown_path(folder.path / 'config.yaml'))}",
-        "is_trained_here": status.name in ("running", "stalled") and folder.is_locked(),
     }
 
 
 def _status(folder: RunFolder) -> dict[str, Any]:
-    status = folder.status()
+    status = status_of(folder)
     return {"status": status.name, "step": status.step, "total_steps": status.total_steps}
-
-
-def shown_path(path: Path) -> str:
-    """As one would type it from where the studio was started."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:

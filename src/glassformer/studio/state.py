@@ -15,6 +15,7 @@ from glassformer.studio import limits
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.kept import Kept
 from glassformer.studio.map_store import MapStore
+from glassformer.studio.trainings import Trainings
 from glassformer.studio.work import LoadedRuns, Worker
 
 Result = TypeVar("Result")
@@ -26,11 +27,15 @@ class Studio:
     plugins: Sequence[Path] = ()
     """Files with kinds of the user's own, which trainings started here load too."""
     worker: Worker = field(default_factory=Worker)
+    trainings: Trainings = field(init=False)
     loaded: LoadedRuns = field(default_factory=LoadedRuns)
     maps: MapStore = field(default_factory=MapStore)
     introductions: Kept[Any] = field(default_factory=lambda: Kept(limits.STATISTICS_KEPT))
     heads: Kept[Any] = field(default_factory=lambda: Kept(limits.STATISTICS_KEPT))
     _files: anyio.CapacityLimiter | None = None
+
+    def __post_init__(self) -> None:
+        self.trainings = Trainings(self.folder, self.plugins)
 
     async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Files and pictures: in a thread, so that nobody waits for a disk but who asked."""
