@@ -1,0 +1,144 @@
+// Curves of runs, drawn by plotly: the raw line faint, its smoothing over it, validation as dots.
+
+import { make } from "./dom.js";
+import { csv } from "./panel.js";
+
+const MOST_POINTS = 2000;
+const SERIES = 8;
+
+let loading = null;
+
+/** Plotly is large: it is loaded when the first curve is wanted. */
+function plotly() {
+  loading ??= new Promise((resolve, reject) => {
+    if (window.Plotly) return resolve(window.Plotly);
+    const script = make("script", { src: "/static/plotly.min.js" });
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => { loading = null; reject(new Error("Plotly could not be loaded.")); };
+    document.head.append(script);
+  });
+  return loading;
+}
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export const seriesColour = (place) => colour(`--series-${place % SERIES}`);
+
+/** An exponential average whose first values are not drawn towards zero. */
+export function smoothed(values, strength) {
+  let sum = 0, weight = 0;
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return value;
+    sum = strength * sum + (1 - strength) * value;
+    weight = strength * weight + (1 - strength);
+    return sum / weight;
+  });
+}
+
+/** At most so many points: of each stretch the lowest and the highest stay, so that no peak is lost. */
+export function thinned(points, most = MOST_POINTS) {
+  if (points.length <= most) return points;
+  const stretch = points.length / (most / 2), kept = [];
+  for (let start = 0; start < points.length; start += stretch) {
+    const part = points.slice(Math.floor(start), Math.floor(start + stretch));
+    if (!part.length) continue;
+    const low = part.reduce((found, point) => (point[1] < found[1] ? point : found));
+    const high = part.reduce((found, point) => (point[1] > found[1] ? point : found));
+    kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
+  }
+  return kept;
+}
+
+/** A chart in `element`; `series` are {name, colour, points, raw, dots, dash}, and `cursor` is a step with a line at it. */
+export class Chart {
+  constructor({ height = 320, x = "step", label = "curves" } = {}) {
+    this.element = make("div.chart", { role: "img", "aria-label": label, tabIndex: 0 });
+    this.element.style.height = `${height}px`;
+    Object.assign(this, { height, x, series: [], options: {}, queue: Promise.resolve() });
+    this.redraw = () => this.show(this.series, this.options);
+    this.themes = new MutationObserver(this.redraw);
+    this.themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    this.darkness.addEventListener("change", this.redraw);
+  }
+
+  close() {
+    this.themes.disconnect();
+    this.darkness.removeEventListener("change", this.redraw);
+    if (this.isDrawn) window.Plotly.purge(this.element);
+  }
+
+  /** Later calls win: what came in between is not drawn. */
+  show(series, options = {}) {
+    Object.assign(this, { series, options });
+    const last = (this.last = Symbol("drawing"));
+    this.queue = this.queue.then(async () => {
+      const Plotly = await plotly();
+      if (this.last !== last || !this.element.isConnected) return;
+      await Plotly.react(this.element, this.traces(), this.layout(), { displayModeBar: false, responsive: true });
+      this.isDrawn = true;
+      this.element.dataset.points = series.reduce((sum, of) => sum + of.points.length, 0);
+    });
+    return this.queue;
+  }
+
+  traces() {
+    return this.series.flatMap(({ name, colour: ink, points, raw = null, dots = null, dash = "solid", width = 2, isQuiet = false }) => {
+      const line = (of, more) => ({
+        x: of.map(([step]) => step), y: of.map(([, value]) => value), name, type: "scatter", mode: "lines",
+        hovertemplate: `%{y:.4g}<extra>${escaped(name)}</extra>`, showlegend: false, ...more,
+      });
+      const made = [];
+      if (raw) made.push(line(thinned(raw), { line: { color: ink, width: 1 }, opacity: 0.28, hoverinfo: "skip", hovertemplate: undefined }));
+      made.push(line(thinned(points), { line: { color: ink, width, dash }, opacity: isQuiet ? 0.25 : 1, ...(isQuiet ? { hoverinfo: "skip", hovertemplate: undefined } : {}) }));
+      if (dots?.length) {
+        made.push(line(thinned(dots), {
+          mode: "lines+markers", name: `${name} validation`, hovertemplate: `%{y:.4g}<extra>${escaped(name)} validation</extra>`,
+          line: { color: ink, width: 1, dash: "dot" }, marker: { color: colour("--surface"), size: 7, line: { color: ink, width: 2 } },
+        }));
+      }
+      return made;
+    });
+  }
+
+  layout() {
+    const { isLog = false, y = "", cursor = null, range = null } = this.options;
+    const axis = {
+      gridcolor: colour("--faint"), linecolor: colour("--faint"), zerolinecolor: colour("--faint"), tickcolor: colour("--faint"),
+      tickfont: { color: colour("--muted"), size: 12 }, automargin: true, fixedrange: false,
+    };
+    return {
+      height: this.height, margin: { l: 56, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: colour("--sans"), size: 12, color: colour("--ink") }, hovermode: "x unified", showlegend: false, dragmode: "zoom",
+      hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--faint"), font: { color: colour("--ink"), size: 12 } },
+      xaxis: { ...axis, title: { text: this.x, font: { color: colour("--muted"), size: 12 }, standoff: 8 }, rangemode: "tozero", showgrid: false },
+      yaxis: { ...axis, title: { text: y, font: { color: colour("--muted"), size: 12 }, standoff: 8 }, type: isLog ? "log" : "linear", exponentformat: "power", ...(range ? { range } : {}) },
+      shapes: cursor === null ? [] : [{ type: "line", x0: cursor, x1: cursor, yref: "paper", y0: 0, y1: 1, line: { color: colour("--select"), width: 2 } }],
+      uirevision: this.options.revision ?? "kept",
+    };
+  }
+
+  files() {
+    const picture = (format) => async () => {
+      const address = await window.Plotly.toImage(this.element, {
+        format, width: this.element.clientWidth, height: this.height, scale: format === "png" ? 2 : 1,
+      });
+      return blobOf(address);
+    };
+    const rows = () => [["series", "step", "value"], ...this.series.flatMap(({ name, points, raw, dots }) => [
+      ...(raw ?? points).map(([step, value]) => [name, step, value]),
+      ...(dots ?? []).map(([step, value]) => [`${name} validation`, step, value]),
+    ])];
+    return { png: picture("png"), svg: picture("svg"), csv: async () => csv(rows()) };
+  }
+}
+
+/** What a data address holds; the page may not fetch one. */
+function blobOf(address) {
+  const [, type, isBase64, data] = /^data:([^;,]*)[^,]*?(;base64)?,(.*)$/s.exec(address);
+  const text = isBase64 ? atob(data) : decodeURIComponent(data);
+  return new Blob([isBase64 ? Uint8Array.from(text, (character) => character.charCodeAt(0)) : text], { type });
+}
+
+/** Plotly reads a few tags in text: ours has none. */
+const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("%{", "% {");

@@ -1,0 +1,190 @@
+// Beside the large map: the head in numbers (facts), and what happens when something is changed (causes).
+
+import { ask, path } from "./api.js";
+import { bars } from "./charts.js";
+import { button, choice, field, make, measure, metric, words } from "./dom.js";
+import { commandLine, figureFiles, panel, trust } from "./panel.js";
+import { failure, working } from "./states.js";
+
+const EXAMPLES = 64;
+
+/** A head's statistics, of this input; and on request over examples, beside the untrained model. */
+export class HeadPanel {
+  constructor(run, request, detail, signal) {
+    Object.assign(this, { run, request, detail, signal, measured: null, figure: null, rows: [] });
+    this.body = make("div");
+    this.more = make("div");
+    this.element = panel("This head in numbers", {
+      trust: "fact", files: figureFiles(() => this.figure, () => [["statistic", "value", "uniform", "untrained"], ...this.rows]), name: `${run}-head`,
+    }, this.body, this.more);
+    this.offer();
+    this.recall();
+  }
+
+  offer() {
+    this.more.replaceChildren(make("div.actions", {}, button(`Measure over ${EXAMPLES} examples`, () => this.measure(), {
+      title: "The same statistics averaged over examples, beside the same model before training",
+    })));
+  }
+
+  get address() {
+    return `runs/${path(this.run)}/heads`;
+  }
+
+  /** What was measured before, if anything was. */
+  async recall() {
+    try {
+      const query = this.request.checkpoint ? `?checkpoint=${encodeURIComponent(this.request.checkpoint)}` : "";
+      this.take(await ask(this.address + query, { signal: this.signal }));
+    } catch {
+      // Nothing is: then it can be asked for.
+    }
+  }
+
+  async measure() {
+    this.more.replaceChildren(working("Measuring…"));
+    try {
+      this.take(await ask(this.address, { body: { checkpoint: this.request.checkpoint, examples: EXAMPLES }, signal: this.signal }));
+    } catch (error) {
+      if (this.signal.aborted) return;
+      this.offer();
+      this.more.append(failure(error));
+    }
+  }
+
+  take(document) {
+    this.measured = document;
+    this.element.command.say(document.command ?? null);
+    this.more.replaceChildren();
+    this.show();
+  }
+
+  /** The statistics over examples where they are known, else those of this input; and those of the untrained model. */
+  statistics() {
+    const [name] = this.detail.chosen;
+    const place = this.detail.source.places[name], measured = this.measured?.places?.[name];
+    if (measured) return { of: measured, control: this.measured.untrained?.[name] ?? null, isMeasured: true };
+    return { of: place.statistics, control: null, isMeasured: false };
+  }
+
+  /** This head's number of a statistic, with its interval where it has one. */
+  at(statistic) {
+    const [name, row, column] = this.detail.chosen, place = this.detail.source.places[name];
+    if (!statistic) return { value: null, interval: null };
+    // Of this input: lists of the shown layers and heads. Over examples: of all, by their numbers.
+    const isAverage = "mean" in statistic;
+    const [layer, head] = isAverage ? [place.layers[row], place.heads[column]] : [row, column];
+    const of = (nested) => nested?.[layer]?.[head] ?? null;
+    return isAverage ? { value: of(statistic.mean), interval: of(statistic.interval) } : { value: of(statistic), interval: null };
+  }
+
+  show() {
+    const { of, control, isMeasured } = this.statistics();
+    const rows = [];
+    const add = (label, statistic, uniform, other) => {
+      const { value, interval } = this.at(statistic);
+      if (value !== null) rows.push({ label, value, interval, mark: uniform(value), text: value.toFixed(3), other: control ? this.at(other).value : null });
+    };
+    for (const [name, pattern] of Object.entries(of.patterns ?? {})) {
+      const above = this.at(pattern.above_uniform).value;
+      add(name, pattern.mass, (mass) => (above === null ? null : mass - above), control?.patterns?.[name]?.mass);
+    }
+    add("entropy", of.entropy, () => 1, control?.entropy);
+    this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other]);
+    this.figure = bars(rows, { width: 320, label: 112, title: "this head" });
+    const distance = this.at(of.distance).value;
+    const legend = ["▏ what equal weights would give", control ? "▂ untrained" : null].filter(Boolean).join("   ");
+    this.body.replaceChildren(
+      make("p.note", {}, isMeasured ? `attention mass on a pattern, over ${this.measured.examples} examples` : "attention mass on a pattern, for this input"),
+      this.figure, make("p.note", {}, legend),
+      distance === null ? "" : make("p.note", {}, `looks ${measure(distance)} positions away on average`));
+  }
+}
+
+/** "Test this": a cell, a head or a token is taken away, and the model is asked again. */
+export class TestPanel {
+  constructor(run, request, detail, signal) {
+    Object.assign(this, { run, request, detail, signal, results: [] });
+    this.body = make("div");
+    this.list = make("div.effects");
+    this.how = choice([["mean", "by its mean"], ["zero", "by zero"]], "mean", () => {});
+    this.element = panel("Test this", {
+      trust: "cause", name: `${run}-tests`, about: "Take something away, and see whether the answer needs it.",
+      files: figureFiles(() => this.drawing(), () => [["what", "metric", "before", "after", "low", "high"], ...this.rows()]),
+    }, this.body, this.list);
+  }
+
+  show() {
+    const { cell, source, chosen } = this.detail;
+    const [place, layer, head] = chosen;
+    const of = source.places[place];
+    const headName = `layer ${of.layers[layer]}, head ${of.heads[head]}`;
+    const acts = [button(`Switch off ${headName}`, () => this.test("head", {}), { data: { test: "head" } })];
+    if (cell) {
+      const query = of.queries[cell.row], key = of.keys[cell.column];
+      acts.unshift(button(`Cut “${query}” → “${key}”`, () => this.test("edge", { query: cell.row + of.first_query, key: cell.column }), { className: "primary", data: { test: "edge" } }));
+      acts.push(button(`Leave out “${key}”`, () => this.test("token", { key: cell.column }), { data: { test: "token" } }));
+    }
+    this.body.replaceChildren(
+      make("div.test-buttons", {}, ...acts), field("A head is replaced", this.how, "inline"),
+      cell ? "" : make("p.note", {}, "Choose a cell of the map to test what it carries."));
+  }
+
+  async test(kind, what) {
+    const [place, layer, head] = this.detail.chosen, of = this.detail.source.places[place];
+    const line = make("div.effect", {}, working("Asking the model again…"));
+    this.list.prepend(line);
+    try {
+      const effect = await ask(`runs/${path(this.run)}/intervene`, {
+        signal: this.signal,
+        body: {
+          kind, input: this.request.input, checkpoint: this.request.checkpoint, place, layer: of.layers[layer], head: of.heads[head],
+          ...what, how: this.how.value,
+        },
+      });
+      this.results.unshift(effect);
+      line.replaceChildren(...shown(effect));
+    } catch (error) {
+      if (!this.signal.aborted) line.replaceChildren(failure(error));
+    }
+  }
+
+  rows() {
+    return this.results.flatMap((effect) => Object.entries(effect.metrics).map(([name, of]) =>
+      [effect.what, name, of.before, of.after, ...(of.interval ?? ["", ""])]));
+  }
+
+  drawing() {
+    const rows = this.rows();
+    const most = Math.max(1, ...rows.map(([, , before, after]) => Math.max(before ?? 0, after ?? 0)));
+    const svg = bars(rows.map(([, name, before, after]) => ({ label: words(name), value: after, mark: before, text: `${measure(before)} → ${measure(after)}` })), { most, width: 420, title: "effects" });
+    svg.classList.add("is-aside");
+    document.body.append(svg);
+    setTimeout(() => svg.remove(), 5000);
+    return svg;
+  }
+}
+
+/** What changed: the answer, then each metric with its interval. */
+function shown(effect) {
+  const answer = effect.answer;
+  const hasChanged = answer && answer.before !== answer.after;
+  const lines = [make("header", {}, make("strong", {}, effect.what), trust(effect.trust ?? "cause"))];
+  if (answer) {
+    lines.push(make("p.answers", {}, hasChanged
+      ? [make("del", {}, answer.before), make("span.arrow", {}, "→"), make("ins", {}, answer.after)]
+      : [make("span", {}, answer.after), make("span.note", {}, " – the answer stays")]));
+  }
+  const entries = Object.entries(effect.metrics ?? {});
+  if (entries.length) {
+    lines.push(make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
+      make("th", { scope: "row" }, words(name)),
+      make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
+      make("td.number", { title: "95 % interval of the change" }, of.interval ? `[${signed(of.interval[0])}, ${signed(of.interval[1])}]` : ""))))));
+    lines.push(make("p.note", {}, `${effect.examples === 1 ? "this input" : `${effect.examples} examples`}${entries.some(([, of]) => of.interval) ? " · in brackets: 95 % interval of the change" : ""}`));
+  }
+  if (effect.command) lines.push(commandLine(effect.command));
+  return lines;
+}
+
+const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${measure(value)}`);

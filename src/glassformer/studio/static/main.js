@@ -1,0 +1,142 @@
+// The page: which view is shown, the way between them, light and dark, keys.
+
+import { ask } from "./api.js";
+import { button, make } from "./dom.js";
+import { setScale } from "./maps.js";
+import { KEYS } from "./overview.js";
+import { here, link, takeToken } from "./route.js";
+import { empty, failure, skeleton } from "./states.js";
+import { showCompare } from "./view-compare.js";
+import { showFilm } from "./view-film.js";
+import { showInspector } from "./view-inspect.js";
+import { showNew } from "./view-new.js";
+import { showProbe } from "./view-probe.js";
+import { showRun } from "./view-run.js";
+import { showRuns } from "./view-runs.js";
+
+const VIEWS = {
+  runs: { title: "Runs", show: showRuns },
+  run: { title: "Run", show: showRun, of: "runs" },
+  new: { title: "New run", show: showNew, of: "runs" },
+  inspect: { title: "Inspector", show: showInspector, needsRun: true },
+  probe: { title: "Probe", show: showProbe, needsRun: true },
+  film: { title: "Film", show: showFilm, needsRun: true },
+  compare: { title: "Compare", show: showCompare },
+};
+
+const content = document.getElementById("content");
+const notice = document.getElementById("notice");
+let leaving = new AbortController();
+let studio = null;
+
+/** The run that was last looked at: the other views open with it. */
+let lastRun = null;
+
+function showWay({ view, name }) {
+  const shown = VIEWS[view]?.of ?? view;
+  document.getElementById("views").replaceChildren(...Object.entries(VIEWS).filter(([, { of }]) => !of).map(([key, { title, needsRun }]) => {
+    const target = key === "compare" && lastRun ? link(key, null, { a: lastRun }) : link(key, needsRun ? lastRun : null);
+    return make("a", { href: target, "aria-current": key === shown ? "page" : null }, title);
+  }));
+  document.title = [name, VIEWS[view]?.title, "Glassformer"].filter(Boolean).join(" · ");
+}
+
+async function show() {
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const route = here();
+  if (route.name && VIEWS[route.view]) lastRun = route.name;
+  showWay(route);
+  content.replaceChildren(make("div.view", {}, skeleton(6)));
+  const view = VIEWS[route.view];
+  const root = make(`div.view.view-${route.view}`);
+  try {
+    studio ??= await introduce(signal);
+    if (signal.aborted) return;
+    content.replaceChildren(root);
+    if (!view) root.append(empty("There is no such view", location.hash, make("a.button", { href: "#/runs" }, "To the runs")));
+    else if (view.needsRun && !route.name) await chooseRun(root, route, signal);
+    else await view.show(root, { ...route, studio, signal });
+  } catch (error) {
+    if (signal.aborted || error.name === "AbortError" || error.status === 401) return;
+    content.replaceChildren(make("div.view", {}, failure(error, show)));
+  }
+}
+
+async function introduce(signal) {
+  const told = await ask("studio", { signal });
+  setScale(told);
+  return told;
+}
+
+/** A view without a run opens the newest that can be looked into. */
+async function chooseRun(root, { view }, signal) {
+  const { runs } = await ask("runs", { signal });
+  const usable = runs.find((run) => run.status !== "damaged" && run.step > 0);
+  if (usable) location.replace(link(view, usable.name));
+  else root.append(empty("Nothing to look into yet", "Train a model first; the studio then shows what it attends to.",
+    make("a.button.primary", { href: link("new") }, "New run")));
+}
+
+function showStranger() {
+  leaving.abort();
+  content.replaceChildren(make("div.view", {}, empty(
+    "Open the link that the terminal printed",
+    "The studio lets in only pages that know its token. It is part of the link that “glassformer studio” prints when it starts, and changes with every start.")));
+}
+
+function showTheme() {
+  const dark = isDark();
+  const toggle = document.getElementById("theme");
+  toggle.textContent = dark ? "Light" : "Dark";
+  toggle.title = dark ? "Switch to light" : "Switch to dark";
+}
+
+const isDark = () => {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+};
+
+function switchTheme() {
+  const wanted = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = wanted;
+  localStorage.setItem("glassformer.theme", wanted);
+  showTheme();
+}
+
+function showHelp() {
+  const dialog = document.getElementById("help");
+  const rows = [...KEYS, [["p"], "play or halt the film"], [["?"], "this list"]];
+  dialog.replaceChildren(
+    make("h2", { id: "help-title" }, "Keys"),
+    make("dl.keys", {}, rows.map(([keys, meaning]) => [make("dt", {}, keys.map((key) => make("kbd", {}, key))), make("dd", {}, meaning)])),
+    make("p.note", {}, studio?.caption ?? ""),
+    make("form", { method: "dialog" }, button("Close", () => dialog.close(), { className: "primary" })));
+  dialog.showModal();
+}
+
+function listen() {
+  window.addEventListener("hashchange", show);
+  window.addEventListener("glassformer:unknown", showStranger);
+  window.addEventListener("glassformer:unreachable", () => {
+    notice.hidden = false;
+    notice.textContent = "The studio does not answer. Is it still running in its terminal? What is shown here may be old.";
+  });
+  window.addEventListener("glassformer:answered", () => { notice.hidden = true; });
+  document.getElementById("theme").addEventListener("click", switchTheme);
+  document.getElementById("keys").addEventListener("click", showHelp);
+  document.getElementById("skip").addEventListener("click", () => content.focus());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "?" && !event.target.closest("input, textarea, select")) showHelp();
+  });
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
+}
+
+takeToken();
+listen();
+showTheme();
+show();

@@ -1,0 +1,127 @@
+// Maps that the studio's server holds: their bytes when they come into sight, exact rows when they are pointed at.
+
+import { ask, path } from "./api.js";
+import { MapMemory } from "./overview.js";
+import { differenceBytes, differenceScale, weightScale } from "./painting.js";
+
+const MOST_AT_ONCE = 4;
+const MOST_ROWS = 400;
+
+const memory = new MapMemory();
+let scale = null;
+
+/** How weights look, as the server's own pictures have it. */
+export function setScale({ colours, masked }) {
+  scale = weightScale(Uint8Array.from(atob(colours), (character) => character.charCodeAt(0)), masked);
+}
+
+export const currentScale = () => scale;
+
+let running = 0;
+const waiting = [];
+
+/** A few requests at once: the others wait, so that the page stays quick. */
+async function inTurn(act) {
+  if (running >= MOST_AT_ONCE) await new Promise((resolve) => waiting.push(resolve));
+  running += 1;
+  try {
+    return await act();
+  } finally {
+    running -= 1;
+    waiting.shift()?.();
+  }
+}
+
+/** The maps of one input. The server forgets maps that were long not asked for: then they are made again. */
+export class StudioMaps {
+  constructor(run, request, reply, signal) {
+    Object.assign(this, { run, request, reply, signal, scale, rows: new Map(), renewing: null });
+    this.places = reply.places;
+    this.hasMasked = reply.has_masked;
+  }
+
+  static async take(run, request, signal) {
+    const reply = await ask(`runs/${path(run)}/attention`, { body: request, signal });
+    return new StudioMaps(run, request, reply, signal);
+  }
+
+  async fetch(rest) {
+    const id = this.reply.map;
+    try {
+      return await ask(`maps/${path(id)}/${rest}`, { signal: this.signal, as: "response" });
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      if (this.reply.map === id) {
+        this.renewing ??= ask(`runs/${path(this.run)}/attention`, { body: this.request, signal: this.signal });
+        this.reply = await this.renewing;
+        this.renewing = null;
+      }
+      return ask(`maps/${path(this.reply.map)}/${rest}`, { signal: this.signal, as: "response" });
+    }
+  }
+
+  bytes(place, layer, head) {
+    return memory.get([this.reply.map, place, layer, head].join("/"), () =>
+      inTurn(async () => new Uint8Array(await (await this.fetch(path(place, layer, head))).arrayBuffer())));
+  }
+
+  row(place, layer, head, query) {
+    const name = [place, layer, head, query].join("/");
+    if (!this.rows.has(name)) {
+      if (this.rows.size >= MOST_ROWS) this.rows.delete(this.rows.keys().next().value);
+      const asked = this.values(place, layer, head, query, query + 1);
+      asked.catch(() => this.rows.delete(name));
+      this.rows.set(name, asked);
+    }
+    return this.rows.get(name);
+  }
+
+  async values(place, layer, head, start, stop) {
+    const reply = await this.fetch(`${path(place, layer, head)}/rows?start=${start}&stop=${stop}`);
+    return new Float32Array(await reply.arrayBuffer());
+  }
+
+  /** What a panel that shows one of these maps exports. */
+  files(chosen) {
+    const give = (format) => async () => {
+      const [place, layer, head] = chosen();
+      const reply = await this.fetch(`export?format=${format}&place=${place}&layer=${layer}&head=${head}`);
+      return reply.blob();
+    };
+    return Object.fromEntries(["png", "svg", "csv", "npz", "html"].map((format) => [format, give(format)]));
+  }
+}
+
+const sameTokens = (first, second) => first.length === second.length;
+
+/** B minus A, where both have a map of the same size. */
+export class Difference {
+  constructor(first, second) {
+    Object.assign(this, { first, second, scale: differenceScale(scale), hasMasked: first.hasMasked || second.hasMasked });
+    const shared = Object.entries(first.places).filter(([name, place]) => {
+      const other = second.places[name];
+      return other && sameTokens(place.queries, other.queries) && sameTokens(place.keys, other.keys);
+    });
+    this.places = Object.fromEntries(shared.map(([name, place]) => {
+      const other = second.places[name];
+      const both = (axis) => place[axis].map((token, at) => (token === other[axis][at] ? token : `${token}/${other[axis][at]}`));
+      const count = (axis) => place[axis].slice(0, Math.min(place[axis].length, other[axis].length));
+      return [name, { ...place, queries: both("queries"), keys: both("keys"), layers: count("layers"), heads: count("heads"), answers: null }];
+    }));
+  }
+
+  async bytes(...chosen) {
+    const [first, second] = await Promise.all([this.first.bytes(...chosen), this.second.bytes(...chosen)]);
+    return differenceBytes(first, second);
+  }
+
+  async row(...chosen) {
+    const [first, second] = await Promise.all([this.first.row(...chosen), this.second.row(...chosen)]);
+    return second.map((value, at) => value - first[at]);
+  }
+
+  async values(place, layer, head, start, stop) {
+    const [first, second] = await Promise.all([this.first, this.second].map((of) => of.values(place, layer, head, start, stop)));
+    return second.map((value, at) => value - first[at]);
+  }
+}

@@ -1,0 +1,131 @@
+// A panel: a title, how far it can be trusted, what it exports, and the command that reproduces it.
+
+import { button, make } from "./dom.js";
+import { failure } from "./states.js";
+
+const TRUST = {
+  fact: "A fact: measured on the model as it ran.",
+  cause: "A cause: something was changed, and this is what changed with it.",
+  hint: "A hint: a summary that can mislead; test it before you believe it.",
+};
+
+export const trust = (kind) => make(`span.trust.trust-${kind}`, { title: TRUST[kind] }, kind);
+
+/** `files` gives, by format, what promises a Blob; `command` is text or asked for when needed. */
+export function panel(title, { trust: kind = null, about = null, files = {}, name = "glassformer", command = null, tools = [] } = {}, ...children) {
+  const made = make("section.panel", { "aria-label": title },
+    make("header", {},
+      make("h2", {}, title), kind && trust(kind),
+      make("div.tools", {}, ...tools, Object.keys(files).length ? exportMenu(files, name) : null)),
+    about && make("p.note", {}, about),
+    ...children);
+  made.command = commandLine(command);
+  made.append(made.command);
+  return made;
+}
+
+function exportMenu(files, name) {
+  const menu = make("details.menu", {}, make("summary", {}, "Export"),
+    make("div.menu-list", {}, Object.entries(files).map(([format, give]) =>
+      button(format.toUpperCase(), async (event) => {
+        const pressed = event.currentTarget;
+        pressed.disabled = true;
+        try {
+          download(await give(), `${name}.${format}`);
+          menu.open = false;
+        } catch (error) {
+          menu.after(failure(error));
+        } finally {
+          pressed.disabled = false;
+        }
+      }, { data: { format } }))));
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+    event.stopPropagation();
+  });
+  menu.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false;
+  });
+  return menu;
+}
+
+/** The command that makes the same in a terminal, and a button that copies it. */
+export function commandLine(text) {
+  const code = make("code");
+  const copy = button("Copy", async () => {
+    await navigator.clipboard.writeText(code.textContent);
+    copy.textContent = "Copied";
+    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+  }, { className: "quiet", "aria-label": "Copy the command" });
+  const made = make("div.command", { hidden: true }, make("span.prompt", { "aria-hidden": "true" }, "$"), code, copy);
+  made.say = (line) => {
+    made.hidden = !line;
+    code.textContent = line ?? "";
+    code.title = line ?? "";
+  };
+  made.say(text);
+  return made;
+}
+
+export function download(blob, name) {
+  const address = URL.createObjectURL(blob);
+  const anchor = make("a", { href: address, download: name });
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** Rows as CSV; a cell that a spreadsheet would take for a formula is kept as text. */
+export function csv(rows) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    const safe = typeof value === "string" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n"), "\r\n"], { type: "text/csv;charset=utf-8" });
+}
+
+/** A drawing as a file of its own: what the page's styles say is written into it. */
+export function svgBlob(svg) {
+  const copy = svg.cloneNode(true);
+  const { width, height } = svg.viewBox.baseVal;
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", width);
+  copy.setAttribute("height", height);
+  const originals = svg.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((node, place) => {
+    const style = getComputedStyle(originals[place]);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "opacity", "text-anchor"]) {
+      const value = style.getPropertyValue(name);
+      if (value) node.setAttribute(name, value);
+    }
+    node.removeAttribute("class");
+  });
+  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  ground.setAttribute("width", width);
+  ground.setAttribute("height", height);
+  ground.setAttribute("fill", getComputedStyle(document.documentElement).getPropertyValue("--surface").trim());
+  copy.prepend(ground);
+  return new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
+}
+
+export async function pngBlob(svg, times = 2) {
+  const { width, height } = svg.viewBox.baseVal;
+  const address = URL.createObjectURL(svgBlob(svg));
+  try {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    const canvas = make("canvas", { width: width * times, height: height * times });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  } finally {
+    URL.revokeObjectURL(address);
+  }
+}
+
+/** What a panel with an SVG exports: `figure()` is the drawing, `rows()` its numbers. */
+export const figureFiles = (figure, rows) => ({
+  png: () => pngBlob(figure()), svg: async () => svgBlob(figure()), csv: async () => csv(rows()),
+});

@@ -1,0 +1,49 @@
+// Where one is: `#/view/name?key=value`. All state that is worth a link stands there.
+
+/** The token of the launch link goes into storage and out of the address, before anything else is done. */
+export function takeToken() {
+  const found = /^#token=([^&]+)/.exec(location.hash);
+  if (!found) return;
+  localStorage.setItem("glassformer.token", decodeURIComponent(found[1]));
+  history.replaceState(null, "", `${location.pathname}#/runs`);
+}
+
+export function here() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [view = "", ...rest] = path.split("/");
+  const name = rest.length ? safely(rest.join("/")) : null;
+  return { view: view || "runs", name, params: new URLSearchParams(query) };
+}
+
+function safely(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+export function link(view, name = null, params = {}) {
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(params)) {
+    if (value !== null && value !== undefined && value !== "" && value !== false) query.set(key, value === true ? "1" : value);
+  }
+  const path = name === null ? view : `${view}/${encodeURIComponent(name)}`;
+  return `#/${path}${query.size ? `?${query}` : ""}`;
+}
+
+export function go(view, name = null, params = {}) {
+  location.hash = link(view, name, params);
+}
+
+/** Remember small changes in the address without leaving the view. */
+export function remember(changes) {
+  const { view, name, params } = here();
+  const all = Object.fromEntries(params);
+  for (const [key, value] of Object.entries(changes)) all[key] = value;
+  history.replaceState(null, "", `${location.pathname}${link(view, name, all)}`);
+  window.dispatchEvent(new CustomEvent("glassformer:remembered"));
+}
+
+export const wholeNumber = (params, key, fallback = null) =>
+  /^\d+$/.test(params.get(key) ?? "") ? Number(params.get(key)) : fallback;

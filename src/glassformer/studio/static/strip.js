@@ -1,0 +1,87 @@
+// One query's attention as a strip of tokens: what a step of the decoding read, head by head.
+
+import { choice, field, make } from "./dom.js";
+import { currentScale } from "./maps.js";
+import { paint } from "./painting.js";
+import { remember } from "./route.js";
+import { chosenIn } from "./subject.js";
+import { failure, skeleton } from "./states.js";
+
+const MOST_TOKENS = 60;
+
+export class AttentionRow {
+  constructor(signal) {
+    this.signal = signal;
+    this.element = make("div.attention-row", {}, skeleton(3, "Loading the attention"));
+  }
+
+  fail(error) {
+    this.element.replaceChildren(failure(error));
+  }
+
+  async take(source, params) {
+    this.source = source;
+    const names = Object.keys(source.places);
+    // What is written reads what was given: cross-attention where there is one.
+    const asked = params.get("place") ?? (source.places.cross ? "cross" : names.at(-1));
+    const wanted = new URLSearchParams(params);
+    wanted.set("place", asked);
+    if (params.get("layer") === null && source.places[asked]) wanted.set("layer", source.places[asked].layers.at(-1));
+    this.chosen = chosenIn(source.places, wanted);
+    this.controls = make("div.row-controls");
+    this.heads = make("div.heads");
+    this.element.replaceChildren(this.controls, this.heads);
+    this.control();
+  }
+
+  control() {
+    const { places } = this.source, [name, layer] = this.chosen;
+    this.controls.replaceChildren(
+      field("Maps", choice(Object.entries(places).map(([key, place]) => [key, place.name]), name, (value) => this.choose(value, 0)), "inline"),
+      field("Layer", choice(places[name].layers.map((of, place) => [String(place), String(of)]), String(layer), (value) => this.choose(name, Number(value))), "inline"));
+  }
+
+  choose(name, layer) {
+    this.chosen = [name, layer, 0];
+    remember({ place: name, layer: String(this.source.places[name].layers[layer]) });
+    this.control();
+    this.show(this.step);
+  }
+
+  async show(step) {
+    this.step = step;
+    if (!this.source) return;
+    const [name, layer] = this.chosen, place = this.source.places[name];
+    const query = rowOf(place, step), asked = (this.asked = Symbol("row"));
+    try {
+      const maps = await Promise.all(place.heads.map((_, head) => this.source.bytes(name, layer, head)));
+      if (this.asked !== asked) return;
+      this.heads.replaceChildren(
+        make("p.note", {}, `${place.query_axis} ${query + place.first_query}: “${place.queries[query]}”`),
+        ...maps.map((bytes, head) => this.strip(bytes, place, query, head)));
+    } catch (error) {
+      if (!this.signal.aborted) this.fail(error);
+    }
+  }
+
+  strip(bytes, place, query, head) {
+    const keys = place.keys.length, scale = currentScale();
+    const canvas = make("canvas", { width: keys <= MOST_TOKENS ? keys : 600, height: 1, role: "img" });
+    const view = { row: query, column: 0, rows: 1, columns: keys };
+    canvas.getContext("2d").putImageData(paint(bytes, keys, view, canvas.width, 1, scale), 0, 0);
+    const row = bytes.subarray(query * keys, (query + 1) * keys);
+    const best = row.indexOf(Math.max(...row));
+    const said = `head ${place.heads[head]} reads most at “${place.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
+    canvas.setAttribute("aria-label", said);
+    const tokens = make("div.strip-tokens", { "aria-hidden": "true" }, keys <= MOST_TOKENS
+      ? place.keys.map((token, at) => make(`span${at === best ? ".is-best" : ""}`, { title: `${token}: ${scale.valueOf(row[at]).toFixed(3)}` }, token)) : []);
+    tokens.style.gridTemplateColumns = canvas.style.gridTemplateColumns = `repeat(${keys}, minmax(0, 1fr))`;
+    return make("div.strip", {}, make("span.label", {}, `head ${place.heads[head]}`), make("div", {}, canvas, tokens), make("span.note", {}, `${place.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
+  }
+}
+
+/** The query that stands for a step: rows begin with what was given first, and a language model reads its prompt before. */
+function rowOf(place, step) {
+  const queries = place.queries.length;
+  return Math.min(Math.max(step - place.first_query, 0), queries - 1);
+}

@@ -1,0 +1,82 @@
+// What is looked at: a run, one of its checkpoints, an input. The bar above the views that look inside.
+
+import { ask, path } from "./api.js";
+import { button, choice, field, make } from "./dom.js";
+import { MapDetail } from "./viewer.js";
+
+export const describeRun = (name, signal) => ask(`runs/${path(name)}`, { signal });
+
+/** A run with what its model and task say; they may take a while to load. */
+export async function introduceRun(name, signal) {
+  for (;;) {
+    const about = await describeRun(name, signal);
+    if (!about.is_pending) return about;
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    signal.throwIfAborted();
+  }
+}
+
+export const runNames = async (signal) => (await ask("runs", { signal })).runs.map((run) => run.name);
+
+/** What `attention` is asked for, from the address. */
+export const requestOf = (params) => ({
+  input: params.get("input") || null, checkpoint: params.get("checkpoint") || null, untrained: params.get("untrained") === "1",
+});
+
+export function checkpointOptions(about) {
+  const tagged = about.checkpoints.map(({ name, step, is_best: isBest, is_latest: isLatest }) =>
+    [name, `step ${step.toLocaleString("en-US")}${isBest ? " · best" : ""}${isLatest ? " · latest" : ""}`]);
+  return [["", "best"], ...tagged];
+}
+
+/** The bar: `onChange({run} or {checkpoint, input, …})` hears what was chosen. */
+export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = true, submit = "Look", onRun, onLook }) {
+  const examples = about.examples ?? [];
+  const list = make("datalist", { id: "examples" }, examples.map((text) => make("option", { value: text })));
+  const input = make("input.mono", {
+    type: "text", name: "input", value: params.get("input") ?? "", placeholder: examples[0] ?? "the first test example",
+    autocomplete: "off", spellcheck: false, maxLength: 100_000,
+  });
+  input.setAttribute("list", "examples");
+  const checkpoint = choice(checkpointOptions(about), params.get("checkpoint") ?? "", () => form.requestSubmit());
+  const form = make("form.subject", {
+    onsubmit: (event) => { event.preventDefault(); onLook({ input: input.value, ...(hasCheckpoint ? { checkpoint: checkpoint.value } : {}) }); },
+  },
+  field("Run", choice(runs.map((name) => [name, name]), about.name, onRun)),
+  hasCheckpoint ? field("Checkpoint", checkpoint) : null,
+  field("Input", input, "grow"), list,
+  ...extra,
+  make("button.primary", { type: "submit" }, submit),
+  examples.length ? button("Example", () => {
+    const at = examples.indexOf(input.value);
+    input.value = examples[(at + 1) % examples.length];
+    form.requestSubmit();
+  }, { title: "Take the next example of the data" }) : null);
+  return form;
+}
+
+/** Keys of the map work wherever one is, but not while one types. */
+export function listenToKeys(details, signal) {
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest?.("input, textarea, select, dialog, .chart, .menu")) return;
+    const isMove = event.key.startsWith("Arrow");
+    if (isMove && event.target.closest?.("button, a, summary")) return;
+    const detail = details();
+    if (detail?.key(event.key)) event.preventDefault();
+  }, { signal });
+}
+
+/** A large map with what was chosen before, as the address has it. */
+export function placeDetail(source, params, signal, options = {}) {
+  const detail = new MapDetail(source, { notes: () => [], ...options });
+  signal.addEventListener("abort", () => detail.close(), { once: true });
+  return detail;
+}
+
+/** Place, layer and head of the address, where the maps have them. */
+export function chosenIn(places, params) {
+  const name = places[params.get("place")] ? params.get("place") : Object.keys(places)[0];
+  const at = (key, list) => Math.max(list.indexOf(Number(params.get(key) ?? list[0])), 0);
+  return [name, at("layer", places[name].layers), at("head", places[name].heads)];
+}

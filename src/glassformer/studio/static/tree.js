@@ -1,0 +1,61 @@
+// The branches of a decoding as a tree: a column a step, what was kept and what was dropped.
+
+import { draw } from "./dom.js";
+
+const COLUMN = 92;
+const LINE = 30;
+const LONGEST = 9;
+
+/** Rows of every branch: an answer stands on its own line, and what was dropped stays beside its parent. */
+function placed(nodes) {
+  const children = new Map(nodes.map((node) => [node.id, []]));
+  const roots = [];
+  for (const node of nodes) (node.parent === null ? roots : children.get(node.parent)).push(node);
+  const worth = (node) => (node.state === "chosen" ? 0 : node.state === "dropped" ? 2 : 1);
+  const order = (list) => [...list].sort((first, second) => worth(first) - worth(second) || second.total - first.total);
+  const rows = new Map(), ends = [];
+  /** The first free line from `least` on in which nothing stands at this step or after the last one there. */
+  const free = (step, least) => {
+    let line = least;
+    while ((ends[line] ?? -1) >= step) line += 1;
+    return line;
+  };
+  const waiting = order(roots).map((node) => [node, 0]);
+  while (waiting.length) {
+    const [node, least] = waiting.shift();
+    const line = free(node.step, least);
+    rows.set(node.id, line);
+    ends[line] = node.step;
+    waiting.unshift(...order(children.get(node.id)).map((child) => [child, line]));
+  }
+  return { rows, lines: ends.length };
+}
+
+export function beamTree(nodes, step, choose) {
+  const { rows, lines } = placed(nodes);
+  const steps = Math.max(...nodes.map((node) => node.step)) + 1;
+  const width = steps * COLUMN + 16, height = lines * LINE + 28;
+  const svg = draw("svg.beam-tree", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${nodes.length} branches in ${steps} steps` });
+  const x = (node) => 8 + node.step * COLUMN, y = (node) => 34 + rows.get(node.id) * LINE;
+  svg.append(draw("rect.here", { x: 4 + step * COLUMN, y: 0, width: COLUMN - 4, height, rx: 4 }));
+  for (let column = 0; column < steps; column++) svg.append(draw("text.step", { x: 12 + column * COLUMN, y: 14 }, String(column + 1)));
+  const byId = new Map(nodes.map((node) => [node.id, node]));
+  for (const node of nodes) {
+    if (node.parent === null) continue;
+    const from = byId.get(node.parent), left = x(from) + COLUMN - 16, right = x(node), middle = (left + right) / 2;
+    svg.append(draw(`path.is-${node.state}`, { d: `M${left} ${y(from)} C${middle} ${y(from)} ${middle} ${y(node)} ${right} ${y(node)}` }));
+  }
+  for (const node of nodes) {
+    const isHere = node.step === step && node.state === "chosen";
+    const group = draw(`g.is-${node.state}${isHere ? ".is-here" : ""}`, { transform: `translate(${x(node)} ${y(node)})`, data: { x: x(node) }, onclick: () => choose(node) },
+      draw("title", {}, `“${node.token}” · ${node.state} · log-probability ${node.log_probability.toFixed(3)}, of the branch ${node.total.toFixed(3)}`),
+      draw("rect", { x: 0, y: -11, width: COLUMN - 16, height: 22, rx: 4 }),
+      draw("text", { x: 6, y: 4 }, node.token.length > LONGEST ? `${node.token.slice(0, LONGEST - 1)}…` : node.token || "∅"),
+      draw("text.total", { x: COLUMN - 21, y: 4, "text-anchor": "end" }, node.total.toFixed(1)));
+    svg.append(group);
+  }
+  return svg;
+}
+
+export const treeRows = (nodes) => [["branch", "parent", "step", "token", "log-probability", "total", "state"],
+  ...nodes.map((node) => [node.id, node.parent, node.step, node.token, node.log_probability, node.total, node.state])];

@@ -1,0 +1,148 @@
+// Two runs, checkpoints or inputs side by side: A, B and their difference, each weight in the same colour.
+
+import { choice, field, make } from "./dom.js";
+import { Difference, StudioMaps } from "./maps.js";
+import { csv, panel } from "./panel.js";
+import { go, here, link, remember } from "./route.js";
+import { empty, fill, skeleton, working } from "./states.js";
+import { checkpointOptions, chosenIn, introduceRun, listenToKeys, placeDetail, runNames } from "./subject.js";
+
+const SIDES = ["a", "b"];
+
+export async function showCompare(root, { params, studio, signal }) {
+  root.append(make("div.view-head", {}, make("div", {}, make("h1", {}, "Compare"), make("p.muted", {}, "Two runs, two checkpoints, two inputs, or a model and itself before training."))));
+  const body = make("div", {}, skeleton(6));
+  root.append(body);
+  const runs = await runNames(signal);
+  if (!runs.length) return body.replaceChildren(empty("Nothing to compare yet", "Train a model first.", make("a.button.primary", { href: link("new") }, "New run")));
+  const names = { a: params.get("a") ?? runs[0], b: params.get("b") ?? params.get("a") ?? runs[0] };
+  const abouts = await Promise.all(SIDES.map((side) => introduceRun(names[side], signal)));
+  const bars = SIDES.map((side, place) => sideBar(side, abouts[place], runs, params, names));
+  const result = make("div");
+  body.replaceChildren(make("div.sides", {}, ...bars), result);
+  await fill(result, working("Running both models…"), async () => {
+    const sources = [];
+    for (const [place, side] of SIDES.entries()) sources.push(await StudioMaps.take(abouts[place].name, requestOf(side, params), signal));
+    return new Comparison(sources, params, studio, signal).element;
+  }, signal);
+}
+
+/** A's input is B's as well, unless B has its own; B alone without any choice is A before training. */
+function requestOf(side, params) {
+  const isBare = !params.get("b") && !params.has("b-checkpoint") && !params.has("b-input") && !params.has("b-untrained");
+  return {
+    input: params.get(`${side}-input`) || params.get("a-input") || null,
+    checkpoint: params.get(`${side}-checkpoint`) || null,
+    untrained: side === "b" && isBare ? true : params.get(`${side}-untrained`) === "1",
+  };
+}
+
+function sideBar(side, about, runs, params, names) {
+  const request = requestOf(side, params);
+  const state = () => {
+    const kept = Object.fromEntries(here().params);
+    const values = { ...kept, a: names.a, b: names.b };
+    for (const key of SIDES) values[`${key}-untrained`] ??= requestOf(key, here().params).untrained ? "1" : "0";
+    return values;
+  };
+  const input = make("input.mono", { type: "text", value: params.get(`${side}-input`) ?? "", placeholder: side === "b" ? "the same input" : about.examples?.[0] ?? "the first test example", autocomplete: "off", spellcheck: false });
+  const untrained = make("input", { type: "checkbox", checked: request.untrained, onchange: () => form.requestSubmit() });
+  const checkpoint = choice(checkpointOptions(about), params.get(`${side}-checkpoint`) ?? "", () => form.requestSubmit());
+  const form = make("form.subject.side-bar", {
+    "aria-label": side.toUpperCase(),
+    onsubmit: (event) => {
+      event.preventDefault();
+      go("compare", null, { ...state(), [`${side}-input`]: input.value, [`${side}-checkpoint`]: checkpoint.value, [`${side}-untrained`]: untrained.checked ? "1" : "0" });
+    },
+  }, make(`span.side-name.side-${side}`, {}, side.toUpperCase()),
+  field("Run", choice(runs.map((name) => [name, name]), about.name, (run) => go("compare", null, { ...state(), [side]: run, [`${side}-checkpoint`]: null }))),
+  field("Checkpoint", checkpoint), field("Input", input, "grow"), field("Untrained", untrained, "inline"), make("button", { type: "submit" }, "Show"));
+  return form;
+}
+
+class Comparison {
+  constructor(sources, params, studio, signal) {
+    Object.assign(this, { sources, signal });
+    const difference = new Difference(...sources);
+    const shared = Object.keys(difference.places);
+    if (!shared.length) {
+      this.element = empty("These maps cannot be laid over each other", "Their inputs have different numbers of tokens, or the models have no attention in common. Choose inputs of the same length.");
+      return;
+    }
+    this.all = [...sources, difference];
+    this.where = make("div.row-controls");
+    this.details = this.all.map((source) => placeDetail(source, params, signal, {
+      tallest: () => Math.max(240, window.innerHeight * 0.5),
+      onCell: (cell) => this.link(cell), onChoose: () => {},
+    }));
+    this.details.forEach((detail) => { detail.key = (key) => this.key(key, detail); });
+    const titles = ["A", "B", "B − A"];
+    this.panels = this.details.map((detail, place) => panel(titles[place], {
+      trust: "fact", name: `compare-${["a", "b", "difference"][place]}`, command: sources[place]?.reply.command ?? null,
+      files: sources[place] ? sources[place].files(() => detail.chosen) : this.differenceFiles(difference, detail),
+      about: sources[place] ? about(sources[place]) : "one scale from −1 to 1; blue: A looks more, orange: B looks more",
+    }, detail.element));
+    this.element = make("div", {}, this.where, make("div.three", {}, ...this.panels), make("p.caption", {}, studio.caption));
+    listenToKeys(() => this.details[0], signal);
+    this.choose(...chosenIn(difference.places, params), params);
+  }
+
+  async choose(name, layer, head, params = null) {
+    const place = this.all[2].places[name];
+    remember({ place: name, layer: String(place.layers[layer]), head: String(place.heads[head]) });
+    const pick = (list, at, act, label) => field(label, choice(list.map((of, number) => [String(number), String(of)]), String(at), (value) => act(Number(value))), "inline");
+    this.where.replaceChildren(
+      field("Maps", choice(Object.entries(this.all[2].places).map(([key, of]) => [key, of.name]), name, (value) => this.choose(value, 0, 0)), "inline"),
+      pick(place.layers, layer, (value) => this.choose(name, value, head), "Layer"), pick(place.heads, head, (value) => this.choose(name, layer, value), "Head"));
+    await Promise.all(this.details.map((detail) => detail.choose(name, layer, head)));
+    const [query, key] = ["query", "key"].map((axis) => params?.get(axis));
+    if (query && key) this.details[2].select(Number(query), Number(key));
+  }
+
+  /** Heads and layers change in all three at once. */
+  key(key, detail) {
+    const [name, layer, head] = detail.chosen, { layers, heads } = this.all[2].places[name];
+    const turn = (value, count, by) => (value + by + count) % count;
+    if (key === "[" || key === "]") this.choose(name, layer, turn(head, heads.length, key === "[" ? -1 : 1));
+    else if (key === "{" || key === "}") this.choose(name, turn(layer, layers.length, key === "{" ? -1 : 1), head);
+    else return Object.getPrototypeOf(detail).key.call(detail, key);
+    return true;
+  }
+
+  /** A cell that is chosen in one map is chosen in all. */
+  link(cell) {
+    if (this.isLinking) return;
+    this.isLinking = true;
+    remember({ query: String(cell.row), key: String(cell.column) });
+    for (const detail of this.details) if (detail.cell?.row !== cell.row || detail.cell?.column !== cell.column) detail.select(cell.row, cell.column);
+    this.isLinking = false;
+  }
+
+  differenceFiles(difference, detail) {
+    const canvas = () => {
+      const made = make("canvas", { width: detail.canvas.width, height: detail.canvas.height });
+      const context = made.getContext("2d");
+      context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--surface").trim();
+      context.fillRect(0, 0, made.width, made.height);
+      context.drawImage(detail.canvas, 0, 0);
+      return made;
+    };
+    return {
+      png: () => new Promise((resolve) => canvas().toBlob(resolve, "image/png")),
+      svg: async () => {
+        const { width, height } = detail.canvas;
+        return new Blob([`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}"><image width="${width}" height="${height}" href="${canvas().toDataURL("image/png")}"/></svg>`], { type: "image/svg+xml" });
+      },
+      csv: async () => {
+        const { place, chosen } = detail, keys = place.keys.length;
+        const values = await difference.values(...chosen, 0, place.queries.length);
+        return csv([["query", "query token", "key", "key token", "B minus A"], ...Array.from(values, (value, at) => {
+          const [row, column] = [Math.floor(at / keys), at % keys];
+          return [row + place.first_query, place.queries[row], column, place.keys[column], value];
+        })]);
+      },
+    };
+  }
+}
+
+const about = ({ reply }) => [reply.about?.run, reply.about?.checkpoint].filter(Boolean).join(" · ");

@@ -1,0 +1,184 @@
+// The film of a training: a slider through the checkpoints moves the map, the head scores and the loss together.
+
+import { ask, path } from "./api.js";
+import { Chart, seriesColour } from "./curves.js";
+import { button, choice, field, make, number } from "./dom.js";
+import { StudioMaps } from "./maps.js";
+import { panel } from "./panel.js";
+import { go, here, remember, wholeNumber } from "./route.js";
+import { empty, failure, fill, working } from "./states.js";
+import { chosenIn, introduceRun, listenToKeys, placeDetail, runNames, subjectBar } from "./subject.js";
+
+const PLAY_EVERY = 700;
+const WATCHED = "glassformer train reversal inspection.watch=true inspection.keep_checkpoints=true";
+
+export async function showFilm(root, { name, params, studio, signal }) {
+  const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
+  const bar = subjectBar({
+    about, runs, params, hasCheckpoint: false, submit: "Show",
+    onRun: (run) => go("film", run),
+    onLook: (asked) => { const kept = here().params; go("film", name, { ...asked, place: kept.get("place"), layer: kept.get("layer"), head: kept.get("head") }); },
+  });
+  const body = make("div");
+  root.append(make("div.view-head", {}, make("h1", {}, "Film")), bar, body);
+  await fill(body, working("Looking for checkpoints…"), async () => {
+    const query = params.get("input") ? `?input=${encodeURIComponent(params.get("input"))}` : "";
+    const film = await ask(`runs/${path(name)}/film${query}`, { signal });
+    if (!film.checkpoints.length) {
+      return empty("No checkpoints to show", "A film needs checkpoints from along the way. A run keeps them when it is told to:", make("code", {}, WATCHED));
+    }
+    return new Film(name, film, params, studio, signal).element;
+  }, signal);
+}
+
+class Film {
+  constructor(name, film, params, studio, signal) {
+    Object.assign(this, { name, film, signal, sources: new Map(), input: params.get("input") || null });
+    const last = film.checkpoints.length - 1;
+    const asked = film.checkpoints.findIndex(({ step }) => step === wholeNumber(params, "step"));
+    this.at = asked < 0 ? last : asked;
+    this.place = make("output.film-step", {});
+    this.slider = make("input", { type: "range", min: 0, max: last, value: this.at, "aria-label": "Checkpoint", oninput: () => { this.halt(); this.go(Number(this.slider.value)); } });
+    this.play = button("Play", () => this.toggle(), { className: "primary", "aria-keyshortcuts": "p" });
+    this.loss = new Chart({ height: 200, label: "loss curve" });
+    this.scores = new Chart({ height: 240, label: "head scores" });
+    this.patterns = choice([], "", (value) => { this.pattern = value; remember({ pattern: value }); this.drawScores(); });
+    this.pattern = params.get("pattern");
+    this.mapBody = make("div", {}, working("Running the model at this checkpoint…"));
+    this.scoreNow = make("p.note", { role: "status" });
+    const command = `glassformer attention runs/${name}`;
+    this.map = panel("Map", { trust: "fact", name: `${name}-film`, command, files: {
+      png: () => this.file("png"), svg: () => this.file("svg"), csv: () => this.file("csv") } }, this.mapBody, make("p.caption", {}, studio.caption));
+    const hasScores = film.scores.length > 0;
+    this.element = make("div", {},
+      make("div.film-bar", {}, this.play, this.slider, this.place),
+      last === 0 ? make("p.note", {}, "This run kept one checkpoint. To keep those along the way: ", make("code", {}, "inspection.keep_checkpoints=true")) : null,
+      make("div.film", {}, this.map, make("div.side", {},
+        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss` }, this.loss.element),
+        hasScores
+          ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
+          : panel("Head scores", {}, empty("This run was not watched", "Scores of every head are recorded while it trains with:", make("code", {}, "inspection.watch=true"))))));
+    signal.addEventListener("abort", () => { this.halt(); this.loss.close(); this.scores.close(); }, { once: true });
+    document.addEventListener("keydown", (event) => {
+      if (event.target.closest?.("input:not([type=range]), select, textarea, dialog")) return;
+      if (event.key === "p") this.toggle();
+    }, { signal });
+    listenToKeys(() => this.detail, signal);
+    requestAnimationFrame(() => this.go(this.at));
+  }
+
+  get checkpoint() {
+    return this.film.checkpoints[this.at];
+  }
+
+  async file(format) {
+    return (await this.source(this.at)).files(() => this.detail.chosen)[format]();
+  }
+
+  source(at) {
+    const { name } = this.film.checkpoints[at];
+    if (!this.sources.has(name)) {
+      const asked = StudioMaps.take(this.name, { input: this.input, checkpoint: name }, this.signal);
+      asked.catch(() => this.sources.delete(name));
+      this.sources.set(name, asked);
+    }
+    return this.sources.get(name);
+  }
+
+  async go(at) {
+    this.at = at;
+    this.slider.value = at;
+    const { step } = this.checkpoint;
+    this.place.textContent = `step ${number(step)} · ${at + 1} of ${this.film.checkpoints.length}`;
+    this.slider.setAttribute("aria-valuetext", this.place.textContent);
+    remember({ step: String(step) });
+    this.drawLoss();
+    this.drawScores();
+    try {
+      const source = await this.source(at);
+      if (this.at !== at || this.signal.aborted) return;
+      await this.showMap(source);
+      if (at + 1 < this.film.checkpoints.length && this.timer) this.source(at + 1).catch(() => {});
+    } catch (error) {
+      if (!this.signal.aborted && this.at === at) { this.halt(); this.mapBody.replaceChildren(failure(error)); this.detail = null; }
+    }
+  }
+
+  async showMap(source) {
+    if (!this.detail) {
+      this.detail = placeDetail(source, here().params, this.signal, {
+        tallest: () => Math.max(300, window.innerHeight * 0.56),
+        onChoose: (place, layer, head) => this.chosen(place, layer, head),
+      });
+      this.where = make("div.row-controls");
+      this.mapBody.replaceChildren(this.where, this.detail.element);
+      await this.detail.choose(...chosenIn(source.places, here().params));
+    } else {
+      if (!this.detail.element.isConnected) this.mapBody.replaceChildren(this.where, this.detail.element);
+      await this.detail.replace(source);
+    }
+    this.map.command.say(source.reply.command);
+  }
+
+  chosen(name, layer, head) {
+    const { places } = this.detail.source, place = places[name];
+    remember({ place: name, layer: String(place.layers[layer]), head: String(place.heads[head]) });
+    const pick = (list, at, act, label) => field(label, choice(list.map((of, number) => [String(number), String(of)]), String(at), (value) => act(Number(value))), "inline");
+    this.where.replaceChildren(
+      field("Maps", choice(Object.entries(places).map(([key, of]) => [key, of.name]), name, (value) => this.detail.choose(value, 0, 0)), "inline"),
+      pick(place.layers, layer, (value) => this.detail.choose(name, value, head), "Layer"), pick(place.heads, head, (value) => this.detail.choose(name, layer, value), "Head"));
+    this.drawScores();
+  }
+
+  drawLoss() {
+    this.loss.show([{ name: "loss", colour: seriesColour(0), points: this.film.loss }], { cursor: this.checkpoint.step, y: "loss" });
+  }
+
+  /** Every head's score of one pattern over the steps; the chosen head stands out. */
+  drawScores() {
+    if (!this.film.scores.length || !this.detail?.chosen || !this.detail.place) return;
+    const [name, row, column] = this.detail.chosen, place = this.detail.place;
+    const patterns = Object.keys(this.film.scores[0].scores[name] ?? {});
+    if (!patterns.length) return this.scoreNow.replaceChildren("No scores of these maps were recorded.");
+    if (!patterns.includes(this.pattern)) this.pattern = this.strongest(name, patterns, place.layers[row], place.heads[column]);
+    this.patterns.replaceChildren(...patterns.map((of) => make("option", { value: of, selected: of === this.pattern }, of)));
+    const series = [];
+    place.layers.forEach((layer) => place.heads.forEach((head) => {
+      const isChosen = layer === place.layers[row] && head === place.heads[column];
+      const points = this.film.scores.map((event) => [event.step, event.scores[name]?.[this.pattern]?.[layer]?.[head] ?? null]).filter(([, value]) => value !== null);
+      series.push({ name: `layer ${layer}, head ${head}`, colour: seriesColour(isChosen ? 1 : 0), points, isQuiet: !isChosen, width: isChosen ? 3 : 1.5 });
+      if (isChosen) this.say(points);
+    }));
+    this.scores.show(series.sort((first, second) => Number(second.isQuiet) - Number(first.isQuiet)), { cursor: this.checkpoint.step, y: `${this.pattern} above uniform` });
+  }
+
+  strongest(name, patterns, layer, head) {
+    const { scores } = this.film.scores.at(-1);
+    const value = (pattern) => scores[name][pattern]?.[layer]?.[head] ?? -1;
+    return patterns.reduce((best, pattern) => (value(pattern) > value(best) ? pattern : best));
+  }
+
+  say(points) {
+    const { step } = this.checkpoint;
+    const near = points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best), points[0]);
+    this.scoreNow.textContent = near ? `this head at step ${number(near[0])}: ${near[1].toFixed(3)} · others are faint` : "";
+  }
+
+  toggle() {
+    if (this.timer) return this.halt();
+    this.play.textContent = "Halt";
+    if (this.at === this.film.checkpoints.length - 1) this.at = -1;
+    const next = async () => {
+      if (this.at >= this.film.checkpoints.length - 1) return this.halt();
+      await this.go(this.at + 1);
+      if (this.timer) this.timer = setTimeout(next, PLAY_EVERY);
+    };
+    this.timer = setTimeout(next, 0);
+  }
+
+  halt() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.play.textContent = "Play";
+  }
+}

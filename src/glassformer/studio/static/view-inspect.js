@@ -1,0 +1,73 @@
+// The inspector: every map of one input, one of them large, and what can be measured and tested about it.
+
+import { button, field, make } from "./dom.js";
+import { HeadPanel, TestPanel } from "./heads.js";
+import { StudioMaps } from "./maps.js";
+import { showChecks, showGrid } from "./overview.js";
+import { panel } from "./panel.js";
+import { go, here, remember, wholeNumber } from "./route.js";
+import { fill, working } from "./states.js";
+import { chosenIn, introduceRun, listenToKeys, placeDetail, requestOf, runNames, subjectBar } from "./subject.js";
+
+export async function showInspector(root, { name, params, studio, signal }) {
+  const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
+  const untrained = make("input", { type: "checkbox", checked: params.get("untrained") === "1", onchange: () => bar.requestSubmit() });
+  const bar = subjectBar({
+    about, runs, params, extra: [field("Untrained control", untrained, "inline")],
+    onRun: (run) => go("inspect", run),
+    onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked }),
+  });
+  const body = make("div");
+  root.append(make("div.view-head", {}, make("h1", {}, "Inspector")), bar, body);
+  const request = requestOf(params);
+  await fill(body, working("Running the model and checking its maps…"), async () => {
+    const source = await StudioMaps.take(name, request, signal);
+    return new Inspector(name, about, request, source, params, studio, signal).element;
+  }, signal);
+}
+
+/** The chosen head stays when another input is looked at; the cell may not be there. */
+function keptChoice() {
+  const { params } = here();
+  return { place: params.get("place"), layer: params.get("layer"), head: params.get("head") };
+}
+
+class Inspector {
+  constructor(name, about, request, source, params, studio, signal) {
+    Object.assign(this, { name, source, signal });
+    const { reply } = source;
+    this.detail = placeDetail(source, params, signal, {
+      onChoose: (place, layer, head) => this.chosen(place, layer, head),
+      onCell: (cell) => this.cellChosen(cell),
+    });
+    const overview = make("div.overview", { "aria-label": "all maps" });
+    for (const place of Object.keys(source.places)) showGrid(overview, place, source, this.detail);
+    this.tests = new TestPanel(name, request, this.detail, signal);
+    this.heads = new HeadPanel(name, request, this.detail, signal);
+    const checks = make("div.checks.note", {});
+    showChecks(checks, reply);
+    this.map = panel("Map", {
+      trust: "fact", files: source.files(() => this.detail.chosen), name: `${name}-attention`, command: reply.command,
+      tools: [button("[", () => this.detail.key("["), { className: "quiet", title: "Previous head ( [ )", "aria-label": "Previous head" }),
+        button("]", () => this.detail.key("]"), { className: "quiet", title: "Next head ( ] )", "aria-label": "Next head" })],
+    }, make("p.reading", {}, make("span", {}, reply.about?.input ?? ""), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
+    this.detail.element, make("p.caption", {}, studio.caption), checks);
+    this.element = make("div.inspector", {}, overview, this.map, make("div.side", {}, this.tests.element, this.heads.element));
+    const cell = { row: wholeNumber(params, "query"), column: wholeNumber(params, "key") };
+    if (cell.row !== null && cell.column !== null) this.detail.cell = cell;
+    listenToKeys(() => this.detail, signal);
+    this.detail.choose(...chosenIn(source.places, params)).then(() => { if (this.detail.cell) this.cellChosen(this.detail.cell); });
+  }
+
+  chosen(place, layer, head) {
+    const of = this.source.places[place];
+    remember({ place, layer: String(of.layers[layer]), head: String(of.heads[head]), ...(this.detail.cell ? {} : { query: null, key: null }) });
+    this.tests.show();
+    this.heads.show();
+  }
+
+  cellChosen({ row, column }) {
+    remember({ query: String(row), key: String(column) });
+    this.tests.show();
+  }
+}

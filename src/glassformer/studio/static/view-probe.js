@@ -1,0 +1,132 @@
+// The probe: an input, the answer, what else was likely, and the way there step by step.
+
+import { ask, path } from "./api.js";
+import { bars } from "./charts.js";
+import { button, choice, field, make, measure } from "./dom.js";
+import { StudioMaps } from "./maps.js";
+import { figureFiles, panel } from "./panel.js";
+import { go, here, remember, wholeNumber } from "./route.js";
+import { empty, fill, working } from "./states.js";
+import { AttentionRow } from "./strip.js";
+import { introduceRun, requestOf, runNames, subjectBar } from "./subject.js";
+import { beamTree, treeRows } from "./tree.js";
+
+const ALTERNATIVES = 6;
+
+export async function showProbe(root, { name, params, signal }) {
+  const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
+  const kinds = about.decoding ?? [];
+  const decoding = choice([["", "as evaluated"], ...kinds.map((kind) => [kind, kind])], params.get("decoding") ?? "", () => bar.requestSubmit());
+  const bar = subjectBar({
+    about, runs, params, submit: "Ask", extra: kinds.length ? [field("Decoding", decoding)] : [],
+    onRun: (run) => go("probe", run), onLook: (asked) => go("probe", name, { ...asked, decoding: decoding.value }),
+  });
+  const body = make("div");
+  root.append(make("div.view-head", {}, make("h1", {}, "Probe")), bar, body);
+  const { input, checkpoint } = requestOf(params);
+  const kind = params.get("decoding");
+  await fill(body, working("Asking the model…"), async () => {
+    const request = { input, checkpoint, decoding: kind ? { kind } : null, alternatives: ALTERNATIVES };
+    const trace = await ask(`runs/${path(name)}/trace`, { body: request, signal });
+    return new Probe(name, trace, request, params, signal).element;
+  }, signal);
+}
+
+class Probe {
+  constructor(name, trace, request, params, signal) {
+    Object.assign(this, { name, trace, request, signal, figure: null });
+    this.step = Math.min(wholeNumber(params, "step", 0), Math.max(trace.steps.length - 1, 0));
+    this.chips = make("div.steps", { role: "listbox", "aria-label": "Steps of the answer", "aria-orientation": "horizontal" });
+    this.alternatives = make("div");
+    this.where = make("p.note", { role: "status" });
+    this.tree = make("div.scroll.tree");
+    this.row = new AttentionRow(signal);
+    this.slider = make("input", { type: "range", min: 0, max: Math.max(trace.steps.length - 1, 0), value: this.step, "aria-label": "Step", oninput: () => this.go(Number(this.slider.value)) });
+    const rows = () => [["step", "token", "probability"], ...trace.steps.flatMap((step) => step.alternatives.map((of) => [step.step, of.token, of.probability]))];
+    const walk = panel("Step by step", { trust: "fact", name: `${name}-steps`, command: trace.command, files: figureFiles(() => this.figure, rows),
+      tools: [button("Back", () => this.go(this.step - 1), { className: "quiet" }), button("Next", () => this.go(this.step + 1), { className: "quiet" })] },
+    this.chips, this.slider, this.where, make("div.walk", {}, make("div", {}, make("h3", {}, "What it weighed"), this.alternatives), make("div", {}, make("h3", {}, "Where it read"), this.row.element)));
+    this.element = make("div.probe", {}, this.answersPanel(), trace.steps.length ? walk : null, this.treePanel());
+    document.addEventListener("keydown", (event) => {
+      if (event.target.closest?.("input, select, textarea, .map-canvas, dialog")) return;
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (by) { this.go(this.step + by); event.preventDefault(); }
+    }, { signal });
+    this.takeMaps();
+    this.show();
+  }
+
+  answersPanel() {
+    const { answers } = this.trace;
+    let figure = null;
+    const made = panel("Answer", { trust: "fact", name: `${this.name}-answers`, command: this.trace.command,
+      files: figureFiles(() => figure, () => [["answer", "probability"], ...answers.map((of) => [of.output, of.probability])]) });
+    if (!answers.length) {
+      made.querySelector("header").after(empty("No answer", "The model ended without one."));
+      return made;
+    }
+    const [best, ...others] = answers;
+    figure = bars(answers.map((of, place) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: place === 0 })), { width: 460, label: 200, title: "answers" });
+    made.querySelector("header").after(make("div.answer", {},
+      make("p.mono.muted", {}, this.trace.input.join(" ")),
+      make("p.best", { role: "status" }, best.output || "∅"),
+      make("p.note", {}, best.probability === null ? "" : `probability ${share(best.probability)}`)),
+    ...(others.length ? [make("h3", {}, "Other answers"), figure] : [figure]));
+    return made;
+  }
+
+  treePanel() {
+    const nodes = this.trace.tree?.nodes ?? [];
+    if (!nodes.length) return null;
+    let svg = null;
+    const made = panel("Branches", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
+      about: "Each column is a step; solid: the answer, dashed: dropped. The number is the log-probability of the branch so far.",
+      files: figureFiles(() => svg, () => treeRows(nodes)) }, this.tree);
+    this.drawTree = () => {
+      svg = beamTree(nodes, this.step, (node) => this.go(node.step));
+      this.tree.replaceChildren(svg);
+      const current = svg.querySelector(".is-here");
+      if (current) this.tree.scrollLeft = Math.max(0, Number(current.dataset.x) - this.tree.clientWidth / 2);
+    };
+    return made;
+  }
+
+  async takeMaps() {
+    const { map } = this.trace;
+    try {
+      const request = { input: this.request.input, checkpoint: this.request.checkpoint, decoding: this.request.decoding };
+      const source = map?.places ? new StudioMaps(this.name, request, map, this.signal) : await StudioMaps.take(this.name, request, this.signal);
+      await this.row.take(source, here().params);
+      this.row.show(this.step);
+    } catch (error) {
+      if (!this.signal.aborted) this.row.fail(error);
+    }
+  }
+
+  go(step) {
+    this.step = Math.min(Math.max(step, 0), Math.max(this.trace.steps.length - 1, 0));
+    remember({ step: String(this.step) });
+    this.show();
+  }
+
+  show() {
+    const { steps } = this.trace;
+    this.slider.value = this.step;
+    this.chips.replaceChildren(...steps.map((step, place) => {
+      const chip = button(step.chosen || "∅", () => this.go(place), { className: "step-chip", role: "option", "aria-selected": String(place === this.step), title: `step ${place}: ${share(step.probability)}` });
+      chip.style.setProperty("--sure", String(step.probability ?? 1));
+      return chip;
+    }));
+    this.chips.children[this.step]?.scrollIntoView?.({ block: "nearest", inline: "nearest" });
+    const now = steps[this.step];
+    if (now) {
+      this.where.textContent = `step ${this.step + 1} of ${steps.length}: “${now.chosen}”${now.probability === null ? "" : ` with probability ${share(now.probability)}`}`;
+      this.figure = bars(now.alternatives.map((of) => ({ label: of.token || "∅", value: of.probability, text: share(of.probability), isChosen: of.token === now.chosen })), { width: 360, label: 110, title: "alternatives" });
+      this.alternatives.replaceChildren(this.figure);
+    }
+    this.drawTree?.();
+    this.row.show(this.step);
+  }
+}
+
+const share = (probability) => (probability === null || probability === undefined ? "–" : probability >= 0.0005 ? `${(100 * probability).toFixed(1)} %` : measure(probability));

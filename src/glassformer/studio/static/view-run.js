@@ -1,0 +1,86 @@
+// One run: what it is doing, its curves, what it reached, its options.
+
+import { ask, path } from "./api.js";
+import { CurvePanel } from "./curve-panel.js";
+import { tableFigure, whileShown } from "./charts.js";
+import { button, make, metric, number, option, words } from "./dom.js";
+import { csv, panel, pngBlob, svgBlob } from "./panel.js";
+import { link } from "./route.js";
+import { failure } from "./states.js";
+import { describeRun } from "./subject.js";
+import { progress, statusPill } from "./view-runs.js";
+
+export async function showRun(root, { name, params, signal }) {
+  let about = await describeRun(name, signal);
+  const state = make("div.run-state", { role: "status" });
+  const rest = make("div.stack");
+  const acts = make("div.actions");
+  const tell = (status, step, total) => {
+    const isLive = status === "running" || status === "stalled";
+    state.replaceChildren(statusPill(status), progress({ step, total_steps: total, status }));
+    acts.replaceChildren(
+      ...(isLive ? [stopButton(name, acts)] : []),
+      make("a.button", { href: link("inspect", name) }, "Inspect"), make("a.button", { href: link("probe", name) }, "Probe"),
+      make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"));
+  };
+  const showRest = () => rest.replaceChildren(...[resultsPanel(about), optionsPanel(about)].filter(Boolean));
+  const curves = new CurvePanel(params, signal, {
+    height: 340, command: about.command,
+    onStatus: async (record) => {
+      const hasChanged = record.status !== about.status;
+      tell(record.status, record.step, record.total);
+      if (!hasChanged) return;
+      about.status = record.status;
+      about = await describeRun(name, signal);
+      showRest();
+    },
+  });
+  root.append(
+    make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "Runs"), " / "), make("h1", {}, name), state), acts),
+    make("div.stack", {}, curves.element, rest));
+  tell(about.status, about.step, about.total_steps);
+  curves.show([name]);
+  showRest();
+}
+
+function stopButton(name, acts) {
+  const stop = button("Stop", async () => {
+    stop.disabled = true;
+    stop.textContent = "Stopping…";
+    try {
+      await ask(`runs/${path(name)}/stop`, { method: "POST", body: {} });
+    } catch (error) {
+      acts.after(failure(error));
+    }
+  }, { className: "danger", title: "It saves a checkpoint first, and can go on later" });
+  return stop;
+}
+
+function tablePanel(title, rows, name, command, shown) {
+  const picture = (act) => () => whileShown(tableFigure(rows), act);
+  return panel(title, { files: { png: picture(pngBlob), svg: picture(svgBlob), csv: async () => csv(rows) }, name, command }, shown);
+}
+
+function resultsPanel(about) {
+  const metrics = about.results?.metrics ?? {};
+  const splits = Object.keys(metrics);
+  if (!splits.length) return null;
+  const names = [...new Set(splits.flatMap((split) => Object.keys(metrics[split])))];
+  const rows = [["", ...names.map(words)], ...splits.map((split) => [split, ...names.map((name) => (name in metrics[split] ? metric(name, metrics[split][name]) : "–"))])];
+  return tablePanel("Results", rows, "results", null, make("div.scroll", {}, make("table", {},
+    make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, rows.slice(1).map(([split, ...values]) => make("tr", {}, make("th", { scope: "row" }, split), values.map((value) => make("td.number", {}, value))))))));
+}
+
+function optionsPanel(about) {
+  const rows = Object.entries(about.config).map(([path, value]) => [path, option(value)]);
+  const filter = make("input", {
+    type: "search", placeholder: "Filter the options", "aria-label": "Filter the options", oninput: () => {
+      for (const line of body.children) line.hidden = !line.textContent.toLowerCase().includes(filter.value.toLowerCase());
+    },
+  });
+  const body = make("tbody", {}, rows.map(([path, value]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), make("td", {}, make("code", {}, value)))));
+  const checkpoints = about.checkpoints.map(({ step }) => number(step)).join(", ");
+  return tablePanel("Options", [["option", "value"], ...rows], "options", about.command,
+    make("div", {}, make("p.note", {}, checkpoints ? `Checkpoints at step ${checkpoints}` : "No checkpoint yet"), filter, make("div.scroll.tall", {}, make("table.options", {}, body))));
+}

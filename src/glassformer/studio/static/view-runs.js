@@ -1,0 +1,142 @@
+// The runs: a table that stays current, curves laid over each other, what differs.
+
+import { ask, poll } from "./api.js";
+import { tableFigure, whileShown } from "./charts.js";
+import { CurvePanel } from "./curve-panel.js";
+import { seriesColour } from "./curves.js";
+import { duration, make, metric, number, option, words } from "./dom.js";
+import { csv, panel, pngBlob, svgBlob } from "./panel.js";
+import { link, remember } from "./route.js";
+import { empty, skeleton } from "./states.js";
+
+const SECONDS = 1.5;
+const CHOSEN_AT_FIRST = 3;
+const MOST_DIFFERENCES = 3;
+
+const STATUS = {
+  new: "has not begun", running: "is training", stalled: "lives, but has been silent for a while", stopped: "was stopped and can go on",
+  crashed: "its process is gone; it can go on from its last checkpoint", damaged: "its files cannot be read", diverged: "its loss became useless", done: "has ended",
+};
+
+export const statusPill = (status) => make(`span.status.status-${status}`, { title: STATUS[status] ?? "" }, status);
+
+export async function showRuns(root, { params, studio, signal }) {
+  const view = { table: make("tbody"), chosen: null, known: "", signal };
+  const differing = make("div");
+  const curves = new CurvePanel(params, signal, { command: "glassformer runs" });
+  let runs = [];
+  const rows = () => tableRows(runs);
+  const picture = (make) => () => whileShown(tableFigure(rows()), make);
+  const table = panel("All runs", { files: { png: picture(pngBlob), svg: picture(svgBlob), csv: async () => csv(rows()) }, name: "runs", command: "glassformer runs" },
+    make("div.scroll", {}, make("table.runs", {}, make("thead", {}, make("tr", {},
+      ["", "Run", "Status", "Result", "Loss", "Task", "Seed", "Parameters", "Time", "Options that differ"].map((name) => make("th", { scope: "col" }, name)))), view.table)));
+  const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name));
+  const choose = () => {
+    remember({ select: chosen().join(",") || "none" });
+    curves.show(chosen());
+    fillTable(view, runs, choose);
+    showDifferences(differing, chosen(), signal);
+  };
+  root.append(
+    make("div.view-head", {}, make("div", {}, make("h1", {}, "Runs"), make("p.muted", { title: studio.runs_folder }, studio.runs_folder)),
+      make("a.button.primary", { href: link("new") }, "New run")),
+    make("div.stack", {}, skeleton(6, "Loading the runs")));
+  await poll(async () => {
+    runs = (await ask("runs", { signal })).runs;
+    if (signal.aborted) return;
+    if (!runs.length) {
+      view.chosen = null;
+      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_folder} appear here by themselves, wherever they are started.`,
+        make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")));
+      return;
+    }
+    if (!view.chosen) {
+      view.chosen = new Set(firstChoice(params, runs));
+      root.lastChild.replaceChildren(curves.element, table, differing);
+      curves.show(chosen());
+      showDifferences(differing, chosen(), signal);
+    }
+    fillTable(view, runs, choose);
+  }, SECONDS, signal);
+}
+
+function firstChoice(params, runs) {
+  const asked = params.get("select");
+  if (asked !== null) return asked.split(",");
+  const live = runs.filter((run) => run.status === "running"), others = runs.filter((run) => run.status !== "running");
+  return [...live, ...others].slice(0, CHOSEN_AT_FIRST).map((run) => run.name);
+}
+
+function tableRows(runs) {
+  return [["run", "status", "step", "result", "value", "loss", "task", "model", "seed", "parameters", "seconds", "options"],
+    ...runs.map((run) => [run.name, run.status, run.step, run.headline ? `${run.headline.split} ${run.headline.name}` : "", run.headline?.value ?? "",
+      run.last?.loss ?? "", run.task, run.model, run.seed, run.parameters, run.seconds,
+      Object.entries(run.differences).map(([path, value]) => `${path}=${option(value)}`).join(" ")])];
+}
+
+function fillTable(view, runs, choose) {
+  const state = JSON.stringify([runs, [...view.chosen]]);
+  if (state === view.known) return;
+  view.known = state;
+  const focused = document.activeElement?.dataset?.run;
+  const colours = new Map([...view.chosen].filter((name) => runs.some((run) => run.name === name)).map((name, place) => [name, place]));
+  view.table.replaceChildren(...runs.map((run) => row(run, view, colours, choose)));
+  if (focused) view.table.querySelector(`input[data-run="${CSS.escape(focused)}"]`)?.focus();
+}
+
+function row(run, view, colours, choose) {
+  const box = make("input", {
+    type: "checkbox", checked: view.chosen.has(run.name), "aria-label": `curves of ${run.name}`, data: { run: run.name },
+    onchange: () => { if (box.checked) view.chosen.add(run.name); else view.chosen.delete(run.name); choose(); },
+  });
+  const swatch = make("span.swatch");
+  if (colours.has(run.name)) swatch.style.background = seriesColour(colours.get(run.name));
+  const { headline } = run;
+  return make("tr", { data: { run: run.name, status: run.status } },
+    make("td.pick", {}, box, swatch),
+    make("th", { scope: "row" }, make("a", { href: link("run", run.name) }, run.name)),
+    make("td", {}, statusPill(run.status), progress(run)),
+    make("td.number", {}, headline ? [make("strong", {}, metric(headline.name, headline.value)), make("div.note", {}, `${words(headline.name)}, ${headline.split}`)] : "–"),
+    make("td.number", {}, run.last?.loss === undefined ? "–" : metric("loss", run.last.loss)),
+    make("td", {}, option(run.task)),
+    make("td.number", {}, option(run.seed)),
+    make("td.number", {}, number(run.parameters)),
+    make("td.number", {}, duration(run.seconds)),
+    make("td", {}, run.problem ? make("span.alarm", {}, run.problem) : differences(run.differences)));
+}
+
+function differences(of) {
+  const entries = Object.entries(of).filter(([path]) => path !== "seed");
+  const shown = entries.slice(0, MOST_DIFFERENCES).map(([path, value]) => make("span.chip", { title: `${path}=${option(value)}` }, make("span.muted", {}, path.split(".").at(-1)), ` ${option(value)}`));
+  if (entries.length > MOST_DIFFERENCES) {
+    shown.push(make("span.chip.more", { title: entries.map(([path, value]) => `${path}=${option(value)}`).join("\n") }, `+${entries.length - MOST_DIFFERENCES}`));
+  }
+  return make("div.chips", {}, shown);
+}
+
+export function progress({ step, total_steps: total, status }) {
+  const text = total ? `${number(step)} of ${number(total)}` : number(step);
+  if (!total || status === "done") return make("div.note", {}, `step ${number(step)}`);
+  return make("div.progress-line", { title: `step ${text}` }, make("progress", { max: total, value: step, "aria-label": `step ${text}` }), make("span.note", {}, text));
+}
+
+/** Which options of the chosen runs are not alike. */
+async function showDifferences(root, names, signal) {
+  root.asked = names;
+  if (names.length < 2) return root.replaceChildren();
+  const query = names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
+  try {
+    const { differences: found } = await ask(`compare?${query}`, { signal });
+    if (root.asked !== names) return;
+    const rows = [["option", ...names], ...Object.entries(found).map(([path, values]) => [path, ...names.map((name) => (name in values ? option(values[name]) : "–"))])];
+    const picture = (make) => () => whileShown(tableFigure(rows), make);
+    root.replaceChildren(panel("What differs", {
+      files: { png: picture(pngBlob), svg: picture(svgBlob), csv: async () => csv(rows) }, name: "differences", command: `glassformer runs compare ${names.join(" ")}`,
+    }, rows.length > 1
+      ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
+        make("tbody", {}, rows.slice(1).map(([path, ...values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), values.map((value) => make("td", {}, make("code", {}, value))))))))
+      : make("p.muted", {}, "These runs have the same options.")));
+  } catch (error) {
+    if (!signal.aborted) root.replaceChildren(empty("What differs is not known", error.message));
+  }
+}
