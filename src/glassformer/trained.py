@@ -22,12 +22,22 @@ from glassformer.evaluation.corpus_scores import one_line, sentence_table
 from glassformer.evaluation.evaluator import EvaluationConfig, measure
 from glassformer.evaluation.interface import Measured, Progress
 from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.generation import DecodingConfig
 from glassformer.inspection.capture import attention_maps
+from glassformer.inspection.effects import Effects, effects_of, occlude
+from glassformer.inspection.examples import Question, choose_split, groups_of, question
+from glassformer.inspection.heads import average_heads
+from glassformer.inspection.hints import LogitLens, logit_lens, rollout
+from glassformer.inspection.interventions import Edge, How, as_long_as, check_edge, cut, switch_off
 from glassformer.inspection.maps import AttentionMaps, Place
 from glassformer.inspection.occlusion import outputs, word_effects
-from glassformer.inspection.reading import read
+from glassformer.inspection.reading import Reading, read, read_written
 from glassformer.inspection.selection import Selection
+from glassformer.inspection.taps import HeadPlace
+from glassformer.inspection.trace import Trace, trace
+from glassformer.models.base import Model
 from glassformer.models.heads import RealHead
+from glassformer.models.shapes import NextToken
 from glassformer.runs import CONFIG, RunFolder
 from glassformer.tasks.answering import Answer
 from glassformer.tasks.base import PerSequenceTask, Task
@@ -163,9 +173,7 @@ class Run:
             "caution": None,
             "answers": [],
         }
-        strategy = self.config.evaluation.decoding
-        if decoding:
-            strategy = validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
+        strategy = self._strategy(decoding)
         try:
             tokens = self.task.parse(text)
             (answers,) = self.task.answer(self.model, [tokens], strategy)
@@ -205,29 +213,190 @@ class Run:
         rows: tuple[int, int] | None = None,
         part: Place | None = None,
         is_untrained: bool = False,
+        decoding: Mapping[str, Any] | None = None,
+        branch: int | None = None,
     ) -> AttentionMaps:
         """The maps for an input as the model reads and answers it; without one, for the first test example.
 
         All layers, heads, rows (queries) and parts (`encoder`, `decoder`, `cross`) unless some are chosen.
         With `is_untrained`, those of the same model with its first weights: what training has not made.
+        `decoding` is how the answer is written, such as `{"kind": "beam"}`, and `branch` the number of a
+        branch of that decoding's `trace`, chosen or dropped. With either, a language model's maps go on over
+        what it writes.
         """
-        tokens = self._first_example() if text is None else self.task.parse(text)
-        model = Experiment(self.config, self.task).build_model() if is_untrained else self.model
-        reading = read(model, self.task, tokens, self.config.evaluation.decoding)
+        tokens = self._tokens(text)
+        model = self._untrained() if is_untrained else self.model
         about = {
             "run": self.path.name,
             "checkpoint": "untrained" if is_untrained else self.checkpoint,
             "input": text or " ".join(self.task.input_symbols(tokens.tolist())),
-            "output": "" if reading.answer is None else self._show(reading.answer)["output"],
         }
+        if decoding is None and branch is None:
+            reading = read(model, self.task, tokens, self.config.evaluation.decoding)
+            about["output"] = "" if reading.answer is None else self._show(reading.answer)["output"]
+        else:
+            reading, told = self._read_branch(model, tokens, decoding, branch)
+            about |= told
         return attention_maps(model, reading, Selection(layers, heads, rows, part), about)
+
+    def _read_branch(
+        self, model: Model, tokens: np.ndarray, decoding: Mapping[str, Any] | None, branch: int | None
+    ) -> tuple[Reading, dict[str, str]]:
+        strategy = self._strategy(decoding)
+        traced = trace(model, self.task, tokens, strategy)
+        written = traced.written(branch)
+        number = traced.chosen if branch is None else branch
+        assert traced.branches is not None
+        without_end = written[:-1] if written[-1] == traced.end else written
+        about = {
+            "output": self.task.show_output(without_end),
+            "decoding": " ".join(f"{name}={value}" for name, value in strategy.dump().items()),
+            "branch": f"{number} ({traced.branches[number].state})",
+        }
+        return read_written(model, self.task, tokens, written), about
+
+    def trace(
+        self, text: str | None = None, decoding: Mapping[str, Any] | None = None, alternatives: int = 5
+    ) -> Trace:
+        """How the model came to its answer: each step with its alternatives, and the tree of the branches."""
+        return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
+
+    def heads(
+        self, examples: int = 64, split: str | None = None, is_untrained: bool = False
+    ) -> dict[str, Any]:
+        """The statistics of every head, averaged over examples, beside those of the untrained model.
+
+        With `is_untrained`, those of the untrained model alone.
+        """
+        split = choose_split(self.task, split)
+        groups = groups_of(self.task, split, examples)
+        document = {
+            "run": str(self.path),
+            "checkpoint": "untrained" if is_untrained else self.checkpoint,
+            "split": split,
+            "examples": sum(len(group.inputs) for group in groups),
+            "trust": "fact",
+        }
+        models = {"places": self._untrained() if is_untrained else self.model}
+        if not is_untrained:
+            models["untrained"] = self._untrained()
+        for key, model in models.items():
+            averages = average_heads(model, self.task, groups)
+            document[key] = {place: of_place.document() for place, of_place in averages.items()}
+        return document
+
+    def switch_off(
+        self,
+        place: Place,
+        layer: int,
+        head: int,
+        how: How = "mean",
+        examples: int = 64,
+        split: str | None = None,
+        text: str | None = None,
+    ) -> Effects:
+        """What a head is worth: the model without it, on examples, and its answer to `text` if there is one.
+
+        `how`: the head adds nothing (`zero`), or always its mean over the examples (`mean`).
+        """
+        where = HeadPlace(place, layer, head)
+        groups = groups_of(self.task, choose_split(self.task, split), examples)
+        change = switch_off(self.model, where, how, groups)
+        return effects_of(
+            f"{where} switched off ({how})",
+            self.model,
+            self.task,
+            change,
+            groups=groups,
+            asked=None if text is None else self._question(text),
+            decoding=self.config.evaluation.decoding,
+        )
+
+    def cut_edge(
+        self,
+        text: str | None,
+        place: Place,
+        layer: int,
+        head: int,
+        query: int,
+        key: int,
+        examples: int | None = None,
+        split: str | None = None,
+        renormalises: bool = True,
+    ) -> Effects:
+        """What one cell of a map is worth: the query may not read the key, in this head alone.
+
+        With `examples`, the same cell is also cut in so many examples as long as this input. Without
+        `renormalises` the rest of the row stays as it is, and does not fill the gap.
+        """
+        asked = self._question(text)
+        edge = Edge(HeadPlace(place, layer, head), query, key)
+        change = cut(self.model, edge, renormalises=renormalises)
+        check_edge(edge, asked.group)
+        groups = []
+        if examples is not None:
+            groups = groups_of(
+                self.task, choose_split(self.task, split), examples, as_long_as(self.task, asked.group, edge)
+            )
+        return effects_of(
+            f"{edge} cut",
+            self.model,
+            self.task,
+            change,
+            groups=groups,
+            asked=asked,
+            decoding=self.config.evaluation.decoding,
+        )
+
+    def occlude(
+        self, text: str | None, position: int, examples: int = 16, split: str | None = None
+    ) -> Effects:
+        """What one token is worth: hidden behind others that stand at its place in so many examples."""
+        return occlude(
+            self.model,
+            self.task,
+            self._question(text),
+            position,
+            choose_split(self.task, split),
+            examples,
+            self.config.evaluation.decoding,
+        )
+
+    def rollout(self, text: str | None = None) -> AttentionMaps:
+        """A hint: attention multiplied through all layers, one map a place."""
+        return rollout(self.attention(text))
+
+    def logit_lens(self, text: str | None = None, top: int = 5) -> LogitLens:
+        """A hint: what the model would answer if it ended after each of its layers."""
+        reading = read(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+        return logit_lens(self.model, self.task, reading, top)
+
+    def _question(self, text: str | None) -> Question:
+        return question(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+
+    def _strategy(self, decoding: Mapping[str, Any] | None) -> DecodingConfig:
+        if not decoding:
+            return self.config.evaluation.decoding
+        return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
+
+    def _tokens(self, text: str | None) -> np.ndarray:
+        """Of an input, or of the first example."""
+        return self._first_example() if text is None else self.task.parse(text)
+
+    def _untrained(self) -> Model:
+        """The same model with its first weights."""
+        model = Experiment(self.config, self.task).build_model()
+        return model.to(next(self.model.parameters()).device).eval()
 
     def _repr_html_(self) -> str:
         return self.folder._repr_html_()
 
     def _first_example(self) -> np.ndarray:
         examples = self.task.splits.get("test") or self.task.splits["validation"]
-        return np.asarray(examples.inputs[0]).astype(np.int64)
+        tokens = np.asarray(examples.inputs[0]).astype(np.int64)
+        if isinstance(self.task.shape, NextToken):
+            tokens = tokens[: max(1, self.task.shape.max_length // 2)]  # room to go on
+        return tokens
 
     def _show(self, answer: Answer) -> dict[str, Any]:
         if answer.value is not None:

@@ -6,7 +6,7 @@
 It knows nothing of tasks or tokenizers: tokens are numbers, and the caller says which are special.
 """
 
-from glassformer.generation.engine import generate
+from glassformer.generation.engine import generate, observing
 from glassformer.generation.no_cache import NoCache
 from glassformer.generation.search import Candidate, Hypothesis, Step, Trace
 from glassformer.generation.strategies import BeamConfig, Chooser, DecodingConfig, GreedyConfig, SampleConfig
@@ -23,4 +23,5 @@ __all__ = [
     "Step",
     "Trace",
     "generate",
+    "observing",
 ]

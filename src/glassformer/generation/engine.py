@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,22 @@ from glassformer.models.base import Generating, Model
 from glassformer.models.shapes import SequenceToSequence, Shape
 
 Inputs = dict[str, Tensor | None]
+
+_observer: ContextVar[Trace | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observing(alternatives: int = 5) -> Iterator[Trace]:
+    """Within it, what is written is also noted, through however many hands `generate` is called.
+
+    Of several calls the last one is kept. A trace that a caller hands over itself goes before.
+    """
+    trace = Trace(alternatives)
+    token = _observer.set(trace)
+    try:
+        yield trace
+    finally:
+        _observer.reset(token)
 
 
 @torch.inference_mode()
@@ -46,7 +63,7 @@ def generate(
     - `forbidden`: tokens that are never written, such as padding. Log-probabilities stay the model's own.
     - `row_numbers`: which random numbers each row gets; None: 0, 1, … Give the numbers of the examples, and
       what is drawn does not depend on how they are cut into batches.
-    - `trace`: is filled with what was weighed at each step.
+    - `trace`: is filled with what was weighed at each step; `observing` does it from further away.
 
     Rows that are done leave the batch. Dropout is off, whatever mode the model is in.
     """
@@ -65,6 +82,7 @@ def generate(
     device = prefix_BL.device
     # The search needs double precision, which Apple's GPUs do not have.
     desk = torch.device("cpu") if device.type == "mps" else device
+    trace = _observer.get() if trace is None else trace
     search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace)
     with _evaluating(model):
         state = model.start(**inputs)

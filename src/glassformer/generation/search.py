@@ -71,6 +71,9 @@ class Trace:
     alternatives: int = 5
     """How many of them to note."""
     rows: list[list[Step]] = field(default_factory=list)
+    hypotheses: list[list[Hypothesis]] = field(default_factory=list)
+    """Of each row all that were found, best first; the strategy answers with the first `n_best`."""
+    end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Search:
         self.forbidden = list(forbidden)
         self.trace = trace
         if trace is not None:
-            trace.rows = [[] for _ in range(rows)]
+            trace.rows, trace.end = [[] for _ in range(rows)], end
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
         self.length = 0
         self.rows_B = torch.arange(rows, device=device)
@@ -122,6 +125,8 @@ class Search:
     def answers(self) -> list[list[Hypothesis]]:
         """The hypotheses of each row, best first; of equals the one that was there first."""
         ranked = [sorted(found, key=lambda hypothesis: -hypothesis.score) for found in self.hypotheses]
+        if self.trace is not None:
+            self.trace.hypotheses = ranked
         return [found[: self.chooser.n_best] for found in ranked]
 
     def step(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blocks import reference
-from glassformer.blocks.attention import CrossAttention, Kernel, MultiHeadAttention, explicit_scores
+from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.inspection.maps import PLACES, AttentionMaps, Checks, Place, PlaceMaps
 from glassformer.inspection.reading import Names, Reading, evaluating
 from glassformer.inspection.selection import EVERYTHING, Selection, check_memory, check_selection
+from glassformer.inspection.taps import attentions, layers, other_kernels, value_norms
 from glassformer.models.base import Model
 
 BLOCK_CELLS = 1 << 22
@@ -49,6 +50,7 @@ class Record:
     weights_BHLM: Tensor
     allowed_BHLM: Tensor | None
     """The axes B and H may have length 1. None: everything is allowed."""
+    value_norms_BHM: Tensor | None = None
 
     def keep(self, block_BHLM: Tensor, start: int) -> None:
         """What is wanted of a block of rows that begins at `start`."""
@@ -72,8 +74,8 @@ class Tap:
         """The furthest that a row, kept or not, is from adding up to what it should."""
         return float(np.max(self._row_errors, initial=0.0))  # a NaN stays one
 
-    def kernel(self, place: Place) -> Kernel:
-        """Dropout is left out: these are the weights before it."""
+    def kernel(self, place: Place, attention: MultiHeadAttention | None = None) -> Kernel:
+        """Dropout is left out: these are the weights before it. With `attention`, also its value norms."""
 
         def record(
             q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
@@ -81,7 +83,8 @@ class Tap:
             batch, heads, queries, _ = q_BHLK.shape
             keys = k_BHMK.shape[2]
             allowed = mask.dense(queries, keys, q_BHLK.device)
-            kept = self._begin(place, (batch, heads, queries, keys), allowed)
+            norms_BHM = None if attention is None else value_norms(attention, v_BHMK)
+            kept = self._begin(place, (batch, heads, queries, keys), allowed, norms_BHM)
             block = max(1, BLOCK_CELLS // max(1, batch * heads * keys))
             outputs = []
             for start in range(0, queries, block):
@@ -97,7 +100,13 @@ class Tap:
 
         return record
 
-    def _begin(self, place: Place, shape: tuple[int, int, int, int], allowed: Tensor | None) -> Record | None:
+    def _begin(
+        self,
+        place: Place,
+        shape: tuple[int, int, int, int],
+        allowed: Tensor | None,
+        norms_BHM: Tensor | None,
+    ) -> Record | None:
         """Room for what is kept of this call, if anything is."""
         number = self._calls.get(place, 0)
         self._calls[place] = number + 1
@@ -106,7 +115,9 @@ class Tap:
         batch, heads, queries, keys = shape
         chosen, rows = self.selection.heads_of(heads), self.selection.rows_of(queries)
         room_BHLM = torch.empty(batch, len(chosen), len(rows), keys)
-        record = Record(number, chosen, rows, queries, room_BHLM, _mask(allowed, queries, keys, chosen, rows))
+        norms_BHM = None if norms_BHM is None else norms_BHM[:, chosen].detach()
+        mask = _mask(allowed, queries, keys, chosen, rows)
+        record = Record(number, chosen, rows, queries, room_BHLM, mask, norms_BHM)
         self.records.setdefault(place, []).append(record)
         return record
 
@@ -131,34 +142,13 @@ def _mask(allowed: Tensor | None, queries: int, keys: int, heads: list[int], row
     return allowed_BHLM[:, heads] if allowed_BHLM.shape[1] > 1 else allowed_BHLM
 
 
-def attentions(model: nn.Module) -> dict[MultiHeadAttention, Place]:
-    """Every attention and where it stands: one that shares its block with a cross-attention decodes."""
-    found: dict[MultiHeadAttention, Place] = {}
-    for block in nn.ModuleList([model]).modules():
-        here = [child for child in block.children() if isinstance(child, MultiHeadAttention)]
-        decodes = any(isinstance(child, CrossAttention) for child in here)
-        for attention in here:
-            if isinstance(attention, CrossAttention):
-                found.setdefault(attention, "cross")
-            else:
-                found.setdefault(attention, "decoder" if decodes else "encoder")
-    return found
-
-
 @contextmanager
 def capture(model: nn.Module, selection: Selection = EVERYTHING) -> Iterator[Tap]:
     """Within it the model is in eval mode and its attentions record; after it, it is as it was."""
     tap = Tap(selection)
-    found = attentions(model)
-    kernels = {attention: attention.kernel for attention in found}
-    with evaluating(model):
-        try:
-            for attention, place in found.items():
-                attention.kernel = tap.kernel(place)
-            yield tap
-        finally:
-            for attention, kernel in kernels.items():
-                attention.kernel = kernel
+    kernels = {attention: tap.kernel(place, attention) for attention, place in attentions(model).items()}
+    with other_kernels(model, kernels):
+        yield tap
 
 
 def attention_maps(
@@ -182,7 +172,7 @@ def attention_maps(
         if place in tap.records:
             name = "self-attention" if len(sizes) == 1 else PLACE_NAMES[place]
             records = tap.records.pop(place)
-            places[place] = _place_maps(name, place == "cross", records, reading.names.get(place))
+            places[place] = _place_maps(name, place, records, reading)
     # What was typed may hold bytes that are no text; files take text.
     told = {key: value.encode("utf-8", "replace").decode() for key, value in (about or {}).items()}
     return AttentionMaps(places, checks, told)
@@ -190,21 +180,21 @@ def attention_maps(
 
 def _sizes(model: nn.Module) -> dict[Place, list[int]]:
     """How many heads each layer of each place has."""
-    sizes: dict[Place, list[int]] = {}
-    for attention, place in attentions(model).items():
-        sizes.setdefault(place, []).append(attention.num_heads)
-    return sizes
+    return {place: [each.num_heads for each in of_place] for place, of_place in layers(model).items()}
 
 
-def _place_maps(name: str, is_cross: bool, records: list[Record], names: Names | None) -> PlaceMaps:
-    first = records[0]
+def _place_maps(name: str, place: Place, records: list[Record], reading: Reading) -> PlaceMaps:
+    first, names = records[0], reading.names.get(place)
+    patterns = reading.patterns.get(place, {})
     _, heads, rows, keys = first.weights_BHLM.shape
     if names is None or (len(names.queries), len(names.keys)) != (first.queries, keys):
         # A model that adds or merges tokens on its way has positions of its own.
         names = Names(
             _positions(first.queries), _positions(keys), "position that looks", "position it looks at"
         )
+        patterns = {}
     masks = [record.allowed_BHLM for record in records]
+    norms = [record.value_norms_BHM for record in records]
     layers = [record.number for record in records]
     weights = np.empty((len(records), heads, rows, keys), dtype=np.float32)
     for layer in range(len(weights)):
@@ -221,10 +211,17 @@ def _place_maps(name: str, is_cross: bool, records: list[Record], names: Names |
         query_axis=names.query_axis,
         key_axis=names.key_axis,
         answers=None if names.answers is None else names.answers[shown],
-        is_cross=is_cross,
+        is_cross=place == "cross",
         first_query=first.rows.start,
         is_part=len(first.rows) < first.queries,
+        value_norms=_stack_norms(norms),
+        patterns={name: template[shown] for name, template in patterns.items()},
     )
+
+
+def _stack_norms(norms: list[Tensor | None]) -> np.ndarray | None:
+    there = [norms_BHM[0].float().cpu().numpy() for norms_BHM in norms if norms_BHM is not None]
+    return np.stack(there) if len(there) == len(norms) else None
 
 
 def _positions(count: int) -> list[str]:

@@ -90,6 +90,11 @@ class PlaceMaps:
     first_query: int = 0
     is_part: bool = False
     """Whether only some of the queries are here, from `first_query` on."""
+    value_norms: np.ndarray | None = None
+    """`[layer, head, key]`: how long what is read at a key is after the head's part of the output projection.
+    A weight times this is the length of what it adds."""
+    patterns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What the task itself would look for: True on the cells (query, key) of each pattern."""
 
     @property
     def largest(self) -> float:
@@ -154,6 +159,10 @@ class AttentionMaps:
             arrays[f"{place}.weights"] = maps.weights
             if maps.allowed is not None:
                 arrays[f"{place}.allowed"] = maps.allowed
+            if maps.value_norms is not None:
+                arrays[f"{place}.value_norms"] = maps.value_norms
+            for name, cells in maps.patterns.items():
+                arrays[f"{place}.patterns.{name}"] = cells
         document = {
             "format": FORMAT,
             "axes": AXES,
@@ -189,6 +198,12 @@ class AttentionMaps:
             place: PlaceMaps(
                 weights=arrays[f"{place}.weights"],
                 allowed=arrays.get(f"{place}.allowed"),
+                value_norms=arrays.get(f"{place}.value_norms"),
+                patterns={
+                    name.removeprefix(f"{place}.patterns."): arrays[name]
+                    for name in arrays
+                    if name.startswith(f"{place}.patterns.")
+                },
                 **described,
             )
             for place, described in document["places"].items()

@@ -6,9 +6,9 @@ attention as the decoding had, since no token sees what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class Reading:
     inputs: Mapping[str, Tensor | None]
     names: Mapping[Place, Names]
     answer: Answer | None = None
+    patterns: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    """What the task would look for in the maps of each place."""
 
     def lengths(self) -> dict[Place, tuple[int, int]]:
         return {place: (len(names.queries), len(names.keys)) for place, names in self.names.items()}
@@ -60,14 +62,14 @@ def read(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig 
     with evaluating(model):
         if isinstance(task, SequenceToSequenceTask):
             return read_answer(model, task, tokens, task.answer(model, [tokens], decoding)[0][0])
-        inputs = {"tokens": _row(model, tokens)}
+        inputs = {"tokens": row(model, tokens)}
         if isinstance(task, PerTokenTask):
             answer = task.answer(model, [tokens])[0][0]
             names = _own(task, tokens, task.output_symbols(answer.tokens))
-            return Reading(inputs, {"encoder": names}, answer)
-        if isinstance(task, PerSequenceTask):
-            return Reading(inputs, {"encoder": _own(task, tokens)}, task.answer(model, [tokens])[0][0])
-        return Reading(inputs, {"encoder": _own(task, tokens)})
+            return Reading(inputs, {"encoder": names}, answer, task.attention_patterns(tokens.tolist()))
+        said = task.answer(model, [tokens])[0][0] if isinstance(task, PerSequenceTask) else None
+        patterns = task.attention_patterns(tokens.tolist())
+        return Reading(inputs, {"encoder": _own(task, tokens)}, said, patterns)
 
 
 def read_answer(model: Model, task: SequenceToSequenceTask, tokens: np.ndarray, answer: Answer) -> Reading:
@@ -75,8 +77,15 @@ def read_answer(model: Model, task: SequenceToSequenceTask, tokens: np.ndarray, 
     # An answer that was cut off has no probability of an end, and no place where the end was written.
     is_finished = len(answer.probabilities) > len(answer.tokens)
     written = [*answer.tokens, task.end] if is_finished else answer.tokens
+    return replace(read_written(model, task, tokens, written), answer=answer)
+
+
+def read_written(model: Model, task: Task, tokens: np.ndarray, written: Sequence[int]) -> Reading:
+    """The model as it wrote these tokens, the end included if it was reached; the last is not read again."""
+    if not isinstance(task, SequenceToSequenceTask):
+        return _read_on(model, task, tokens, written)
     target = [task.begin, *written[:-1]]
-    inputs = {"tokens": _row(model, tokens), "target": _row(model, np.array(target))}
+    inputs = {"tokens": row(model, tokens), "target": row(model, np.array(target))}
     source_names, target_names = task.input_symbols(tokens.tolist()), task.output_symbols(target)
     written_names = task.output_symbols(written)
     names: dict[Place, Names] = {
@@ -84,7 +93,15 @@ def read_answer(model: Model, task: SequenceToSequenceTask, tokens: np.ndarray, 
         "decoder": Names(written_names, target_names, "token being written", "token written before"),
         "cross": Names(written_names, source_names, "token being written", "input token"),
     }
-    return Reading(inputs, names, answer)
+    return Reading(inputs, names, patterns=task.attention_patterns(tokens.tolist(), written))
+
+
+def _read_on(model: Model, task: Task, tokens: np.ndarray, written: Sequence[int]) -> Reading:
+    """A language model reads on over what it wrote; before it was given all, it says nothing."""
+    seen = np.array([*tokens.tolist(), *written[:-1]])
+    said = [*[""] * (len(tokens) - 1), *task.output_symbols(written)]
+    patterns = task.attention_patterns(seen.tolist())
+    return Reading({"tokens": row(model, seen)}, {"encoder": _own(task, seen, said)}, patterns=patterns)
 
 
 def _own(task: Task, tokens: np.ndarray, answers: list[str] | None = None) -> Names:
@@ -92,6 +109,7 @@ def _own(task: Task, tokens: np.ndarray, answers: list[str] | None = None) -> Na
     return Names(names, names, "token that looks", "token it looks at", answers)
 
 
-def _row(model: Model, tokens: np.ndarray) -> Tensor:
+def row(model: Model, tokens: np.ndarray) -> Tensor:
+    """A batch of one, where the model is."""
     device = next(model.parameters()).device
     return torch.from_numpy(tokens.astype(np.int64))[None].to(device)

@@ -1,16 +1,21 @@
 """What a head's map looks like, in numbers: facts about the weights, and no explanation of an answer.
 
 A pattern's mass is the share of a row's attention that lies on it, averaged over the rows that have such a
-cell; beside it stands the share that a head with equal weights would have there.
+cell; beside it stands the share that a head with equal weights would have there. The value-weighted mass
+counts a weight as the length of what it adds to the row, since a bright cell may read next to nothing.
+
+Axes: B examples, H heads, L queries, M keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from glassformer.inspection.maps import PlaceMaps
 
@@ -25,12 +30,23 @@ PATTERNS: dict[str, Template] = {
 """True where the pattern is, for query numbers (L, 1) and key numbers (M)."""
 
 
+def templates(
+    queries: int, keys: int, own: Mapping[str, np.ndarray] | None = None, first_query: int = 0
+) -> dict[str, Tensor]:
+    """The patterns of every task and, after them, the task's own, as (L, M)."""
+    query, key = np.arange(first_query, first_query + queries)[:, None], np.arange(keys)
+    found = {name: template(query, key) for name, template in PATTERNS.items()}
+    return {name: torch.from_numpy(np.asarray(cells)) for name, cells in {**found, **(own or {})}.items()}
+
+
 @dataclass(frozen=True)
 class Pattern:
     """Each array is (layers, heads). NaN where no row has a cell of this pattern."""
 
     mass: np.ndarray
     uniform: np.ndarray
+    value_weighted: np.ndarray
+    """The mass, with each weight counted as the length of what it adds. NaN where that is not known."""
 
     @property
     def above_uniform(self) -> np.ndarray:
@@ -46,58 +62,118 @@ class HeadStatistics:
     """Of uniform attention: 1 looks everywhere alike, 0 at one token."""
     distance: np.ndarray
     """How many positions away a head looks on average; NaN between two sequences, where it means nothing."""
+    value_share: np.ndarray
+    """Of the lengths of all that the heads here add in a layer, this head's; NaN if not known."""
 
     def document(self) -> dict[str, Any]:
         """For JSON: lists of lists, with None for what there is not."""
         patterns = {
-            name: {"mass": _nested(pattern.mass), "above_uniform": _nested(pattern.above_uniform)}
+            name: {
+                "mass": nested(pattern.mass),
+                "above_uniform": nested(pattern.above_uniform),
+                "value_weighted": nested(pattern.value_weighted),
+            }
             for name, pattern in self.patterns.items()
         }
-        return {"patterns": patterns, "entropy": _nested(self.entropy), "distance": _nested(self.distance)}
+        return {
+            "patterns": patterns,
+            "entropy": nested(self.entropy),
+            "distance": nested(self.distance),
+            "value_share": nested(self.value_share),
+        }
 
 
-def _nested(values: np.ndarray) -> list[list[float | None]]:
-    return [[None if np.isnan(value) else round(float(value), 6) for value in row] for row in values]
+def nested(values: np.ndarray) -> list[Any]:
+    """Lists for JSON, with None for what is no number."""
+    if values.ndim > 1:
+        return [nested(part) for part in values]
+    return [None if np.isnan(value) else round(float(value), 6) for value in values]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Numbers of some heads for some examples; each tensor is (B, H)."""
+
+    mass: dict[str, Tensor]
+    uniform: dict[str, Tensor]
+    value_weighted: dict[str, Tensor]
+    entropy: Tensor
+    distance: Tensor
+    value_length: Tensor
+    """The mean length of what a row adds, if all that it reads pointed the same way."""
+
+
+def measure(
+    weights_BHLM: Tensor,
+    allowed: Tensor | None,
+    patterns: Mapping[str, Tensor],
+    *,
+    first_query: int = 0,
+    is_cross: bool = False,
+    value_norms_BHM: Tensor | None = None,
+) -> Measured:
+    """`allowed` and the patterns broadcast to the weights. Means are over the rows that have such cells."""
+    queries, keys = weights_BHLM.shape[2:]
+    if allowed is None:
+        allowed = torch.ones(queries, keys, dtype=torch.bool, device=weights_BHLM.device)
+    choices = allowed.sum(-1)
+    nothing = torch.full(weights_BHLM.shape[:2], torch.nan, dtype=torch.float64)
+    added_BHLM = None if value_norms_BHM is None else weights_BHLM * value_norms_BHM[:, :, None]
+    length_BHL = None if added_BHLM is None else added_BHLM.sum(-1)
+    mass, uniform, value_weighted = {}, {}, {}
+    for name, pattern in patterns.items():
+        cells = pattern.to(weights_BHLM.device) & allowed
+        has_cell = cells.any(-1)
+        mass[name] = _mean((weights_BHLM * cells).sum(-1), has_cell)
+        uniform[name] = _mean((cells.sum(-1) / choices.clamp(min=1)).expand(weights_BHLM.shape[:3]), has_cell)
+        value_weighted[name] = nothing
+        if added_BHLM is not None and length_BHL is not None:
+            share_BHL = (added_BHLM * cells).sum(-1) / length_BHL.clamp(min=torch.finfo().tiny)
+            value_weighted[name] = _mean(share_BHL, has_cell)
+    entropy_BHL = torch.special.entr(weights_BHLM).sum(-1) / choices.clamp(min=2).log()
+    distance = nothing
+    if not is_cross:
+        query = torch.arange(first_query, first_query + queries, device=weights_BHLM.device)[:, None]
+        away_LM = (query - torch.arange(keys, device=weights_BHLM.device)).abs()
+        distance = _mean((weights_BHLM * away_LM).sum(-1), choices > 0)
+    value_length = nothing if length_BHL is None else _mean(length_BHL, choices > 0)
+    entropy = _mean(entropy_BHL, choices > 1)
+    return Measured(mass, uniform, value_weighted, entropy, distance, value_length)
+
+
+def _mean(values_BHL: Tensor, where: Tensor) -> Tensor:
+    """Over the rows where it is asked for (B, H); NaN where there are none."""
+    where_BHL = where.expand(values_BHL.shape)
+    sums_BH = (values_BHL.double() * where_BHL).sum(-1)
+    return (sums_BH / where_BHL.sum(-1)).cpu()  # 0 / 0 is NaN
 
 
 def head_statistics(maps: PlaceMaps) -> HeadStatistics:
+    """Of one input's maps, a head at a time: maps may be large."""
     layers, heads, queries, keys = maps.weights.shape
-    query = np.arange(maps.first_query, maps.first_query + queries)[:, None]
-    key = np.arange(keys)
-    templates = {name: template(query, key) for name, template in PATTERNS.items()}
-    distances = np.abs(query - key).astype(np.float32)
-    mass = {name: np.empty((layers, heads)) for name in templates}
-    uniform = {name: np.empty((layers, heads)) for name in templates}
-    entropy, distance = np.empty((layers, heads)), np.full((layers, heads), np.nan)
+    patterns = templates(queries, keys, maps.patterns, maps.first_query)
+    arrays = {name: [np.full((layers, heads), np.nan) for _ in range(3)] for name in patterns}
+    entropy, distance, value_length = (np.full((layers, heads), np.nan) for _ in range(3))
     for layer, head in np.ndindex(layers, heads):
-        weights = maps.weights[layer, head]
         allowed = maps.allowed_at(layer, head)
-        if allowed is None:
-            allowed = np.ones((queries, keys), dtype=bool)
-        for name, template in templates.items():
-            mass[name][layer, head], uniform[name][layer, head] = _mass(weights, template & allowed, allowed)
-        entropy[layer, head] = _relative_entropy(weights, allowed)
-        if not maps.is_cross:
-            distance[layer, head] = _mean((weights * distances).sum(1), allowed.sum(1) > 0)
-    patterns = {name: Pattern(mass[name], uniform[name]) for name in templates}
-    return HeadStatistics(patterns, entropy, distance)
-
-
-def _mass(weights: np.ndarray, cells: np.ndarray, allowed: np.ndarray) -> tuple[float, float]:
-    """What lies on these cells, and what would if the weights were equal."""
-    has_cell = cells.sum(1) > 0
-    equal = cells.sum(1) / np.maximum(allowed.sum(1), 1)
-    return _mean(weights.sum(1, where=cells), has_cell), _mean(equal, has_cell)
-
-
-def _relative_entropy(weights: np.ndarray, allowed: np.ndarray) -> float:
-    """The mean over the rows that have a choice."""
-    choices = allowed.sum(1)
-    logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
-    entropies = -(weights * logarithms).sum(1)
-    has_choice = choices > 1
-    return _mean(entropies / np.log(np.maximum(choices, 2)), has_choice)
-
-
-def _mean(values: np.ndarray, where: np.ndarray) -> float:
-    return float(values[where].mean(dtype=np.float64)) if where.any() else float("nan")
+        norms = None if maps.value_norms is None else torch.from_numpy(maps.value_norms[layer, head])
+        found = measure(
+            torch.from_numpy(maps.weights[layer, head])[None, None],
+            None if allowed is None else torch.from_numpy(allowed),
+            patterns,
+            first_query=maps.first_query,
+            is_cross=maps.is_cross,
+            value_norms_BHM=None if norms is None else norms[None, None],
+        )
+        for name, into in arrays.items():
+            measured = (found.mass[name], found.uniform[name], found.value_weighted[name])
+            for array, value in zip(into, measured, strict=True):
+                array[layer, head] = value.item()
+        entropy[layer, head], distance[layer, head] = found.entropy.item(), found.distance.item()
+        value_length[layer, head] = found.value_length.item()
+    return HeadStatistics(
+        {name: Pattern(*of_pattern) for name, of_pattern in arrays.items()},
+        entropy,
+        distance,
+        value_length / value_length.sum(1, keepdims=True),
+    )

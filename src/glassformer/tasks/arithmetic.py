@@ -314,12 +314,33 @@ class ArithmeticTask(SequenceToSequenceTask):
         row = self._read_expression(" ".join(self.input_symbols(tokens)))
         return self._encode_numbers(self._compute(np.array([row])))[0, 1:-1].tolist()
 
+    def attention_patterns(
+        self, tokens: Sequence[int], written: Sequence[int] = ()
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """From a digit to those of the same place: of the operands, or of the other operand."""
+        operands, answer = _digit_places(tokens), _digit_places(written)
+        is_digit, is_written = operands >= 0, answer >= 0
+        same = (operands[:, None] == operands) & is_digit[:, None]
+        patterns = {"encoder": {"same digit, other operand": same & ~np.eye(len(operands), dtype=bool)}}
+        if len(answer):
+            patterns["cross"] = {"same digit": (answer[:, None] == operands) & is_written[:, None]}
+        return patterns
+
 
 def _write(numbers: np.ndarray, digits: int) -> np.ndarray:
     """A sign and so many digits each."""
     signs = np.where(numbers < 0, NEGATIVE, POSITIVE)
     places = np.abs(numbers)[:, None] // 10 ** np.arange(digits)[::-1] % 10
     return np.hstack([signs[:, None], places]).astype(np.uint8)
+
+
+def _digit_places(tokens: Sequence[int]) -> np.ndarray:
+    """For each token its place in its number: 0 for ones, 1 for tens; −1 where no digit stands."""
+    places, place = [], -1
+    for token in reversed(tokens):
+        place = place + 1 if token < BOS else -1
+        places.append(place)
+    return np.array(places[::-1], dtype=np.int64)
 
 
 def _read_number(text: str) -> int:

@@ -150,6 +150,16 @@ class Task:
         """The right answer to an input, where the task itself knows it."""
         return None
 
+    def attention_patterns(
+        self, tokens: Sequence[int], written: Sequence[int] = ()
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """What a head that serves this task might look at, besides the patterns that every task has.
+
+        By place (`encoder`, `decoder`, `cross`) and name, True on the cells (query, key). `written` are the
+        tokens that are being written, a row of `decoder` and `cross` each.
+        """
+        return {}
+
 
 class PerTokenTask(Task):
     collate = staticmethod(collate_per_token)

@@ -1,0 +1,240 @@
+"""What a change does: loss, accuracy, exact match and the answer, before and after it, on the same examples.
+
+Intervals are 95 % and paired: examples are drawn again, each with what it was before and what it is after.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer.data.batching import Batch
+from glassformer.errors import Problem
+from glassformer.evaluation.bootstrap import Interval, percentile_interval, resampled_sums
+from glassformer.evaluation.tally import Tally
+from glassformer.generation import DecodingConfig
+from glassformer.inspection.examples import Group, Question, groups_of, next_token
+from glassformer.inspection.interventions import Change
+from glassformer.inspection.reading import evaluating
+from glassformer.inspection.trust import Trust
+from glassformer.models.base import Model
+from glassformer.models.shapes import NextToken, PerToken
+from glassformer.tasks.base import Task
+
+Say = Callable[[int, int], None]
+"""Told how many passes are done, of how many."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    before: float
+    after: float
+    change: float
+    interval: Interval | None
+    """Of the change; None for a single example."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    what: str
+    """What was changed, for people."""
+    examples: int
+    metrics: dict[str, Effect]
+    measured_by: str
+    """Which answers loss and accuracy are measured by."""
+    answer: dict[str, Any] | None = None
+    """To the one input, if there is one: before and after."""
+    input_metrics: dict[str, Effect] | None = None
+    """Of the one input alone, where `metrics` are over several examples."""
+    trust: Trust = "cause"
+    notes: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A number for each example."""
+
+    loss: np.ndarray
+    count: np.ndarray
+    correct: np.ndarray | None
+    exact: np.ndarray | None
+
+
+def scores(
+    model: Model,
+    task: Task,
+    groups: Sequence[Group],
+    decoding: DecodingConfig | None,
+    change: Change = nullcontext,
+) -> Scores:
+    """Losses as in training, after the right tokens; exact matches of what the model writes by itself."""
+    device = next(model.parameters()).device
+    tally, exact = Tally(model, is_thorough=True), []
+    with evaluating(model), torch.inference_mode():
+        for group in groups:
+            with change():
+                tally.add(group.batch.to(device))
+            if group.written is not None:
+                with change():
+                    answers = task.answer(model, group.inputs, decoding)
+                exact += [
+                    answer[0].tokens == right for answer, right in zip(answers, group.written, strict=True)
+                ]
+    loss, count = tally.column("loss").astype(np.float64), tally.column("count").astype(np.float64)
+    correct = tally.column("correct").astype(np.float64)
+    if not len(correct):
+        predicted, actual = tally.column("predicted"), tally.column("actual")
+        is_class = np.issubdtype(actual.dtype, np.integer)
+        return Scores(loss, count, (predicted == actual).astype(np.float64) if is_class else None, None)
+    if exact:
+        return Scores(loss, count, correct, np.array(exact, dtype=np.float64))
+    is_exact = (correct == count).astype(np.float64) if isinstance(task.shape, PerToken) else None
+    return Scores(loss, count, correct, is_exact)
+
+
+def compare(before: Scores, after: Scores) -> dict[str, Effect]:
+    """Metrics before and after on the same examples."""
+    ones = np.ones(len(before.loss))
+    pairs = {"loss": (before.loss, after.loss, before.count)}
+    if before.correct is not None and after.correct is not None:
+        pairs["accuracy"] = (before.correct, after.correct, before.count)
+    if before.exact is not None and after.exact is not None:
+        pairs["exact_match"] = (before.exact, after.exact, ones)
+    return {name: _effect(*columns) for name, columns in pairs.items()}
+
+
+def _effect(before: np.ndarray, after: np.ndarray, count: np.ndarray) -> Effect:
+    total = max(float(count.sum()), 1.0)
+    old, new = float(before.sum()) / total, float(after.sum()) / total
+    interval = None
+    if len(before) > 1:
+        sums = resampled_sums(np.stack([after - before, count], axis=1))
+        interval = percentile_interval(sums[:, 0] / np.maximum(sums[:, 1], 1))
+    return Effect(old, new, new - old, interval)
+
+
+def effects_of(
+    what: str,
+    model: Model,
+    task: Task,
+    change: Change,
+    *,
+    groups: Sequence[Group] = (),
+    asked: Question | None = None,
+    decoding: DecodingConfig | None = None,
+) -> Effects:
+    """Over these examples, or over the one input if there are none; its answer in either case."""
+    answer, of_input = None, None
+    if asked is not None:
+        before, after = (scores(model, task, [asked.group], decoding, each) for each in (nullcontext, change))
+        of_input = compare(before, after)
+        answer = {
+            name: shown_answer(model, task, asked.group.inputs[0], decoding, each)
+            for name, each in (("before", nullcontext), ("after", change))
+        }
+    if not groups:
+        if asked is None or of_input is None:
+            raise Problem("nothing to measure on", place="examples", remedy="an input, or examples")
+        return Effects(what, 1, of_input, asked.reference, answer)
+    before, after = (scores(model, task, groups, decoding, each) for each in (nullcontext, change))
+    return Effects(
+        what, len(before.loss), compare(before, after), "the right answers of the examples", answer, of_input
+    )
+
+
+def shown_answer(
+    model: Model,
+    task: Task,
+    tokens: np.ndarray,
+    decoding: DecodingConfig | None,
+    change: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> str:
+    """What the model says to an input, as a person reads it; a language model says one token."""
+    with change(), evaluating(model):
+        if isinstance(task.shape, NextToken):
+            return " ".join(task.output_symbols([next_token(model, tokens)]))
+        best = task.answer(model, [tokens], decoding)[0][0]
+    return f"{best.value:.6g}" if best.value is not None else task.show_output(best.tokens)
+
+
+def occlude(
+    model: Model,
+    task: Task,
+    asked: Question,
+    position: int,
+    split: str,
+    examples: int,
+    decoding: DecodingConfig | None = None,
+) -> Effects:
+    """A token is hidden behind others: those that stand at its place in other examples, one after another.
+
+    So the model only ever reads what it knows. Measured is how far it gets from the answer that it had.
+    """
+    tokens = asked.group.inputs[0]
+    if not 0 <= position < len(tokens):
+        raise Problem(
+            f"no such token: they are numbered from 0 to {len(tokens) - 1}",
+            place="position",
+            value=position,
+            remedy="0",
+        )
+    found = groups_of(task, split, examples, lambda length, _: length > position)
+    drawn = [int(row[position]) for group in found for row in group.inputs]
+    others = [token for token in drawn if token != int(tokens[position])]
+    name = task.input_symbols(tokens.tolist())[position]
+    if not others:
+        raise Problem(
+            f"nothing but {name!r} stands at this place in {len(drawn)} examples: it cannot be hidden",
+            place="position",
+            value=position,
+            remedy="another token, or more examples",
+        )
+    rows = [np.array([*tokens[:position], other, *tokens[position + 1 :]]) for other in others]
+    before = scores(model, task, [asked.group], decoding)
+    after = scores(model, task, [_exchanged(asked.group, rows)], decoding)
+    answers = [shown_answer(model, task, row, decoding) for row in rows]
+    return Effects(
+        f"token {position}, {name!r}, hidden behind {len(rows)} others that stand there in other examples",
+        len(rows),
+        compare(_repeated(before, len(rows)), after),
+        asked.reference,
+        {
+            "before": shown_answer(model, task, tokens, decoding),
+            "after": Counter(answers).most_common(1)[0][0],
+            "others": [
+                {"token": shown, "output": output}
+                for shown, output in zip(task.input_symbols(others), answers, strict=True)
+            ],
+        },
+        notes=["the answer after it is the most frequent one; `others` has them all"],
+    )
+
+
+def _exchanged(group: Group, rows: list[np.ndarray]) -> Group:
+    """The same answer asked of other inputs."""
+    batch, count = group.batch, len(rows)
+    tokens_BL = batch.inputs["tokens"]
+    assert tokens_BL is not None
+    length = tokens_BL.shape[1]
+    inputs = {name: None if x is None else x.expand(count, *x.shape[1:]) for name, x in batch.inputs.items()}
+    inputs["tokens"] = torch.from_numpy(np.stack(rows))[:, :length].to(tokens_BL)
+    targets = batch.targets.expand(count, *batch.targets.shape[1:])
+    written = None if group.written is None else group.written * count
+    return replace(group, batch=Batch(inputs, targets, np.arange(count)), inputs=rows, written=written)
+
+
+def _repeated(single: Scores, count: int) -> Scores:
+    def repeat(column: np.ndarray | None) -> np.ndarray | None:
+        return None if column is None else np.repeat(column, count)
+
+    loss, counts = np.repeat(single.loss, count), np.repeat(single.count, count)
+    return Scores(loss, counts, repeat(single.correct), repeat(single.exact))

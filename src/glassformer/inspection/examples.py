@@ -1,0 +1,151 @@
+"""Examples to measure a model's inside on: in groups of one length, so that nothing is ever padded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from glassformer.data.batching import (
+    IGNORED,
+    Batch,
+    Examples,
+    collate_per_sequence,
+    collate_per_token,
+    collate_sequence_to_sequence,
+)
+from glassformer.data.tokenizers import MASK
+from glassformer.errors import Problem
+from glassformer.generation import DecodingConfig
+from glassformer.inspection.reading import evaluating, row
+from glassformer.models.base import Model
+from glassformer.models.shapes import MaskedToken, NextToken, PerSequence, SequenceToSequence
+from glassformer.tasks.base import SequenceToSequenceTask, Task
+
+TOKENS_AT_ONCE = 20_000
+MOST_LOOKED_THROUGH = 20_000
+"""Examples, in search of those with wanted lengths."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equally long inputs, with equally long answers where these are sequences."""
+
+    batch: Batch
+    inputs: list[np.ndarray]
+    written: list[list[int]] | None
+    """The right answers without begin and end, where answers are written token by token."""
+
+    @property
+    def queries(self) -> int:
+        """How many rows a map of the answering side has."""
+        return int(self.batch.targets.shape[1]) if self.written is not None else self.keys
+
+    @property
+    def keys(self) -> int:
+        tokens_BL = self.batch.inputs["tokens"]
+        assert tokens_BL is not None
+        return int(tokens_BL.shape[1])
+
+    def patterns(self, task: Task) -> list[dict[str, dict[str, np.ndarray]]]:
+        """What the task would look for in each example's maps."""
+        tokens_BL = self.batch.inputs["tokens"]
+        assert tokens_BL is not None
+        rows = zip(tokens_BL.tolist(), self.batch.targets.tolist(), strict=True)
+        writes = self.written is not None
+        return [task.attention_patterns(tokens, target if writes else ()) for tokens, target in rows]
+
+
+def choose_split(task: Task, split: str | None) -> str:
+    """The test set, if there is one, unless another split is asked for."""
+    if split is None:
+        return "test" if "test" in task.splits else "validation"
+    if split not in task.splits:
+        raise Problem("no such split", place="split", value=split, allowed=sorted(task.splits))
+    return split
+
+
+def groups_of(
+    task: Task, split: str, count: int, is_wanted: Callable[[int, int], bool] = lambda tokens, target: True
+) -> list[Group]:
+    """The first so many examples of a split, of those with wanted lengths of input and target."""
+    if count < 1:
+        raise Problem("at least 1", place="examples", value=count, remedy="64")
+    examples = task.splits[split]
+    by_length: dict[tuple[int, int], list[int]] = {}
+    taken = 0
+    for index in range(min(len(examples), MOST_LOOKED_THROUGH)):
+        lengths = (len(examples.inputs[index]), int(np.size(examples.targets[index])))
+        if is_wanted(*lengths):
+            by_length.setdefault(lengths, []).append(index)
+            taken += 1
+        if taken == count:
+            break
+    return [
+        _group(task, split, np.array(indices[start : start + size]))
+        for (length, answer), indices in sorted(by_length.items())
+        for size in [max(1, TOKENS_AT_ONCE // max(length, answer, 1))]
+        for start in range(0, len(indices), size)
+    ]
+
+
+def _group(task: Task, split: str, indices: np.ndarray) -> Group:
+    taken = task.splits[split].take(indices)
+    inputs = [np.asarray(tokens).astype(np.int64) for tokens in taken.inputs]
+    written = None
+    if isinstance(task, SequenceToSequenceTask):
+        written = [[int(token) for token in target[1:-1]] for target in taken.targets]
+    return Group(task.batch(split, indices), inputs, written)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One input with an answer to measure by."""
+
+    group: Group
+    reference: str
+    """Which answer that is, for people."""
+
+
+def question(
+    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
+) -> Question:
+    """Measured by the right answer, if the task knows it, else by what the model itself answers."""
+    shape = task.shape
+    if isinstance(shape, NextToken):
+        following = next_token(model, tokens)
+        text = np.append(tokens, following)
+        batch = task.collate(Examples([text], [text]), np.array([0]))
+        return Question(Group(batch, [tokens], None), "the text itself and its likeliest next token")
+    right = task.solve(tokens.tolist())
+    reference = "the right answer" if right is not None else "the model's own answer"
+    value: float | None = None
+    if right is None:
+        with evaluating(model):
+            answer = task.answer(model, [tokens], decoding)[0][0]
+        right, value = answer.tokens, answer.value
+    group = Group(_batch(task, tokens, right, value), [tokens], None)
+    if isinstance(task, SequenceToSequenceTask):
+        group = Group(group.batch, [tokens], [list(right)])
+    return Question(group, reference)
+
+
+def _batch(task: Task, tokens: np.ndarray, right: Sequence[int], value: float | None) -> Batch:
+    first, shape = np.array([0]), task.shape
+    if isinstance(shape, PerSequence):
+        answer = np.array([right[0]]) if value is None else np.array([value])
+        return collate_per_sequence(Examples([tokens], answer), first)
+    if isinstance(task, SequenceToSequenceTask) and isinstance(shape, SequenceToSequence):
+        target = np.array([task.begin, *right, task.end])
+        return collate_sequence_to_sequence(Examples([tokens], [target]), first)
+    target = np.array(right)
+    if isinstance(shape, MaskedToken):
+        target = np.where(tokens == MASK, target, IGNORED)
+    return collate_per_token(Examples([tokens], [target]), first)
+
+
+def next_token(model: Model, tokens: np.ndarray) -> int:
+    with evaluating(model), torch.inference_mode():
+        return int(model(tokens=row(model, tokens))[0, -1].argmax())

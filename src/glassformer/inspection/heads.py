@@ -1,0 +1,173 @@
+"""The heads of a model in numbers, averaged over examples, each mean with a 95 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.blocks import reference
+from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_scores
+from glassformer.blocks.masks import Mask
+from glassformer.errors import Problem
+from glassformer.evaluation.bootstrap import mean_intervals
+from glassformer.inspection.examples import Group
+from glassformer.inspection.maps import PLACES, Place
+from glassformer.inspection.statistics import Measured, measure, nested, templates
+from glassformer.inspection.taps import attentions, layers, other_kernels, value_norms
+from glassformer.models.base import Model
+from glassformer.tasks.base import Task
+
+CELLS_AT_ONCE = 1 << 22
+"""Weights that are written out at a time."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """Arrays are (layers, heads); NaN where no example has what is asked for."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def document(self) -> dict[str, Any]:
+        interval = nested(np.stack([self.low, self.high], axis=-1))
+        return {"mean": nested(self.mean), "interval": interval}
+
+
+@dataclass(frozen=True)
+class PlaceAverages:
+    patterns: dict[str, dict[str, Average]]
+    """For each pattern `mass`, `above_uniform` and `value_weighted`."""
+    entropy: Average
+    distance: Average
+    value_share: Average
+
+    def document(self) -> dict[str, Any]:
+        layers, heads = self.entropy.mean.shape
+        return {
+            "layers": list(range(layers)),
+            "heads": list(range(heads)),
+            "patterns": {
+                name: {kind: average.document() for kind, average in kinds.items()}
+                for name, kinds in self.patterns.items()
+            },
+            "entropy": self.entropy.document(),
+            "distance": self.distance.document(),
+            "value_share": self.value_share.document(),
+        }
+
+
+class _Observer:
+    """Measures each call of an attention at once, and keeps numbers, not maps."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.found: dict[MultiHeadAttention, list[Measured]] = {}
+        self._patterns: list[dict[str, dict[str, np.ndarray]]] = []
+
+    def begin(self, group: Group) -> None:
+        self._patterns = group.patterns(self.task)
+
+    def kernel(self, attention: MultiHeadAttention, place: Place) -> Kernel:
+        inner = attention.kernel
+
+        def observe(
+            q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
+        ) -> Tensor:
+            batch, heads, queries, _ = q_BHLK.shape
+            keys = k_BHMK.shape[2]
+            allowed = mask.dense(queries, keys, q_BHLK.device)
+            size = max(1, CELLS_AT_ONCE // max(1, heads * queries * keys))
+            for start in range(0, batch, size):
+                part = slice(start, start + size)
+                scores_BHLM = explicit_scores(q_BHLK[part], k_BHMK[part], _part(bias, part))
+                may = _part(allowed, part)
+                found = measure(
+                    reference.weights(scores_BHLM, may),
+                    may,
+                    self._templates(place, range(batch)[part], queries, keys),
+                    is_cross=place == "cross",
+                    value_norms_BHM=value_norms(attention, v_BHMK[part]),
+                )
+                self.found.setdefault(attention, []).append(found)
+            return inner(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
+
+        return observe
+
+    def _templates(self, place: Place, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
+        """Those of every task are the same for all examples, the task's own may not be."""
+        own = [self._patterns[number].get(place, {}) for number in examples]
+        names = [name for name, cells in own[0].items() if cells.shape == (queries, keys)]
+        stacked = {name: np.stack([of_one[name] for of_one in own])[:, None] for name in names}
+        return templates(queries, keys, stacked)
+
+
+def _part(tensor: Tensor | None, part: slice) -> Tensor | None:
+    """Some examples of something that broadcasts to (B, H, L, M)."""
+    return tensor if tensor is None or tensor.ndim < 4 or len(tensor) == 1 else tensor[part]
+
+
+def average_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Place, PlaceAverages]:
+    """By place, over all these examples; the right answer stands before each token that is written."""
+    measured = measure_heads(model, task, groups)
+    return {place: _place(measured[place]) for place in PLACES if place in measured}
+
+
+def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Place, list[list[Measured]]]:
+    """For each layer of each place what was measured, some examples at a time."""
+    observer, device = _Observer(task), next(model.parameters()).device
+    kernels = {attention: observer.kernel(attention, place) for attention, place in attentions(model).items()}
+    for place, of_place in layers(model).items():
+        if len({attention.num_heads for attention in of_place}) > 1:
+            raise Problem("layers differ in their number of heads: no table of them", place=place)
+    with torch.inference_mode(), other_kernels(model, kernels):
+        for group in groups:
+            observer.begin(group)
+            model.hidden(**group.batch.to(device).inputs)
+    return {
+        place: [observer.found[attention] for attention in of_place]
+        for place, of_place in layers(model).items()
+    }
+
+
+def _place(of_layers: list[list[Measured]]) -> PlaceAverages:
+    names = list(dict.fromkeys(name for parts in of_layers for part in parts for name in part.mass))
+
+    def column(kind: str, name: str | None = None) -> np.ndarray:
+        """(examples, layers, heads)."""
+        return np.stack([_joined(parts, kind, name) for parts in of_layers], axis=1)
+
+    patterns = {}
+    for name in names:
+        mass, uniform = column("mass", name), column("uniform", name)
+        patterns[name] = {
+            "mass": _average(mass),
+            "above_uniform": _average(mass - uniform),
+            "value_weighted": _average(column("value_weighted", name)),
+        }
+    length = column("value_length")
+    share = length / length.sum(-1, keepdims=True)
+    return PlaceAverages(patterns, _average(column("entropy")), _average(column("distance")), _average(share))
+
+
+def _joined(parts: Sequence[Measured], kind: str, name: str | None) -> np.ndarray:
+    """(examples, heads); NaN for examples that do not have the pattern at all."""
+    found = []
+    for part in parts:
+        values = getattr(part, kind)
+        if name is not None:
+            values = values.get(name, torch.full_like(part.entropy, torch.nan))
+        found.append(values.numpy())
+    return np.concatenate(found)
+
+
+def _average(values: np.ndarray) -> Average:
+    shape = values.shape[1:]
+    flat = values.reshape(len(values), -1)
+    mean, low, high = mean_intervals(flat)
+    return Average(mean.reshape(shape), low.reshape(shape), high.reshape(shape))
