@@ -21,6 +21,7 @@ from glassformer.tasks.text import Told
 from glassformer.training.files import replace_file
 
 ROLES = {"input": "text"}
+OWN = "the task's own texts, {}"
 ANCHOR_WORDS = 5
 """A test text of so many words is looked for anywhere in a line; a shorter one is compared with whole lines,
 since many a line that has nothing to do with it holds the same few words."""
@@ -56,6 +57,8 @@ class TextPlan:
 
     sources: Sequence[TextSource]
     own_splits: Sequence[str]
+    own_times: int = 1
+    """How often each text of the task's own splits is read in an epoch, hidden words differing each time."""
     quick_lines: int = 4000
     """Of each source, in the small version."""
 
@@ -107,8 +110,9 @@ def gather(plan: TextPlan, task: ClassificationConfig, folder: Path, *, is_quick
     test = TestTexts(str(text) for text in splits["test"].values["input"])
     parts: dict[str, Iterable[str]] = {source.name: source.texts() for source in plan.sources}
     for split in plan.own_splits:
-        parts[f"the task's own texts, {split}"] = map(str, splits[split].values["input"])
-    lines: dict[str, None] = {}
+        parts[OWN.format(split)] = map(str, splits[split].values["input"])
+    times = dict.fromkeys(map(OWN.format, plan.own_splits), plan.own_times)
+    lines: dict[str, int] = {}
     counts, left_out = Counter[str](), Counter[str](test=0, twice=0, empty=0)
     for name, texts in parts.items():
         for text in islice(texts, plan.quick_lines if is_quick else None):
@@ -120,9 +124,9 @@ def gather(plan: TextPlan, task: ClassificationConfig, folder: Path, *, is_quick
             elif test.stand_in(line):
                 left_out["test"] += 1
             else:
-                lines[line] = None
+                lines[line] = times.get(name, 1)
                 counts[name] += 1
-    data = "".join(f"{line}\n" for line in lines).encode()
+    data = "".join(f"{line}\n" * number for line, number in lines.items()).encode()
     sha256 = hashlib.sha256(data).hexdigest()
     path = folder / f"text-{sha256[:8]}.txt"
     if not path.exists():
@@ -132,6 +136,7 @@ def gather(plan: TextPlan, task: ClassificationConfig, folder: Path, *, is_quick
         "sha256": sha256,
         "lines": len(lines),
         "by_source": dict(counts),
+        "own_times": plan.own_times,
         "left_out": {
             "holds a test text": left_out["test"],
             "stands twice": left_out["twice"],

@@ -10,18 +10,23 @@ from glassformer.reproduce.transfer_arms import FINE_TUNED, FROZEN, SCRATCH, Opt
 
 # A text's last sentence follows from all that was said before: who reads from left to right must foresee it.
 REVIEWS = Options(
-    pretraining={"task.across_texts": False, "training.max_epochs": 4},
+    pretraining={"task.across_texts": False},
     quick_pretraining={"task.examples": 4000, "training.max_epochs": 2},
-    arms={"model.is_causal": True, "training.batch_tokens": None},
+    arms={
+        "model.is_causal": True,
+        "model.pooling": {"kind": "last"},
+        "training.batch_tokens": None,
+        "training.validation_examples": 500,
+    },
     by_arm={
         SCRATCH.name: {},
         FROZEN.name: {"training.optimizer.learning_rate": 1e-2},
-        FINE_TUNED.name: {},
+        FINE_TUNED.name: {"training.optimizer.learning_rate": 5e-4},
     },
     by_labels={
         100: {"training.batch_size": 10, "training.max_epochs": 20, "training.schedule.warmup_steps": 20},
         400: {"training.batch_size": 20, "training.max_epochs": 20, "training.schedule.warmup_steps": 40},
-        2000: {"training.batch_size": 50, "training.max_epochs": 20, "training.schedule.warmup_steps": 80},
+        2000: {"training.batch_size": 50, "training.max_epochs": 10, "training.schedule.warmup_steps": 80},
     },
     quick_arms={"task.examples": 2000, "training.max_epochs": 6, "model.num_layers": 1},
 )
@@ -29,6 +34,7 @@ BOOKS = Options(
     pretraining={
         "task.data.validation_fraction": 0.02,
         "training.batch_tokens": 4096,
+        "model.tied_output": False,
         "training.max_epochs": 3,
     },
     quick_pretraining={"training.max_steps": 60, "training.schedule.warmup_steps": 10},
@@ -43,6 +49,7 @@ MOVIES = Options(
     pretraining={
         "task.data.validation_fraction": 0.02,
         "training.batch_tokens": 4096,
+        "model.tied_output": False,
         "training.max_epochs": 3,
         "task.masked_fraction": 0.2,
     },
@@ -73,7 +80,7 @@ TRANSFER_BOOKS = TransferStudy(
     " had 4 layers, width 200 and 2 heads.",
     classifier="book-reviews",
     pretraining="masked-language-model",
-    labels=(400, 800, 1600),
+    labels=(400, 1600),
     options=BOOKS,
     text=TextPlan(
         sources=(
@@ -82,6 +89,7 @@ TRANSFER_BOOKS = TransferStudy(
             TextSource({"train": "multi30k/train.fr"}),
         ),
         own_splits=("train", "validation"),
+        own_times=6,
     ),
     published={(SCRATCH.name, 1600): 0.75, (FINE_TUNED.name, 1600): 0.80},
     quick_labels=(400,),
@@ -93,7 +101,7 @@ TRANSFER_MOVIES = TransferStudy(
     " in small letters and with signs between spaces, as the sentences are, and the sentences of train.",
     classifier="movie-polarity",
     pretraining="masked-language-model",
-    labels=(500, 2000, None),
+    labels=(500, None),
     options=MOVIES,
     text=TextPlan(
         sources=(

@@ -148,7 +148,8 @@ class TransferStudy:
         }
         if text is not None:
             task["data"] = {"train": text.path.name, "format": "text"}
-        model = {**target.model.dump(), "tied_output": True}
+        # Whether the output is tied is the pre-training's own affair: a classifier has another output.
+        model = {name: value for name, value in target.model.dump().items() if name != "tied_output"}
         quick = self.options.quick_pretraining if effort.is_quick else {}
         config = resolve(self.pretraining, {"task": task, "model": model, "seed": 0})
         config = config.with_overrides(unflatten({**self.options.pretraining, **quick}))

@@ -98,4 +98,6 @@ def _pretraining(record: Mapping[str, Any]) -> list[str]:
         left_out = "; ".join(f"{why} {count:,}" for why, count in text["left_out"].items())
         lines += ["", f"Text: {text['lines']:,} lines, SHA-256 `{text['sha256']}`. Left out: {left_out}.", ""]
         lines += [f"- {name}: {count:,}" for name, count in text["by_source"].items()]
+        if text["own_times"] > 1:
+            lines += ["", f"An epoch reads the task's own texts {text['own_times']} times."]
     return lines
