@@ -9,11 +9,11 @@ PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-ch
 READY  := $(VENV)/.ready-$(ACCEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format wheel clean
+.PHONY: help setup demo test test-slow browser screenshots check format wheel clean
 
 help:  ## show this list
 	@echo "make TARGET [PYTHON=python3] [ACCEL=auto|cpu|cuda]"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "  %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "  %-12s %s\n", $$1, $$2 }'
 
 setup: $(READY)  ## install everything into .venv (once)
 
@@ -44,8 +44,15 @@ demo: setup  ## set up, train the reversal model, leave a picture of its attenti
 # Small matrices want one thread, and two that wait for each other on a busy machine are slower than one.
 test test-slow: export OMP_NUM_THREADS = 1
 
-test: setup  ## set up, then run the tests
+test: setup browser  ## set up, then run the tests
 	@$(BIN)/python -m pytest
+
+# Where none can be had, the tests of the pages skip with the reason; with CI=true they fail.
+browser:
+	@sh scripts/find-browser > /dev/null || true
+
+screenshots: setup browser  ## train small models, open every view of the studio, write docs/images/studio-*.png
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/screenshots
 
 test-slow: setup  ## run the tests that `make test` leaves out
 	@$(BIN)/python -m pytest -m slow
