@@ -61,9 +61,13 @@ class Node(BaseModel):
     def dump(self) -> Tree:
         return self.model_dump(mode="json", serialize_as_any=True)
 
+    def identity(self) -> Tree:
+        """What a fingerprint is of."""
+        return self.dump()
+
     def fingerprint(self) -> str:
         """The same for the same resolved tree, on every machine."""
-        canonical = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def with_overrides(self, overlay: Tree) -> Self:

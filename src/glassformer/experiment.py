@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from glassformer.config import (
 from glassformer.data.batching import generator
 from glassformer.errors import Problem, UserError, user_error
 from glassformer.evaluation.evaluator import EvaluationConfig
+from glassformer.inspection.watch import HeadWatch, InspectionConfig
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs import RunFolder
@@ -42,9 +44,14 @@ class ExperimentConfig(Node):
     model: ModelConfig = TransformerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    inspection: InspectionConfig = InspectionConfig()
     seed: int = Field(
         0, ge=0, lt=2**31, description="drives the first weights, the order of examples and dropout"
     )
+
+    def identity(self) -> Tree:
+        """Without what is looked at meanwhile: it decides neither weights nor numbers."""
+        return {name: part for name, part in self.dump().items() if name != "inspection"}
 
 
 def presets() -> list[str]:
@@ -101,8 +108,10 @@ class Experiment:
         Where there are checkpoints to go on from nothing is copied: they hold it, and that run may be gone.
         """
         model, around = self.build_model(), surroundings or Surroundings()
+        if self.config.inspection.watch:
+            around = replace(around, watch=HeadWatch(self.task, self.config.inspection))
         path = self.config.training.start_from
-        if path is not None and not (around.store and around.store.names()):
+        if path is not None and not (around.store and around.store.states()):
             self.transferred = transfer(Path(path), self.task, model, self.config.model)
         return self._assemble(model, around)
 

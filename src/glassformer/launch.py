@@ -36,6 +36,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.tensorboard",
     "training.threads",
     "training.device",
+    "inspection",
 )
 
 
@@ -100,6 +101,8 @@ class Training:
         newest = around.store.load_newest(self.reporter.note) if around.store else None
         if newest is None:
             self.folder.events.truncate(0)
+            if around.store:
+                around.store.forget_watched(-1)
             self._tell_transfer(transferred)
         else:
             self.trainer.restore(newest[1])
@@ -117,8 +120,7 @@ class Training:
 
     def _check_same(self, checksum: str) -> None:
         """A resumed run is the same run: config, data, and the weights that it started from."""
-        # Validated, so that a run from before an option was there has its default.
-        saved = validate(ExperimentConfig, self.folder.config()).dump()
+        saved = _saved_config(self.folder).dump()
         changed = {
             path: pair
             for path, pair in differences(saved, self.config.dump()).items()
@@ -221,6 +223,18 @@ def run_path(what: str, config: ExperimentConfig, run: str | Path | None, resume
 
 def _unfinished(config: ExperimentConfig) -> Path | None:
     for folder in list_runs(DEFAULT_RUNS):
-        if not folder.results() and folder.config() == config.dump():
+        if not folder.results() and _is_of(folder, config):
             return folder.path
     return None
+
+
+def _is_of(folder: RunFolder, config: ExperimentConfig) -> bool:
+    try:
+        return _saved_config(folder).identity() == config.identity()
+    except UserError:  # of another version, or with kinds of a plug-in that is not there
+        return False
+
+
+def _saved_config(folder: RunFolder) -> ExperimentConfig:
+    """Validated, so that a run from before an option was there has its default."""
+    return validate(ExperimentConfig, folder.config())

@@ -24,17 +24,17 @@ from glassformer.evaluation.interface import Measured, Progress
 from glassformer.experiment import Experiment, ExperimentConfig
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.capture import attention_maps
-from glassformer.inspection.effects import Effects, effects_of, occlude
+from glassformer.inspection.effects import Effects, without_edge, without_head, without_token
 from glassformer.inspection.examples import Question, choose_split, groups_of, question
-from glassformer.inspection.heads import average_heads
+from glassformer.inspection.heads import heads_document
 from glassformer.inspection.hints import LogitLens, logit_lens, rollout
-from glassformer.inspection.interventions import Edge, How, as_long_as, check_edge, cut, switch_off
+from glassformer.inspection.interventions import Edge, How
 from glassformer.inspection.maps import AttentionMaps, Place
 from glassformer.inspection.occlusion import outputs, word_effects
-from glassformer.inspection.reading import Reading, read, read_written
+from glassformer.inspection.reading import read
 from glassformer.inspection.selection import Selection
 from glassformer.inspection.taps import HeadPlace
-from glassformer.inspection.trace import Trace, trace
+from glassformer.inspection.trace import Trace, read_branch, trace
 from glassformer.models.base import Model
 from glassformer.models.heads import RealHead
 from glassformer.models.shapes import NextToken
@@ -235,25 +235,9 @@ class Run:
             reading = read(model, self.task, tokens, self.config.evaluation.decoding)
             about["output"] = "" if reading.answer is None else self._show(reading.answer)["output"]
         else:
-            reading, told = self._read_branch(model, tokens, decoding, branch)
+            reading, told = read_branch(model, self.task, tokens, self._strategy(decoding), branch)
             about |= told
         return attention_maps(model, reading, Selection(layers, heads, rows, part), about)
-
-    def _read_branch(
-        self, model: Model, tokens: np.ndarray, decoding: Mapping[str, Any] | None, branch: int | None
-    ) -> tuple[Reading, dict[str, str]]:
-        strategy = self._strategy(decoding)
-        traced = trace(model, self.task, tokens, strategy)
-        written = traced.written(branch)
-        number = traced.chosen if branch is None else branch
-        assert traced.branches is not None
-        without_end = written[:-1] if written[-1] == traced.end else written
-        about = {
-            "output": self.task.show_output(without_end),
-            "decoding": " ".join(f"{name}={value}" for name, value in strategy.dump().items()),
-            "branch": f"{number} ({traced.branches[number].state})",
-        }
-        return read_written(model, self.task, tokens, written), about
 
     def trace(
         self, text: str | None = None, decoding: Mapping[str, Any] | None = None, alternatives: int = 5
@@ -270,20 +254,13 @@ class Run:
         """
         split = choose_split(self.task, split)
         groups = groups_of(self.task, split, examples)
-        document = {
+        model = self._untrained() if is_untrained else self.model
+        return {
             "run": str(self.path),
             "checkpoint": "untrained" if is_untrained else self.checkpoint,
             "split": split,
-            "examples": sum(len(group.inputs) for group in groups),
-            "trust": "fact",
+            **heads_document(model, None if is_untrained else self._untrained(), self.task, groups),
         }
-        models = {"places": self._untrained() if is_untrained else self.model}
-        if not is_untrained:
-            models["untrained"] = self._untrained()
-        for key, model in models.items():
-            averages = average_heads(model, self.task, groups)
-            document[key] = {place: of_place.document() for place, of_place in averages.items()}
-        return document
 
     def switch_off(
         self,
@@ -299,15 +276,12 @@ class Run:
 
         `how`: the head adds nothing (`zero`), or always its mean over the examples (`mean`).
         """
-        where = HeadPlace(place, layer, head)
-        groups = groups_of(self.task, choose_split(self.task, split), examples)
-        change = switch_off(self.model, where, how, groups)
-        return effects_of(
-            f"{where} switched off ({how})",
+        return without_head(
             self.model,
             self.task,
-            change,
-            groups=groups,
+            HeadPlace(place, layer, head),
+            how,
+            groups_of(self.task, choose_split(self.task, split), examples),
             asked=None if text is None else self._question(text),
             decoding=self.config.evaluation.decoding,
         )
@@ -329,22 +303,14 @@ class Run:
         With `examples`, the same cell is also cut in so many examples as long as this input. Without
         `renormalises` the rest of the row stays as it is, and does not fill the gap.
         """
-        asked = self._question(text)
-        edge = Edge(HeadPlace(place, layer, head), query, key)
-        change = cut(self.model, edge, renormalises=renormalises)
-        check_edge(edge, asked.group)
-        groups = []
-        if examples is not None:
-            groups = groups_of(
-                self.task, choose_split(self.task, split), examples, as_long_as(self.task, asked.group, edge)
-            )
-        return effects_of(
-            f"{edge} cut",
+        return without_edge(
             self.model,
             self.task,
-            change,
-            groups=groups,
-            asked=asked,
+            Edge(HeadPlace(place, layer, head), query, key),
+            self._question(text),
+            split=choose_split(self.task, split),
+            examples=examples,
+            renormalises=renormalises,
             decoding=self.config.evaluation.decoding,
         )
 
@@ -352,14 +318,14 @@ class Run:
         self, text: str | None, position: int, examples: int = 16, split: str | None = None
     ) -> Effects:
         """What one token is worth: hidden behind others that stand at its place in so many examples."""
-        return occlude(
+        return without_token(
             self.model,
             self.task,
             self._question(text),
             position,
-            choose_split(self.task, split),
-            examples,
-            self.config.evaluation.decoding,
+            split=choose_split(self.task, split),
+            examples=examples,
+            decoding=self.config.evaluation.decoding,
         )
 
     def rollout(self, text: str | None = None) -> AttentionMaps:

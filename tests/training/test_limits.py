@@ -15,6 +15,7 @@ import torch
 
 from glassformer.errors import UserError
 from glassformer.launch import Training
+from glassformer.models.base import Model
 from glassformer.runs import RunFolder
 from glassformer.training.estimate import estimate
 from glassformer.training.trainer import Surroundings, Trainer
@@ -209,11 +210,21 @@ def test_the_record_of_a_run(tiny_config: Any, tmp_path: Path) -> None:
 
 
 def test_watching_goes_into_the_record(make_trainer: MakeTrainer, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    seen = count(1)
-    around = Surroundings(events=folder.events, watch=lambda model, step: {"heads": next(seen)})
-    make_trainer(None, None, around).fit()
-    assert [e["heads"] for e in folder.events if e["event"] == "validation"] == [1, 2, 3]
+    """Before the first step, when it is due, and after the last; once a step."""
+
+    class Every10:
+        keeps_weights = False
+
+        def is_due(self, step: int) -> bool:
+            return step % 10 == 0
+
+        def look(self, model: Model) -> dict[str, int]:
+            return {"seen": next(seen)}
+
+    folder, seen = RunFolder(tmp_path), count(1)
+    make_trainer(None, None, Surroundings(events=folder.events, watch=Every10())).fit()
+    looks = [(event["step"], event["seen"]) for event in folder.events if event["event"] == "heads"]
+    assert looks == [(0, 1), (10, 2), (20, 3), (24, 4)]
 
 
 def test_a_target_may_have_to_hold(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:

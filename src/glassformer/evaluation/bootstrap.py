@@ -73,15 +73,21 @@ def share_interval(correct: np.ndarray, counts: np.ndarray) -> Interval:
     return wilson_interval(share, min(cases, total))
 
 
-def mean_intervals(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, low and high of each column of `values` (examples, columns); NaN is what an example has not."""
-    is_there = ~np.isnan(values)
-    rows = np.concatenate([np.where(is_there, values, 0.0), is_there], axis=1)
-    count = is_there.sum(0)
+def mean_intervals(
+    values: np.ndarray, resamples: int = RESAMPLES
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, low and high of each column of `values` (examples, columns); NaN is what an example has not.
+
+    Without resamples there are means alone.
+    """
+    is_there, columns = ~np.isnan(values), values.shape[1]
+    known = np.where(is_there, values, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(is_there, values, 0.0).sum(0) / count
-        sums = resampled_sums(rows.astype(np.float64))
-        drawn = sums[:, : values.shape[1]] / sums[:, values.shape[1] :]
-    drawn = np.where(np.isnan(drawn), mean, drawn)  # a draw without any example that has it says nothing new
+        mean = known.sum(0) / is_there.sum(0)
+        if not resamples:
+            return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+        sums = resampled_sums(np.concatenate([known, is_there], axis=1).astype(np.float64), resamples)
+        drawn = sums[:, :columns] / sums[:, columns:]
+    drawn = np.where(np.isnan(drawn), mean, drawn)  # a draw without any example that has it says nothing
     ordered, outside = np.sort(drawn, axis=0), len(drawn) // 40
     return mean, ordered[outside], ordered[-1 - outside]

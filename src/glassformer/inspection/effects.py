@@ -20,15 +20,21 @@ from glassformer.evaluation.bootstrap import Interval, percentile_interval, resa
 from glassformer.evaluation.tally import Tally
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.examples import Group, Question, groups_of, next_token
-from glassformer.inspection.interventions import Change
+from glassformer.inspection.interventions import (
+    Change,
+    Edge,
+    How,
+    as_long_as,
+    check_edge,
+    cut,
+    switch_off,
+)
 from glassformer.inspection.reading import evaluating
+from glassformer.inspection.taps import HeadPlace
 from glassformer.inspection.trust import Trust
 from glassformer.models.base import Model
 from glassformer.models.shapes import NextToken, PerToken
 from glassformer.tasks.base import Task
-
-Say = Callable[[int, int], None]
-"""Told how many passes are done, of how many."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,43 @@ def effects_of(
     )
 
 
+def without_head(
+    model: Model,
+    task: Task,
+    where: HeadPlace,
+    how: How,
+    groups: Sequence[Group],
+    *,
+    asked: Question | None = None,
+    decoding: DecodingConfig | None = None,
+) -> Effects:
+    change = switch_off(model, where, how, groups)
+    what = f"{where} switched off ({how})"
+    return effects_of(what, model, task, change, groups=groups, asked=asked, decoding=decoding)
+
+
+def without_edge(
+    model: Model,
+    task: Task,
+    edge: Edge,
+    asked: Question,
+    *,
+    split: str,
+    examples: int | None = None,
+    renormalises: bool = True,
+    decoding: DecodingConfig | None = None,
+) -> Effects:
+    change = cut(model, edge, renormalises=renormalises)
+    check_edge(task, edge, asked.group)
+    groups = []
+    if examples is not None:
+        groups = groups_of(task, split, examples, as_long_as(task, asked.group, edge))
+    notes = [] if examples is None or groups else [f"no example of {split} is as long as this input"]
+    what = f"{edge} cut" + ("" if renormalises else ", the rest of the row as it was")
+    found = effects_of(what, model, task, change, groups=groups, asked=asked, decoding=decoding)
+    return replace(found, notes=notes)
+
+
 def shown_answer(
     model: Model,
     task: Task,
@@ -166,11 +209,12 @@ def shown_answer(
     return f"{best.value:.6g}" if best.value is not None else task.show_output(best.tokens)
 
 
-def occlude(
+def without_token(
     model: Model,
     task: Task,
     asked: Question,
     position: int,
+    *,
     split: str,
     examples: int,
     decoding: DecodingConfig | None = None,

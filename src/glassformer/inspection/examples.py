@@ -39,12 +39,8 @@ class Group:
     """The right answers without begin and end, where answers are written token by token."""
 
     @property
-    def queries(self) -> int:
-        """How many rows a map of the answering side has."""
-        return int(self.batch.targets.shape[1]) if self.written is not None else self.keys
-
-    @property
     def keys(self) -> int:
+        """How many tokens the model reads of each."""
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         return int(tokens_BL.shape[1])

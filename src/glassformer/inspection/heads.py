@@ -14,11 +14,12 @@ from glassformer.blocks import reference
 from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.errors import Problem
-from glassformer.evaluation.bootstrap import mean_intervals
+from glassformer.evaluation.bootstrap import RESAMPLES, mean_intervals
 from glassformer.inspection.examples import Group
 from glassformer.inspection.maps import PLACES, Place
 from glassformer.inspection.statistics import Measured, measure, nested, templates
 from glassformer.inspection.taps import attentions, layers, other_kernels, value_norms
+from glassformer.inspection.trust import Trust
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 
@@ -112,10 +113,31 @@ def _part(tensor: Tensor | None, part: slice) -> Tensor | None:
     return tensor if tensor is None or tensor.ndim < 4 or len(tensor) == 1 else tensor[part]
 
 
-def average_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Place, PlaceAverages]:
-    """By place, over all these examples; the right answer stands before each token that is written."""
+def average_heads(
+    model: Model, task: Task, groups: Sequence[Group], *, has_intervals: bool = True
+) -> dict[Place, PlaceAverages]:
+    """By place, over all these examples; the right answer stands before each token that is written.
+
+    Without `has_intervals` it takes less time, and intervals are NaN.
+    """
     measured = measure_heads(model, task, groups)
-    return {place: _place(measured[place]) for place in PLACES if place in measured}
+    return {place: _place(measured[place], has_intervals) for place in PLACES if place in measured}
+
+
+def heads_document(
+    model: Model, control: Model | None, task: Task, groups: Sequence[Group]
+) -> dict[str, Any]:
+    """For JSON: every head of a model and, beside it, of its untrained control."""
+    models = {"places": model} | ({} if control is None else {"untrained": control})
+    trust: Trust = "fact"
+    return {
+        "trust": trust,
+        "examples": sum(len(group.inputs) for group in groups),
+        **{
+            key: {place: averages.document() for place, averages in average_heads(of, task, groups).items()}
+            for key, of in models.items()
+        },
+    }
 
 
 def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Place, list[list[Measured]]]:
@@ -135,7 +157,7 @@ def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Pla
     }
 
 
-def _place(of_layers: list[list[Measured]]) -> PlaceAverages:
+def _place(of_layers: list[list[Measured]], has_intervals: bool) -> PlaceAverages:
     names = list(dict.fromkeys(name for parts in of_layers for part in parts for name in part.mass))
 
     def column(kind: str, name: str | None = None) -> np.ndarray:
@@ -146,13 +168,14 @@ def _place(of_layers: list[list[Measured]]) -> PlaceAverages:
     for name in names:
         mass, uniform = column("mass", name), column("uniform", name)
         patterns[name] = {
-            "mass": _average(mass),
-            "above_uniform": _average(mass - uniform),
-            "value_weighted": _average(column("value_weighted", name)),
+            "mass": _average(mass, has_intervals),
+            "above_uniform": _average(mass - uniform, has_intervals),
+            "value_weighted": _average(column("value_weighted", name), has_intervals),
         }
     length = column("value_length")
     share = length / length.sum(-1, keepdims=True)
-    return PlaceAverages(patterns, _average(column("entropy")), _average(column("distance")), _average(share))
+    others = (column("entropy"), column("distance"), share)
+    return PlaceAverages(patterns, *(_average(values, has_intervals) for values in others))
 
 
 def _joined(parts: Sequence[Measured], kind: str, name: str | None) -> np.ndarray:
@@ -166,8 +189,8 @@ def _joined(parts: Sequence[Measured], kind: str, name: str | None) -> np.ndarra
     return np.concatenate(found)
 
 
-def _average(values: np.ndarray) -> Average:
+def _average(values: np.ndarray, has_intervals: bool) -> Average:
     shape = values.shape[1:]
     flat = values.reshape(len(values), -1)
-    mean, low, high = mean_intervals(flat)
+    mean, low, high = mean_intervals(flat, RESAMPLES if has_intervals else 0)
     return Average(mean.reshape(shape), low.reshape(shape), high.reshape(shape))

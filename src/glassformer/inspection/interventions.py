@@ -20,7 +20,7 @@ from glassformer.errors import Problem
 from glassformer.inspection.examples import Group
 from glassformer.inspection.taps import HeadPlace, attention_at, other_kernels
 from glassformer.models.base import Model
-from glassformer.models.shapes import NextToken
+from glassformer.models.shapes import NextToken, SequenceToSequence
 from glassformer.tasks.base import Task
 
 How = Literal["zero", "mean"]
@@ -127,10 +127,14 @@ def cut(model: Model, edge: Edge, *, renormalises: bool = True) -> Change:
     return change
 
 
-def check_edge(edge: Edge, group: Group) -> None:
-    """A Problem if the maps of these inputs have no such cell, or one that is masked anyway."""
-    queries = group.keys if edge.where.place == "encoder" else group.queries
-    keys = group.queries if edge.where.place == "decoder" else group.keys
+def check_edge(task: Task, edge: Edge, group: Group) -> None:
+    """A Problem if the maps of these inputs can have no such cell, or one that is masked anyway.
+
+    What the model itself writes may be longer than the right answer.
+    """
+    written = task.shape.max_target_length if isinstance(task.shape, SequenceToSequence) else group.keys
+    queries = group.keys if edge.where.place == "encoder" else written
+    keys = written if edge.where.place == "decoder" else group.keys
     for name, number, count in (("query", edge.query, queries), ("key", edge.key, keys)):
         if not 0 <= number < count:
             raise Problem(
@@ -139,7 +143,8 @@ def check_edge(edge: Edge, group: Group) -> None:
                 value=number,
                 remedy="0",
             )
-    if edge.where.place == "decoder" and edge.key > edge.query:
+    is_causal = edge.where.place == "decoder" or isinstance(task.shape, NextToken)
+    if is_causal and edge.key > edge.query:
         raise Problem("no token sees what comes after it", place="key", value=edge.key, remedy="a key before")
 
 

@@ -17,7 +17,7 @@ import torch
 from glassformer.errors import Problem
 from glassformer.generation import DecodingConfig, Hypothesis, Step, observing
 from glassformer.generation import Trace as Observed
-from glassformer.inspection.reading import evaluating, row
+from glassformer.inspection.reading import Reading, evaluating, read_written, row
 from glassformer.models.base import Model
 from glassformer.models.heads import RealHead
 from glassformer.tasks.answering import Answer
@@ -153,6 +153,22 @@ def trace(
     if observed.rows:
         return _of_writing(task, names, observed, len(answers))
     return _of_labels(model, task, names, tokens, answers[0], alternatives)
+
+
+def read_branch(
+    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig, branch: int | None
+) -> tuple[Reading, dict[str, str]]:
+    """The model as it wrote a branch, chosen or dropped (None: the best answer), and what branch it is."""
+    traced = trace(model, task, tokens, decoding)
+    written = traced.written(branch)
+    number = traced.chosen if branch is None else branch
+    assert traced.branches is not None
+    about = {
+        "output": task.show_output(written[:-1] if written[-1] == traced.end else written),
+        "decoding": " ".join(f"{name}={value}" for name, value in decoding.dump().items()),
+        "branch": f"{number} ({traced.branches[number].state})",
+    }
+    return read_written(model, task, tokens, written), about
 
 
 def _of_writing(task: Task, names: list[str], observed: Observed, answers: int) -> Trace:

@@ -35,6 +35,9 @@ SAVING = ".saving-"
 EXTRA = "-extra"
 """Ends the name of a checkpoint that an uninterrupted run would not have; it goes when a newer one comes."""
 
+WATCHED = "-watched"
+"""Ends the name of weights that are kept to be looked at: never pruned, and no state to go on from."""
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -57,6 +60,15 @@ class CheckpointStore:
 
     def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
         """Commit, verify, point, delete: in that order."""
+        return self._save(name, checkpoint, is_best=is_best)
+
+    def keep_watched(self, name: str, checkpoint: Checkpoint) -> Path:
+        """Weights to look at: no pointer moves, and no other checkpoint goes."""
+        return self._save(name + WATCHED, checkpoint, is_state=False)
+
+    def _save(
+        self, name: str, checkpoint: Checkpoint, *, is_best: bool = False, is_state: bool = True
+    ) -> Path:
         files = {
             f"{group}.safetensors": safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()})
             for group, tensors in checkpoint.tensors.items()
@@ -71,13 +83,16 @@ class CheckpointStore:
         }
         files[MANIFEST] = json_bytes(manifest)
         try:
-            return self._commit(name, files, is_best)
+            path = self._commit(name, files)
+            if is_state:
+                self._go_on_from(name, is_best)
+            return path
         except (OSError, DamagedCheckpoint) as error:
             self._discard_unfinished()
             needed = sum(len(data) for data in files.values())
             raise storage_error(error, self.folder / name, needed) from error
 
-    def _commit(self, name: str, files: Mapping[str, bytes], is_best: bool) -> Path:
+    def _commit(self, name: str, files: Mapping[str, bytes]) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         sync_folder(self.folder.parent)
         self._discard_unfinished()
@@ -91,11 +106,13 @@ class CheckpointStore:
             os.rename(final, self.folder / f"{SAVING}old-{name}")
         os.rename(temporary, final)
         sync_folder(self.folder)
+        return final
+
+    def _go_on_from(self, name: str, is_best: bool) -> None:
         if is_best:
             self._point("best", name)
         self._point("latest", name)
         self._prune()
-        return final
 
     def verify(self, path: Path) -> None:
         """Read every file back and compare it with the manifest."""
@@ -125,7 +142,7 @@ class CheckpointStore:
         self, warn: Callable[[str], None] | None = None, *, only_regular: bool = False
     ) -> tuple[str, Checkpoint] | None:
         """The newest checkpoint that is whole; what is damaged is said and passed over."""
-        latest, names = self.pointed("latest"), self.regular() if only_regular else self.names()
+        latest, names = self.pointed("latest"), self.regular() if only_regular else self.states()
         candidates = [name for name in (latest, *reversed(names)) if name in names]
         for name in dict.fromkeys(candidates):
             try:
@@ -142,14 +159,30 @@ class CheckpointStore:
         return None
 
     def names(self) -> list[str]:
-        """From the oldest to the newest."""
+        """From the oldest to the newest; watched weights only where no other checkpoint holds the same."""
+        there = self._folders()
+        return [
+            name for name in there if not name.endswith(WATCHED) or name.removesuffix(WATCHED) not in there
+        ]
+
+    def states(self) -> list[str]:
+        """Those that a run can go on from."""
+        return [name for name in self._folders() if not name.endswith(WATCHED)]
+
+    def regular(self) -> list[str]:
+        """Those that an uninterrupted run has too."""
+        return [name for name in self.states() if not name.endswith(EXTRA)]
+
+    def _folders(self) -> list[str]:
         if not self.folder.is_dir():
             return []
         return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and p.name.startswith("step-"))
 
-    def regular(self) -> list[str]:
-        """Those that an uninterrupted run has too."""
-        return [name for name in self.names() if not name.endswith(EXTRA)]
+    def forget_watched(self, after_step: int) -> None:
+        """Of steps that will be taken again, perhaps otherwise."""
+        for name in self._folders():
+            if name.endswith(WATCHED) and name >= checkpoint_name(after_step + 1):
+                shutil.rmtree(self.folder / name)
 
     def before(self, name: str) -> list[str]:
         """The regular ones before this one, the newest first; that of step 0 is not a trained model."""
@@ -178,6 +211,8 @@ class CheckpointStore:
         if which.isdecimal():
             of_step = [name for name in names if name.startswith(checkpoint_name(int(which)))]
             which = of_step[-1] if of_step else which
+        if which not in names and which + WATCHED in names:  # it was pruned since, and its weights were kept
+            which += WATCHED
         if which not in names:
             raise user_error(
                 "no such checkpoint", place=str(self.folder), value=which, allowed=["best", "latest", *names]
@@ -201,7 +236,7 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         kept = {self.pointed("best"), self.pointed("latest"), *self.regular()[-self.keep :]}
-        for name in self.names():
+        for name in self.states():
             if name not in kept:
                 shutil.rmtree(self.folder / name)
         self._discard_unfinished()

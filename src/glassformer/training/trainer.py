@@ -37,6 +37,7 @@ from glassformer.training.state import (
     restore_optimizer,
     restore_random,
 )
+from glassformer.training.watch import Watch
 
 
 @dataclass
@@ -48,8 +49,8 @@ class Surroundings:
     reporter: Reporter = field(default_factory=Reporter)
     heartbeat: Callable[[TrainingState], None] = lambda state: None
     stop_requested: Callable[[], bool] = lambda: False
-    watch: Callable[[Model, int], Mapping[str, Any]] | None = None
-    """Called at each validation; what it returns goes into the record."""
+    watch: Watch | None = None
+    """Asked before the first step, whenever it is due, and after the last."""
 
 
 class Trainer:
@@ -91,6 +92,8 @@ class Trainer:
     def fit(self) -> TrainingState:
         """Train to the end, or until asked to stop; `state.ended` says which."""
         self.model.train()
+        if self.state.step == 0 and self._saved is None:
+            self._look()
         if self.state.step == 0 and self.config.divergence.action == "roll-back":
             self.save()
         self.around.reporter.begin(self.state.step, self.total_steps)
@@ -122,6 +125,8 @@ class Trainer:
                 self._log()
             if self._is_validation_due(is_epoch_end):
                 self.validate()
+            if self._is_look_due():
+                self._look()
             before, clock = clock, time.perf_counter()
             self.state.elapsed += clock - before
             self.state.ended = self._reason_to_end()
@@ -226,10 +231,22 @@ class Trainer:
         is_reached = target is not None and reaches(headline, value, target)
         state.targets_in_a_row = state.targets_in_a_row + 1 if is_reached else 0
         state.last_metrics, state.last_validation = metrics, state.step
-        watched = self.around.watch(self.model_in_use, state.step) if self.around.watch else {}
-        self._record("validation", step=state.step, epoch=state.epoch, **metrics, **watched)
+        self._record("validation", step=state.step, epoch=state.epoch, **metrics)
         self.around.reporter.validated(state.step, metrics, is_best)
         return metrics
+
+    def _is_look_due(self) -> bool:
+        return self.around.watch is not None and self.around.watch.is_due(self.state.step)
+
+    def _look(self) -> None:
+        watch, store, state = self.around.watch, self.around.store, self.state
+        if watch is None:
+            return
+        self._record("heads", step=state.step, epoch=state.epoch, **watch.look(self.model_in_use))
+        if watch.keeps_weights and store is not None:
+            weights = {"model": self.model_in_use.state_dict()}
+            name = checkpoint_name(state.step, state.rollbacks)
+            store.keep_watched(name, Checkpoint(weights, {"training": state.to_json()}))
 
     def headline(self, metrics: Mapping[str, float]) -> str:
         return self.task.headline if self.task.headline in metrics else "loss"
@@ -265,6 +282,8 @@ class Trainer:
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
         if self.around.events is not None:
             self.around.events.truncate(checkpoint.state["events_bytes"])
+        if self.around.store is not None:
+            self.around.store.forget_watched(self.state.step)
 
     def _recover(self, divergence: Diverged) -> None:
         """As configured: end with advice, or go back to the last checkpoint at half the rate."""
@@ -357,6 +376,8 @@ class Trainer:
     def _finish(self) -> None:
         if self.state.last_validation != self.state.step:
             self.validate()
+        if not self._is_look_due():
+            self._look()
         if self.config.average_last is not None and self.around.store is not None:
             self._average_checkpoints(self.around.store, self.config.average_last)
         self._record("end", step=self.state.step, reason=self.state.ended)
