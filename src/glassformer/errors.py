@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -44,6 +45,16 @@ class Problem(ValueError):
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+NO_MEMORY = re.compile("can't allocate memory|out of memory")
+"""In PyTorch's errors."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None
+    )
 
 
 class UserError(Exception):

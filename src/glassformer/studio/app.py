@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from glassformer.errors import Problem, UserError
+from glassformer.errors import Problem, UserError, is_out_of_memory
 from glassformer.studio import about, form_routes, model_routes, page, run_routes
 from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.replies import Refusal, error_reply, refusal
@@ -31,6 +31,9 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/api/runs/{run}/stop": {"POST": form_routes.stop},
     "/api/runs/{run}/film": {"GET": run_routes.film},
     "/api/runs/{run}/attention": {"POST": model_routes.attention},
+    "/api/runs/{run}/trace": {"POST": model_routes.trace},
+    "/api/runs/{run}/heads": {"GET": model_routes.known_heads, "POST": model_routes.heads},
+    "/api/runs/{run}/intervene": {"POST": model_routes.intervene},
     "/api/compare": {"GET": run_routes.compare},
     "/api/maps/{map}/export": {"GET": model_routes.export},
     "/api/maps/{map}/{place}/{layer}/{head}": {"GET": model_routes.map_of},
@@ -64,6 +67,8 @@ async def _told(request: Request, error: Exception) -> Response:
         return error_reply(Refusal(refused.status, refused.problem, headers=dict(error.headers or {})))
     if isinstance(error, (Refusal, UserError, Problem)):
         return error_reply(error)
+    if is_out_of_memory(error):
+        return error_reply(refusal(507, "not enough memory here", remedy="a shorter input, fewer layers"))
     return error_reply(
         refusal(500, "the studio has failed; its terminal says how", remedy="this is our fault: report it")
     )

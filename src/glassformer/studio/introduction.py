@@ -19,7 +19,6 @@ from glassformer.models.base import Model
 from glassformer.registry import kinds
 from glassformer.runs import RunFolder
 from glassformer.studio import limits
-from glassformer.studio.replies import Refusal
 from glassformer.studio.state import Studio
 from glassformer.tasks.base import NextTokenTask, Task
 
@@ -40,19 +39,18 @@ async def introduce(studio: Studio, folder: RunFolder) -> dict[str, Any]:
     key = (folder.path, os.stat(folder.path / "config.yaml").st_mtime_ns)
     known = studio.introductions.get(key)
     if known is None:
-        known = asyncio.ensure_future(studio.worker.run(lambda: _introduction(studio, folder)))
+        # Refused, if the worker has no room; the page asks again.
+        known = studio.worker.submit(lambda: _introduction(studio, folder))
         known.add_done_callback(_retrieve)
         studio.introductions.add(key, known)
-    if known.cancelled() or (known.done() and isinstance(known.exception(), Refusal)):
-        studio.introductions.drop(key)  # the worker had no room: the next one who asks tries again
-        return UNKNOWN
     done, _ = await asyncio.wait([known], timeout=PATIENCE_SECONDS)
-    if not done or known.cancelled() or isinstance(known.exception(), Refusal):
+    if not done:
         return UNKNOWN
     problem = known.exception()
     if problem is not None:
         if not isinstance(problem, (UserError, Problem)):
             raise problem
+        studio.introductions.drop(key)  # what was wrong may have been put right when it is asked again
         return {**UNKNOWN, "is_pending": False, "problem": str(problem).splitlines()[0]}
     result: dict[str, Any] = known.result()
     return result

@@ -2,60 +2,113 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from glassformer.config import validate
+from glassformer.errors import Problem
 from glassformer.inspection.html import described
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.runs import RunFolder
-from glassformer.studio.folder import shown_path
+from glassformer.studio.commands import attention_command, heads_command, intervene_command, trace_command
 from glassformer.studio.map_store import MEDIA_TYPES, exact_rows, exported, map_bytes
-from glassformer.studio.replies import bytes_reply, json_reply
-from glassformer.studio.requests import AttentionBody, body_of, number_of
+from glassformer.studio.replies import bytes_reply, json_reply, problem_document, refusal
+from glassformer.studio.requests import AttentionBody, HeadsBody, InterveneBody, TraceBody, body_of, number_of
 from glassformer.studio.state import Studio
 
 
 async def attention(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     body = await body_of(request, AttentionBody)
-    return json_reply(request, await studio.worker.run(lambda: _attention(studio, folder, body)))
+    return json_reply(request, await studio.worker.run(lambda: _attention(studio, folder, body), request))
 
 
 def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
-    run = studio.loaded.get(folder, body.checkpoint)
-    maps = run.attention(
+    maps = studio.loaded.get(folder, body.checkpoint).attention(
         body.input,
         layers=body.layers,
         heads=body.heads,
         rows=None if body.rows is None else (body.rows[0], body.rows[1]),
         is_untrained=body.untrained,
+        decoding=body.decoding,
+        branch=body.branch,
     )
-    return _shown(studio, maps) | {"command": _command(folder, body, maps)}
+    return _shown(studio, maps) | {"command": attention_command(folder, body)}
 
 
 def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
     return {"map": studio.maps.add(maps), "about": maps.about, **described(maps)}
 
 
-def _command(folder: RunFolder, body: AttentionBody, maps: AttentionMaps) -> str:
-    words = ["glassformer", "attention", shown_path(folder.path)]
-    if body.input is not None:
-        words.append(body.input)
-    if body.checkpoint is not None:
-        words += ["--checkpoint", body.checkpoint]
-    if body.untrained:
-        words.append("--random")
-    for option, numbers, separator in (
-        ("--layers", body.layers, ","),
-        ("--heads", body.heads, ","),
-        ("--rows", body.rows, ":"),
-    ):
-        if numbers is not None:
-            words += [option, separator.join(map(str, numbers))]
-    return shlex.join([*words, "--out", "map.png"])
+async def trace(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, TraceBody)
+    return json_reply(request, await studio.worker.run(lambda: _trace(studio, folder, body), request))
+
+
+def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    traced = run.trace(body.input, body.decoding, body.alternatives)
+    # An empty decoding is the run's own, and the maps go over all that it has written.
+    decoding = None if traced.branches is None else body.decoding or {}
+    document = traced.document() | {"command": trace_command(folder, body)}
+    try:
+        shown = _shown(studio, run.attention(body.input, decoding=decoding))
+    except Problem as problem:  # such as too little memory: the trace is there all the same
+        return document | {"map": None, "attention": None, "map_problem": problem_document(problem)}
+    return document | {"map": shown["map"], "attention": shown}
+
+
+async def heads(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, HeadsBody)
+    return json_reply(request, await studio.worker.run(lambda: _heads(studio, folder, body), request))
+
+
+def _heads(studio: Studio, folder: RunFolder, body: HeadsBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    key = studio.loaded.key(folder, body.checkpoint), body.examples
+    known = studio.heads.get(key)
+    if known is None:
+        known = run.heads(body.examples) | {"command": heads_command(folder, body)}
+        studio.heads.add(key, known)
+    return known
+
+
+async def known_heads(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    query = request.query_params
+    body = validate(
+        HeadsBody,
+        {
+            "checkpoint": query.get("checkpoint"),
+            "examples": number_of(request, "examples", HeadsBody().examples),
+        },
+    )
+    known = studio.heads.get((await studio.read(studio.loaded.key, folder, body.checkpoint), body.examples))
+    if known is None:
+        raise refusal(404, "not measured yet", place="heads", remedy="POST measures them")
+    return json_reply(request, known)
+
+
+async def intervene(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, InterveneBody)
+    return json_reply(request, await studio.worker.run(lambda: _intervene(studio, folder, body), request))
+
+
+def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    more: dict[str, Any] = {} if body.examples is None else {"examples": body.examples}
+    where = (body.place, body.layer, body.head)
+    effects = {
+        "head": lambda: run.switch_off(*where, body.how, text=body.input, **more),
+        "edge": lambda: run.cut_edge(body.input, *where, body.query, body.key, **more),
+        "token": lambda: run.occlude(body.input, body.key, **more),
+    }[body.kind]()
+    return effects.document() | {"command": intervene_command(folder, body)}
 
 
 async def map_of(studio: Studio, request: Request) -> Response:

@@ -5,17 +5,30 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from starlette.requests import Request
 
 from glassformer.config import Node, validate
+from glassformer.errors import Problem
+from glassformer.inspection.maps import Place
 from glassformer.studio import limits
 from glassformer.studio.replies import refusal
+
+
+def _few_branches(decoding: dict[str, Any]) -> dict[str, Any]:
+    size = decoding.get("size")
+    if isinstance(size, int) and size > limits.BRANCHES:
+        raise Problem(
+            f"at most {limits.BRANCHES} branches here", place="size", value=size, remedy=f"{limits.BRANCHES}"
+        )
+    return decoding
+
 
 Text = Annotated[str, Field(max_length=limits.INPUT_CHARACTERS)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 Number = Annotated[int, Field(ge=0, le=1 << 20)]
 Examples = Annotated[int, Field(ge=1, le=limits.EXAMPLES)]
+Decoding = Annotated[dict[str, str | int | float | None], AfterValidator(_few_branches)]
 Values = Annotated[dict[str, Any], Field(max_length=1000)]
 
 BodyType = TypeVar("BodyType", bound=Node)
@@ -25,7 +38,7 @@ class AttentionBody(Node):
     input: Text | None = None
     checkpoint: Name | None = None
     untrained: bool = False
-    decoding: dict[str, Any] | None = None
+    decoding: Decoding | None = None
     branch: Number | None = None
     layers: list[Number] | None = None
     heads: list[Number] | None = None
@@ -35,7 +48,7 @@ class AttentionBody(Node):
 class TraceBody(Node):
     input: Text | None = None
     checkpoint: Name | None = None
-    decoding: dict[str, Any] | None = None
+    decoding: Decoding | None = None
     alternatives: Annotated[int, Field(ge=1, le=limits.ALTERNATIVES)] = 5
 
 
@@ -48,13 +61,14 @@ class InterveneBody(Node):
     kind: Literal["head", "edge", "token"]
     input: Text | None = None
     checkpoint: Name | None = None
-    place: Literal["encoder", "decoder", "cross"] = "encoder"
+    place: Place = "encoder"
     layer: Number = 0
     head: Number = 0
     query: Number = 0
     key: Number = 0
+    """Of an edge; of a token, where it stands in the input."""
     how: Literal["mean", "zero"] = "mean"
-    examples: Examples = 128
+    examples: Examples | None = None
 
 
 class FormBody(Node):

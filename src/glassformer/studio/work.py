@@ -15,9 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from glassformer.runs import RunFolder
+from starlette.requests import Request
+
+from glassformer.runs import CONFIG, RunFolder
 from glassformer.studio import limits
 from glassformer.studio.replies import refusal
+from glassformer.tasks.base import Task
 from glassformer.trained import Run
 
 NICENESS = 10
@@ -31,8 +34,8 @@ class Worker:
         self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=waiting)
         self._thread: threading.Thread | None = None
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """In its turn; a caller who leaves while it waits costs nothing."""
+    def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
+        """In its turn; what is cancelled while it waits costs nothing."""
         self._start()
         future: Future[Result] = Future()
         try:
@@ -44,7 +47,22 @@ class Worker:
                 retry_after=limits.RETRY_SECONDS,
                 remedy="ask again when the other answers are there",
             ) from None
-        return await asyncio.wrap_future(future)
+        return asyncio.wrap_future(future)
+
+    async def run(self, work: Callable[[], Result], request: Request) -> Result:
+        """The same for one who waits for it, and may leave."""
+        answer = self.submit(work)
+        leaving = asyncio.ensure_future(_has_left(request))
+        both: list[asyncio.Future[Any]] = [answer, leaving]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answer.done():
+                answer.cancel()
+        if answer.cancelled():
+            raise refusal(499, "nobody waits for the answer any more")
+        return answer.result()
 
     def _start(self) -> None:
         if self._thread is None:
@@ -54,12 +72,9 @@ class Worker:
     def stop(self) -> None:
         """What waits is dropped; what is being worked on ends with the process."""
         with contextlib.suppress(queue.Empty):
-            while True:
-                job = self._jobs.get_nowait()
-                if job is not None:
-                    job[1].cancel()
-        with contextlib.suppress(queue.Full):
-            self._jobs.put_nowait(None)
+            while (job := self._jobs.get_nowait()) is not None:
+                job[1].cancel()
+        self._jobs.put(None)
 
     def _work(self) -> None:
         import torch
@@ -78,29 +93,37 @@ class Worker:
             del job, work, future  # or they would keep a run alive until the next job
 
 
+async def _has_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 class LoadedRuns:
     """The last few runs that were asked, by run and checkpoint. Used by the worker only."""
 
     def __init__(self, most: int = limits.LOADED_RUNS) -> None:
         self._most = most
-        self._loaded: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
+        self._loaded: OrderedDict[tuple[str, str, int, int], Run] = OrderedDict()
+
+    def key(self, folder: RunFolder, checkpoint: str | None) -> tuple[str, str, int, int]:
+        """A checkpoint of this name may be another one after the run was made anew."""
+        name = folder.checkpoints().find(checkpoint or "best")
+        config = os.stat(folder.path / CONFIG)
+        weights = os.stat(folder.path / "checkpoints" / name)
+        return str(folder.path), name, config.st_mtime_ns, weights.st_mtime_ns
 
     def get(self, folder: RunFolder, checkpoint: str | None) -> Run:
-        name = folder.checkpoints().find(checkpoint or "best")
-        config = os.stat(folder.path / "config.yaml")
-        # A checkpoint of this name may be another one after the run was made anew.
-        weights = os.stat(folder.path / "checkpoints" / name)
-        key = (str(folder.path), name, config.st_mtime_ns, weights.st_mtime_ns)
+        key = self.key(folder, checkpoint)
         if key not in self._loaded:
-            self._loaded[key] = Run(folder.path, name, task=self._task_of(folder, config.st_mtime_ns))
+            self._loaded[key] = Run(folder.path, key[1], task=self._task_of(key))
         self._loaded.move_to_end(key)
         while len(self._loaded) > self._most:
             self._loaded.popitem(last=False)
         return self._loaded[key]
 
-    def _task_of(self, folder: RunFolder, config_time: int) -> Any:
+    def _task_of(self, key: tuple[str, str, int, int]) -> Task | None:
         """The data are read once for all checkpoints of a run."""
-        for (path, _, time, _), run in self._loaded.items():
-            if path == str(folder.path) and time == config_time:
+        for (path, _, config, _), run in self._loaded.items():
+            if (path, config) == (key[0], key[2]):
                 return run.task
         return None
