@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from glassformer import __version__
-from glassformer.errors import Problem, UserError, near_match, user_error
+from glassformer.errors import Problem, UserError, is_out_of_memory, near_match, user_error
 
 VERBS = {
     "train": "train a model; its folder keeps everything about it",
@@ -24,6 +23,9 @@ VERBS = {
     "generate": "let a trained language model write",
     "attention": "draw the attention maps of a trained model for an input",
     "studio": "a page on this machine: runs as they train, and a look inside them",
+    "trace": "how a trained model came to its answer: steps, alternatives, branches",
+    "heads": "every head of a trained model in numbers, beside the untrained one",
+    "intervene": "switch a head off, cut an attention edge or hide a token, and see what it does",
     "params": "parameters, FLOPs, memory, expected time here",
     "doctor": "check a model, or this machine, before a long run",
     "bench": "measure speed",
@@ -32,9 +34,6 @@ VERBS = {
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",
 }
-
-NO_MEMORY = "can't allocate memory|out of memory"
-"""In PyTorch's errors."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,7 +100,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         output.error(UserError(problem))
         return 2
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not re.search(NO_MEMORY, str(error)):
+        if not is_out_of_memory(error):
             raise
         output.error(user_error("not enough memory here", remedy="a smaller model, batch or data set"))
         return 2
