@@ -71,11 +71,11 @@ def measure(task: ClassificationConfig) -> Control:
 
 
 def _texts(split: Texts) -> list[str]:
-    return [str(text) for text in split.values["input"]]
+    return [str(text) for text in split.column("input")]
 
 
 def _labels(split: Texts) -> list[str]:
-    return [str(label).strip() for label in split.values["target"]]
+    return [str(label).strip() for label in split.column("target")]
 
 
 def _correct(predicted: Sequence[str], split: Texts) -> np.ndarray:

@@ -107,10 +107,10 @@ def _words(text: str) -> tuple[str, ...]:
 def gather(plan: TextPlan, task: ClassificationConfig, folder: Path, *, is_quick: bool) -> PretrainingText:
     """Written once: its name holds its checksum, so another text is another file."""
     splits = task.model_copy(update={"train_limit": None}).texts(Told())
-    test = TestTexts(str(text) for text in splits["test"].values["input"])
+    test = TestTexts(str(text) for text in splits["test"].column("input"))
     parts: dict[str, Iterable[str]] = {source.name: source.texts() for source in plan.sources}
     for split in plan.own_splits:
-        parts[OWN.format(split)] = map(str, splits[split].values["input"])
+        parts[OWN.format(split)] = map(str, splits[split].column("input"))
     times = dict.fromkeys(map(OWN.format, plan.own_splits), plan.own_times)
     lines: dict[str, int] = {}
     counts, left_out = Counter[str](), Counter[str](test=0, twice=0, empty=0)

@@ -21,9 +21,12 @@ from glassformer.registry import register
 from glassformer.tasks.base import PerSequenceTask
 from glassformer.tasks.text import (
     SPLITS,
+    Encoded,
+    MadeTexts,
     Texts,
     TextTaskConfig,
     Told,
+    encode_texts,
     read_splits,
     train_tokenizer,
     unknown_words,
@@ -53,7 +56,7 @@ class ClassificationConfig(TextTaskConfig):
     def build(self, seed: int) -> ClassificationTask:
         told = Told()
         texts = self.texts(told)
-        tokenizer = train_tokenizer(self.tokenizer, [texts["train"].values["input"]])
+        tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
         labels = [] if self.answer == "number" else _labels(texts)
         task = _TASKS[self.answer](self, tokenizer, labels)
         task.splits = task.encode(texts, told)
@@ -80,7 +83,8 @@ class ClassificationConfig(TextTaskConfig):
             splits = {}
             for split in SPLITS:
                 made = reviews(counts[split], self.data_seed, split)
-                splits[split] = Texts({"input": [t for t, _ in made], "target": [label for _, label in made]})
+                columns = {"input": [text for text, _ in made], "target": [label for _, label in made]}
+                splits[split] = MadeTexts(columns)
         if self.train_limit is not None:
             train = splits["train"]
             splits["train"] = self._limited(train, self.train_limit)
@@ -91,20 +95,21 @@ class ClassificationConfig(TextTaskConfig):
     def _limited(self, texts: Texts, limit: int) -> Texts:
         """The first so many of a fixed order that takes the labels in turn."""
         order = generator(self.data_seed, "limit").permutation(len(texts)).tolist()
+        targets = list(texts.column("target"))
         turn: Counter[Any] = Counter()
         ranked: list[tuple[int, int, int]] = []
         for index in order:
-            label = str(texts.values["target"][index]).strip() if self.answer == "label" else None
+            label = str(targets[index]).strip() if self.answer == "label" else None
             ranked.append((turn[label], len(ranked), index))
             turn[label] += 1
-        return texts.take([index for _, _, index in sorted(ranked)[:limit]])
+        return texts.take(sorted(index for _, _, index in sorted(ranked)[:limit]))
 
 
 def _labels(splits: Mapping[str, Texts]) -> list[str]:
     """A label that only another split has is a label nevertheless."""
     found = set()
     for texts in splits.values():
-        for index, value in enumerate(texts.values["target"]):
+        for index, value in enumerate(texts.column("target")):
             label = str(value).strip()
             if not label:
                 raise user_error(
@@ -146,18 +151,21 @@ class ClassificationTask(PerSequenceTask):
 
     def _encode(self, split: str, texts: Texts, told: Told) -> Examples:
         limit = self.config.max_length
-        rows = self.tokenizer.encode_all(texts.values["input"])
-        too_long = sum(len(row) >= limit for row in rows)
-        told.count(too_long, len(rows), f"{split}: cut to their first {limit} tokens")
-        empty = sum(not len(row) for row in rows)
-        told.count(empty, len(rows), f"WARNING: {split}: texts without a token")
-        narrow = np.min_scalar_type(len(self.tokenizer))
-        inputs = [np.array([BEGIN, *row[: limit - 1]], dtype=narrow) for row in rows]
-        return Examples(inputs, self._encode_targets(texts))
+
+        def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...]:
+            ((_, row),) = sides
+            facts["long"] += len(row) >= limit
+            facts["empty"] += not len(row)
+            return (np.array([BEGIN, *row[: limit - 1]]),)
+
+        columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, told)
+        told.count(columns.facts["long"], len(texts), f"{split}: cut to their first {limit} tokens")
+        told.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without a token")
+        return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         numbers = []
-        for index, value in enumerate(texts.values["target"]):
+        for index, value in enumerate(texts.column("target")):
             label = str(value).strip()
             if label not in self.labels.number:
                 raise user_error(
@@ -206,7 +214,7 @@ class RegressionTask(ClassificationTask):
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         numbers = np.empty(len(texts), dtype=np.float32)
-        for index, value in enumerate(texts.values["target"]):
+        for index, value in enumerate(texts.column("target")):
             try:
                 numbers[index] = float(value)
             except (TypeError, ValueError):

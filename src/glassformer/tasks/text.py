@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
-from glassformer.data.readers import DataConfig, Rows, split_off
+from glassformer.data.readers import DataConfig, split_off
+from glassformer.data.streams import Record, Stream
+from glassformer.data.token_cache import cache_folder, open_or_build
+from glassformer.data.token_rows import RaggedRows
 from glassformer.data.tokenizers import UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.errors import shorten, user_error
 from glassformer.tasks.base import TaskConfig
 
 SPLITS = ("train", "validation", "test")
+TEXTS_AT_A_TIME = 256
 
 
 class TextTaskConfig(TaskConfig):
@@ -28,29 +37,107 @@ class TextTaskConfig(TaskConfig):
     data_seed: int = Field(0, ge=0, description="drives made texts and what is split off, not the run's seed")
 
 
-@dataclass
 class Texts:
-    """The examples of a split before they are tokens: a column of values a role, and where they stand."""
+    """The examples of a split before they are tokens: a column of values a role, and where they stand.
 
-    values: dict[str, list[Any]]
-    name: str = "made here"
-    place: Callable[[int], str] = lambda index: f"example {index + 1}"
+    Columns are read again with each `iter()`, so that texts from files need not be in memory.
+    """
+
+    name = "made here"
+    files: Sequence[Path] = ()
+    """What they are read from."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def column(self, role: str) -> Iterable[Any]:
+        raise NotImplementedError
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Texts:
+        """Those with these numbers, which ascend."""
+        raise NotImplementedError
+
+    def place(self, index: int) -> str:
+        return f"example {index + 1}"
+
+    def identity(self) -> Any:
+        """All that decides, besides the bytes of the files, which texts these are."""
+        raise NotImplementedError
+
+
+class MadeTexts(Texts):
+    def __init__(self, values: Mapping[str, Sequence[Any]]) -> None:
+        self.values = values
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
-    def take(self, indices: Sequence[int]) -> Texts:
-        kept = {role: [column[index] for index in indices] for role, column in self.values.items()}
-        places = list(indices)
-        return Texts(kept, self.name, lambda index: self.place(places[index]))
+    def column(self, role: str) -> Sequence[Any]:
+        return self.values[role]
 
-    @classmethod
-    def of(cls, rows: Rows, text_roles: Sequence[str]) -> Texts:
-        texts = {
-            role: [as_text(value, rows.place, index) for index, value in enumerate(rows.values[role])]
-            for role in text_roles
-        }
-        return cls({**rows.values, **texts}, rows.name, rows.place)
+    def take(self, indices: Sequence[int] | np.ndarray) -> MadeTexts:
+        return MadeTexts({role: [column[i] for i in indices] for role, column in self.values.items()})
+
+
+@dataclass(frozen=True)
+class FileTexts(Texts):
+    """Those records of a stream whose numbers, counted from 0, are `kept`."""
+
+    stream: Stream
+    text_roles: Sequence[str]
+    data: DataConfig
+    split: str
+    kept: np.ndarray
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.stream.name
+
+    @property
+    def files(self) -> Sequence[Path]:  # type: ignore[override]
+        return self.stream.files
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def _records(self) -> Iterator[Record]:
+        kept = iter(self.kept.tolist())
+        wanted = next(kept, None)
+        for index, record in enumerate(self.stream):
+            if index == wanted:
+                yield record
+                wanted = next(kept, None)
+            if wanted is None:
+                return
+
+    def column(self, role: str) -> Iterable[Any]:
+        is_text, place = role in self.text_roles, self.stream.place
+
+        def read() -> Iterator[Any]:
+            for record in self._records():
+                value = record.values[role]
+                yield as_text(value, place, record.number) if is_text else value
+
+        return Rereadable(read)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> FileTexts:
+        return replace(self, kept=self.kept[np.asarray(indices, dtype=np.int64)])
+
+    def place(self, index: int) -> str:
+        record = next(islice(self._records(), index, None))
+        return self.stream.place(record.number)
+
+    def identity(self) -> Any:
+        kept = hashlib.sha256(self.kept.astype("<i8").tobytes()).hexdigest()
+        return {"data": self.data.dump(), "split": self.split, "kept": kept}
+
+
+@dataclass(frozen=True)
+class Rereadable:
+    read: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.read()
 
 
 def as_text(value: object, place: Callable[[int], str], number: int) -> str:
@@ -88,35 +175,45 @@ def read_splits(
     told: Told,
 ) -> dict[str, Texts]:
     """Every split that has a file, and a validation split in any case. What two splits share is told."""
-    splits: dict[str, Texts] = {}
+    splits: dict[str, FileTexts] = {}
+    keys: dict[str, np.ndarray] = {}
     for split in SPLITS:
-        rows = data.read(split, roles)
-        if rows is not None:
-            told.notes += rows.notes
-            splits[split] = Texts.of(rows, text_roles)
+        stream = data.stream(split, roles)
+        if stream is not None:
+            texts = (as_text(record.values[key], stream.place, record.number) for record in stream)
+            keys[split] = np.fromiter(map(_key, texts), dtype=np.uint64)
+            splits[split] = FileTexts(stream, text_roles, data, split, np.arange(len(keys[split])))
+            told.notes += stream.notes
     fractions = {}
     if data.validation is None:
         fractions["validation"] = data.validation_fraction
     if data.test is None and data.test_fraction is not None:
         fractions["test"] = data.test_fraction
-    train = splits["train"]
     if fractions:
-        parts = split_off(train.values[key], fractions, data_seed, f"task.data.train: {train.name}")
-        splits |= {split: train.take(indices.tolist()) for split, indices in parts.items()}
-    for split in fractions:
-        told.notes.append(f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off")
-    return {split: _compare(split, texts, splits, key, unseen_only, told) for split, texts in splits.items()}
+        train, own = splits["train"], keys["train"]
+        parts = split_off(own.tolist(), fractions, data_seed, f"task.data.train: {train.name}")
+        for split, indices in parts.items():
+            splits[split], keys[split] = train.take(indices), own[indices]
+        for split in fractions:
+            note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
+            told.notes.append(note)
+    return {
+        split: texts if split == "train" else _compare(split, texts, keys, unseen_only, told)
+        for split, texts in splits.items()
+    }
+
+
+def _key(text: str) -> int:
+    """Of equal texts the same number. Of a billion different ones, a few dozen may share theirs."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 def _compare(
-    split: str, texts: Texts, splits: Mapping[str, Texts], key: str, unseen_only: bool, told: Told
+    split: str, texts: FileTexts, keys: Mapping[str, np.ndarray], unseen_only: bool, told: Told
 ) -> Texts:
-    if split == "train":
-        return texts
-    seen = set(splits["train"].values[key])
-    unseen = [index for index, value in enumerate(texts.values[key]) if value not in seen]
+    unseen = np.flatnonzero(~np.isin(keys[split], keys["train"]))
     number = len(texts) - len(unseen)
-    if unseen_only and not unseen:
+    if unseen_only and not len(unseen):
         raise user_error(
             f"nothing is left of {split}: all its inputs also stand in train",
             place=texts.name,
@@ -129,7 +226,82 @@ def _compare(
     return texts
 
 
-def train_tokenizer(config: TokenizerConfig, columns: Sequence[Sequence[str]]) -> Tokenizer:
+def encode_texts(
+    texts: Texts,
+    tokenizers: Mapping[str, Tokenizer],
+    arrange: Arrange,
+    options: Mapping[str, Any],
+    told: Told,
+) -> TokenColumns:
+    """The texts of each role as tokens: in memory where they were made, else in files that are mapped.
+
+    `arrange` gives the rows of an example, or none if it is left out, and counts what it must. All that it
+    depends on is in `options`.
+    """
+    facts = Counter[str]()
+
+    def rows() -> Iterator[tuple[np.ndarray, ...]]:
+        texts_of_each = zip(*(texts.column(role) for role in tokenizers), strict=True)
+        for index, values in enumerate(_encoded(texts_of_each, list(tokenizers.values()))):
+            arranged = arrange(values, facts)
+            if arranged is not None:
+                yield (*arranged, np.array([index]))
+
+    columns = [*tokenizers, "number"]
+    if not texts.files:
+        by_column = list(zip(*rows(), strict=True)) or [()] * len(columns)
+        found = {name: RaggedRows.of(column) for name, column in zip(columns, by_column, strict=True)}
+    else:
+        store = open_or_build(
+            cache_folder() / "tokens",
+            {
+                "tokenizers": {role: tokenizer.fingerprint for role, tokenizer in tokenizers.items()},
+                "texts": texts.identity(),
+                "options": dict(options),
+            },
+            rows,
+            told.notes.append,
+            columns=columns,
+            sources=texts.files,
+            facts=facts,
+        )
+        found, facts = {name: store[name] for name in columns}, Counter(store.facts)
+    return TokenColumns(found, facts)
+
+
+Encoded = tuple[str, np.ndarray]
+Arrange = Callable[[Sequence[Encoded], Counter[str]], tuple[np.ndarray, ...] | None]
+
+
+def _encoded(
+    examples: Iterable[tuple[str, ...]], tokenizers: Sequence[Tokenizer]
+) -> Iterator[tuple[Encoded, ...]]:
+    """Each text with its tokens."""
+    source = iter(examples)
+    while block := list(islice(source, TEXTS_AT_A_TIME)):
+        columns = list(zip(*block, strict=True))
+        sides = [
+            list(zip(column, tokenizer.encode_all(column), strict=True))
+            for column, tokenizer in zip(columns, tokenizers, strict=True)
+        ]
+        yield from zip(*sides, strict=True)
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    rows: Mapping[str, RaggedRows]
+    facts: Counter[str]
+    """What `arrange` counted."""
+
+    def __len__(self) -> int:
+        return len(self.rows["number"])
+
+    def numbers(self) -> np.ndarray:
+        """Which of the texts were kept."""
+        return self.rows["number"].tokens(0, len(self))
+
+
+def train_tokenizer(config: TokenizerConfig, columns: Sequence[Iterable[str]]) -> Tokenizer:
     return config.train(lambda: (text for column in columns for text in column))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,9 +18,12 @@ from glassformer.registry import register
 from glassformer.tasks.base import SequenceToSequenceTask
 from glassformer.tasks.text import (
     SPLITS,
+    Encoded,
+    MadeTexts,
     Texts,
     TextTaskConfig,
     Told,
+    encode_texts,
     read_splits,
     train_tokenizer,
     unknown_words,
@@ -42,11 +46,11 @@ class TranslationConfig(TextTaskConfig):
     def build(self, seed: int) -> TranslationTask:
         told = Told()
         texts = self.texts(told)
-        train = texts["train"].values
+        train = [texts["train"].column(role) for role in ROLES]
         if self.shared_vocabulary:
-            source = target = train_tokenizer(self.tokenizer, [train["input"], train["target"]])
+            source = target = train_tokenizer(self.tokenizer, train)
         else:
-            source, target = (train_tokenizer(self.tokenizer, [train[role]]) for role in ROLES)
+            source, target = (train_tokenizer(self.tokenizer, [column]) for column in train)
         task = TranslationTask(self, source, target)
         task.splits = task.encode(texts, told)
         task.notes += told.notes
@@ -70,10 +74,10 @@ class TranslationConfig(TextTaskConfig):
             )
         few = min(1000, max(5, self.examples // 20))
         counts = {"train": self.examples, "validation": few, "test": few}
-        texts = {}
+        texts: dict[str, Texts] = {}
         for split in SPLITS:
             pairs = translation_pairs(counts[split], self.data_seed, split)
-            texts[split] = Texts({"input": [s for s, _ in pairs], "target": [t for _, t in pairs]})
+            texts[split] = MadeTexts({"input": [s for s, _ in pairs], "target": [t for _, t in pairs]})
         return texts
 
 
@@ -106,23 +110,24 @@ class TranslationTask(SequenceToSequenceTask):
 
     def _encode(self, split: str, texts: Texts, told: Told) -> Examples:
         """Training leaves out what is empty or too long; elsewhere every line counts, cut if it must be."""
-        limit = self.config.max_length
-        sources = self.tokenizer.encode_all(texts.values["input"])
-        targets = self.target_tokenizer.encode_all(texts.values["target"])
-        lengths = np.array([[len(s) + 1, len(t) + 2] for s, t in zip(sources, targets, strict=True)])
-        pairs = zip(texts.values["input"], texts.values["target"], strict=True)
-        is_empty = np.array([not (source.strip() and target.strip()) for source, target in pairs])
-        is_long = (lengths > limit).any(1) & ~is_empty
-        kept = np.arange(len(texts))
-        if split == "train":
-            told.count(int(is_empty.sum()), len(texts), "train: left out, one side empty")
-            told.count(
-                int(is_long.sum()),
-                len(texts),
-                f"train: left out, longer than {limit} tokens",
-            )
-            kept = np.flatnonzero(~is_empty & ~is_long)
-            if not len(kept):
+        limit, is_training = self.config.max_length, split == "train"
+
+        def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...] | None:
+            (source_text, source), (target_text, target) = sides
+            is_empty = not (source_text.strip() and target_text.strip())
+            is_long = not is_empty and (len(source) + 1 > limit or len(target) + 2 > limit)
+            facts["empty"] += is_empty
+            facts["long"] += is_long
+            if is_training and (is_empty or is_long):
+                return None
+            return np.array([*source[: limit - 1], END]), np.array([BEGIN, *target[: limit - 2], END])
+
+        tokenizers = {"input": self.tokenizer, "target": self.target_tokenizer}
+        columns = encode_texts(texts, tokenizers, arrange, {"limit": limit, "cuts": not is_training}, told)
+        if is_training:
+            told.count(columns.facts["empty"], len(texts), "train: left out, one side empty")
+            told.count(columns.facts["long"], len(texts), f"train: left out, longer than {limit} tokens")
+            if not len(columns):
                 raise user_error(
                     "no training pair is left",
                     place=texts.name,
@@ -131,16 +136,12 @@ class TranslationTask(SequenceToSequenceTask):
                 )
         else:
             told.count(
-                int(is_long.sum()),
+                columns.facts["long"],
                 len(texts),
                 f"{split}: read to their first {limit} tokens, and compared with the whole reference",
             )
-        self.texts[split] = texts.take(kept.tolist())
-        narrow = np.min_scalar_type(max(len(self.tokenizer), len(self.target_tokenizer)))
-        return Examples(
-            [np.array([*sources[i][: limit - 1], END], dtype=narrow) for i in kept],
-            [np.array([BEGIN, *targets[i][: limit - 2], END], dtype=narrow) for i in kept],
-        )
+        self.texts[split] = texts.take(columns.numbers())
+        return Examples(columns.rows["input"], columns.rows["target"])
 
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
@@ -168,5 +169,5 @@ class TranslationTask(SequenceToSequenceTask):
 
     def text_pairs(self, split: str) -> tuple[list[str], list[str]]:
         """Sources and references as they stand in the data, unknown words and all."""
-        values = self.texts[split].values
-        return values["input"], values["target"]
+        texts = self.texts[split]
+        return list(texts.column("input")), list(texts.column("target"))
