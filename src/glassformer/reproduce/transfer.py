@@ -10,7 +10,6 @@ from glassformer.reproduce.transfer_arms import FINE_TUNED, FROZEN, SCRATCH, Opt
 
 # A text's last sentence follows from all that was said before: who reads from left to right must foresee it.
 REVIEWS = Options(
-    pretraining={"task.across_texts": False},
     quick_pretraining={"task.examples": 4000, "training.max_epochs": 2},
     arms={
         "model.is_causal": True,
