@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,19 @@ def run_folder(trained_once: Path, tmp_path: Path) -> RunFolder:
     path = tmp_path / "run"
     shutil.copytree(trained_once, path)
     return RunFolder(path)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The browser; a test that wants it is skipped where there is none, but not in continuous integration."""
+    script = Path(__file__).parent.parent / "scripts" / "find-browser"
+    # What `make test` has installed is found; a bare pytest installs nothing.
+    done = subprocess.run(["sh", script, "--no-install"], capture_output=True, text=True)
+    if done.returncode == 0:
+        return Path(done.stdout.strip())
+    if os.environ.get("CI") == "true":
+        pytest.fail(done.stderr.strip())
+    pytest.skip(done.stderr.strip())
 
 
 @pytest.fixture

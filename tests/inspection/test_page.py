@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 import subprocess
 import zlib
 from pathlib import Path
@@ -18,9 +17,6 @@ from glassformer.inspection.html import LARGEST_IN_NOTEBOOK, notebook_frame, pag
 from glassformer.inspection.pixels import colours, to_bytes
 
 from .conftest import make_maps
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
 
 def random_weights(*shape: int) -> np.ndarray:
     scores = np.random.default_rng(0).normal(size=shape)
@@ -103,8 +99,7 @@ const waiting = setInterval(() => {
 """
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
-def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path) -> None:
+def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path, chromium: Path) -> None:
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     allowed = np.array([[True, True, True], [False, True, False], [True, True, True]])
     # A map of three by three cells of 46 pixels, right of labels that are 42 wide and 6 below the top.
@@ -113,17 +108,11 @@ def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path) -> None:
     text = re.sub(r"<meta http-equiv[^>]*>", "", text)  # it would refuse the script that hovers
     test_page = tmp_path / "page.html"
     test_page.write_text(text.replace("</html>", HOVER.replace("POINTS", json.dumps(centres)) + "</html>"))
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--no-first-run",
-        "--disable-background-networking",
-    ]
-    flags += ["--disable-component-update", "--disable-sync", "--virtual-time-budget=10000", "--dump-dom"]
-    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    flags += ["--virtual-time-budget=10000", "--dump-dom"]
     done = subprocess.run(
-        [CHROMIUM, *flags, f"--user-data-dir={tmp_path / 'profile'}", test_page.as_uri()],
+        [chromium, *flags, f"--user-data-dir={tmp_path / 'profile'}", test_page.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,

@@ -69,7 +69,7 @@ export function differenceScale(weights) {
       Math.round(corners[below][channel] * (1 - part) + corners[below + 1][channel] * part)));
   }
   return {
-    palette, masked: weights.masked, from: -1, to: 1, ends: ["A looks more −1", "+1 B looks more"],
+    palette, masked: weights.masked, from: -1, to: 1, ends: ["A −1", "+1 B"],
     valueOf: differenceOf, byteOf: differenceByte, isDifference: true,
   };
 }

@@ -132,18 +132,18 @@ export class MapDetail {
   /** Sizes in CSS pixels, the same at every zoom: margins for the labels, and square cells where there is room. */
   measure(context) {
     const width = Math.max(this.element.clientWidth, 240);
-    const widestOf = (tokens) => {
+    const widestOf = (tokens, least) => {
       const longest = tokens.reduce((found, token) => (token.length > found.length ? token : found), "");
-      return clamp(context.measureText(longest).width, 30, LONGEST_LABEL);
+      return clamp(context.measureText(longest).width, least, LONGEST_LABEL);
     };
     const queries = this.place.queries.length, keys = this.place.keys.length;
-    const left = Math.ceil(12 + widestOf(this.place.queries));
+    const left = Math.ceil(12 + widestOf(this.place.queries, 30));
     const widest = Math.min(width - left - 10, LARGEST_CELL * keys);
     const tallest = Math.min(this.tallest(), LARGEST_CELL * queries);
     const cell = Math.min(widest / keys, tallest / queries);
     const mapWidth = Math.floor(Math.max(cell * keys, Math.min(widest, 160)));
     const mapHeight = Math.floor(Math.max(cell * queries, Math.min(tallest, 160)));
-    const bottom = Math.ceil(14 + Math.max(14, widestOf(this.place.keys)));
+    const bottom = Math.ceil(10 + widestOf(this.place.keys, 14));
     return { width, left, top: 6, mapWidth, mapHeight, bottom };
   }
 
@@ -161,6 +161,7 @@ export class MapDetail {
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(box.width * ratio);
     this.canvas.height = Math.round(height * ratio);
+    this.canvas.dataset.map = [box.left, box.top, box.mapWidth, box.mapHeight].join(" ");
     const image = paint(
       this.bytes, this.place.keys.length, this.view,
       Math.round(box.mapWidth * ratio), Math.round(box.mapHeight * ratio), this.source.scale,

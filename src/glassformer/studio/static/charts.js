@@ -55,14 +55,3 @@ export function tableFigure(rows) {
   });
   return svg;
 }
-
-/** A drawing is styled by the page only while it stands in it. */
-export async function whileShown(svg, act) {
-  svg.classList.add("is-aside");
-  document.body.append(svg);
-  try {
-    return await act(svg);
-  } finally {
-    svg.remove();
-  }
-}

@@ -17,7 +17,7 @@ export class CurvePanel {
     Object.assign(this, { signal, onStatus, records: new Map(), shown: [] });
     this.metric = params.get("metric") ?? "loss";
     this.isLog = params.get("log") === "1";
-    this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.6) || 0, 0), 0.99);
+    this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.5) || 0, 0), 0.99);
     this.chart = new Chart({ height, label: "training curves" });
     this.legend = make("ul.legend");
     this.body = make("div", {}, skeleton(6, "Loading the curves"));

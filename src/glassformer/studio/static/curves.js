@@ -89,7 +89,7 @@ export class Chart {
         hovertemplate: `%{y:.4g}<extra>${escaped(name)}</extra>`, showlegend: false, ...more,
       });
       const made = [];
-      if (raw) made.push(line(thinned(raw), { line: { color: ink, width: 1 }, opacity: 0.28, hoverinfo: "skip", hovertemplate: undefined }));
+      if (raw) made.push(line(thinned(raw), { line: { color: ink, width: 1 }, opacity: 0.4, hoverinfo: "skip", hovertemplate: undefined }));
       made.push(line(thinned(points), { line: { color: ink, width, dash }, opacity: isQuiet ? 0.25 : 1, ...(isQuiet ? { hoverinfo: "skip", hovertemplate: undefined } : {}) }));
       if (dots?.length) {
         made.push(line(thinned(dots), {

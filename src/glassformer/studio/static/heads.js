@@ -109,7 +109,7 @@ export class TestPanel {
     this.list = make("div.effects");
     this.how = choice([["mean", "by its mean"], ["zero", "by zero"]], "mean", () => {});
     this.element = panel("Test this", {
-      trust: "cause", name: `${run}-tests`, about: "Take something away, and see whether the answer needs it.",
+      trust: "cause", name: `${run}-tests`,
       files: figureFiles(() => this.drawing(), () => [["what", "metric", "before", "after", "low", "high"], ...this.rows()]),
     }, this.body, this.list);
   }
@@ -126,8 +126,7 @@ export class TestPanel {
       acts.push(button(`Leave out “${key}”`, () => this.test("token", { key: cell.column }), { data: { test: "token" } }));
     }
     this.body.replaceChildren(
-      make("div.test-buttons", {}, ...acts), field("A head is replaced", this.how, "inline"),
-      cell ? "" : make("p.note", {}, "Choose a cell of the map to test what it carries."));
+      this.detail.readout, make("h3", {}, "Does the answer need it?"), make("div.test-buttons", {}, ...acts), field("A head is replaced", this.how, "inline"));
   }
 
   async test(kind, what) {
@@ -157,11 +156,7 @@ export class TestPanel {
   drawing() {
     const rows = this.rows();
     const most = Math.max(1, ...rows.map(([, , before, after]) => Math.max(before ?? 0, after ?? 0)));
-    const svg = bars(rows.map(([, name, before, after]) => ({ label: words(name), value: after, mark: before, text: `${measure(before)} → ${measure(after)}` })), { most, width: 420, title: "effects" });
-    svg.classList.add("is-aside");
-    document.body.append(svg);
-    setTimeout(() => svg.remove(), 5000);
-    return svg;
+    return bars(rows.map(([, name, before, after]) => ({ label: words(name), value: after, mark: before, text: `${measure(before)} → ${measure(after)}` })), { most, width: 420, title: "effects" });
   }
 }
 

@@ -127,5 +127,17 @@ export async function pngBlob(svg, times = 2) {
 
 /** What a panel with an SVG exports: `figure()` is the drawing, `rows()` its numbers. */
 export const figureFiles = (figure, rows) => ({
-  png: () => pngBlob(figure()), svg: async () => svgBlob(figure()), csv: async () => csv(rows()),
+  png: () => whileShown(figure(), pngBlob), svg: () => whileShown(figure(), svgBlob), csv: async () => csv(rows()),
 });
+
+/** A drawing is styled by the page only while it stands in it: one that does not is put aside for the moment. */
+async function whileShown(svg, act) {
+  if (svg.isConnected) return act(svg);
+  svg.classList.add("is-aside");
+  document.body.append(svg);
+  try {
+    return await act(svg);
+  } finally {
+    svg.remove();
+  }
+}

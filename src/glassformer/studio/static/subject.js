@@ -35,7 +35,7 @@ export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = tr
   const list = make("datalist", { id: "examples" }, examples.map((text) => make("option", { value: text })));
   const input = make("input.mono", {
     type: "text", name: "input", value: params.get("input") ?? "", placeholder: examples[0] ?? "the first test example",
-    autocomplete: "off", spellcheck: false, maxLength: 100_000,
+    autocomplete: "off", spellcheck: false, maxLength: 20_000,
   });
   input.setAttribute("list", "examples");
   const checkpoint = choice(checkpointOptions(about), params.get("checkpoint") ?? "", () => form.requestSubmit());

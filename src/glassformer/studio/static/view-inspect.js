@@ -18,7 +18,7 @@ export async function showInspector(root, { name, params, studio, signal }) {
     onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked }),
   });
   const body = make("div");
-  root.append(make("div.view-head", {}, make("h1", {}, "Inspector")), bar, body);
+  root.append(make("h1.unseen", {}, "Inspector"), bar, body);
   const request = requestOf(params);
   await fill(body, working("Running the model and checking its maps…"), async () => {
     const source = await StudioMaps.take(name, request, signal);
@@ -37,6 +37,7 @@ class Inspector {
     Object.assign(this, { name, source, signal });
     const { reply } = source;
     this.detail = placeDetail(source, params, signal, {
+      tallest: () => Math.max(360, window.innerHeight - 380),
       onChoose: (place, layer, head) => this.chosen(place, layer, head),
       onCell: (cell) => this.cellChosen(cell),
     });

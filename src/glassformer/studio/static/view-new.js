@@ -24,7 +24,8 @@ export async function showNew(root, { params, studio, signal }) {
     const document = await ask(`form?what=${encodeURIComponent(what)}`, { signal });
     return new RunForm(what, preset, document, params, signal).element;
   }, signal);
-  document.querySelector(".preset[aria-current]")?.scrollIntoView({ block: "nearest" });
+  const chosen = root.querySelector(".preset[aria-current]");
+  if (chosen) chosen.parentElement.scrollTop = chosen.offsetTop - chosen.parentElement.clientHeight / 2; // the page stays where it is
 }
 
 const firstSentence = (text) => /^.*?[.:](\s|$)/.exec(text)?.[0].replace(/:\s*$/, ".") ?? text;
@@ -34,13 +35,12 @@ class RunForm {
     Object.assign(this, { what, signal, values: valuesIn(params), errors: [], fields: document.fields });
     this.groups = make("div.groups");
     this.command = commandLine(document.command ?? preset?.command);
-    this.estimate = make("p.note");
     this.start = make("button.primary", { type: "submit" }, "Start training");
     this.trouble = make("div");
     this.element = make("form.run-form", { noValidate: true, onsubmit: (event) => { event.preventDefault(); this.begin(); } },
       make("div.about-preset", {}, make("h2", {}, what), make("p", {}, preset?.about ?? ""),
         make("p.note", {}, [preset?.expected && `Expected: ${preset.expected}`, preset?.time && `Time: ${preset.time}`].filter(Boolean).join(" · "))),
-      this.groups, make("div.form-foot", {}, this.trouble, this.command, this.estimate, make("div.actions", {}, this.start, button("Undo changes", () => this.undo()))));
+      this.groups, make("div.form-foot", {}, this.trouble, make("div.form-acts", {}, this.command, button("Undo changes", () => this.undo()), this.start)));
     this.show();
     if (Object.keys(this.values).length) this.check();
   }
@@ -129,7 +129,6 @@ class RunForm {
       if (asked !== JSON.stringify(this.values)) return;
       Object.assign(this, { fields: reply.fields ?? this.fields, errors: reply.errors ?? [] });
       this.command.say(reply.command);
-      this.estimate.textContent = reply.estimate ? option(reply.estimate) : "";
       this.trouble.replaceChildren();
     } catch (error) {
       if (this.signal.aborted) return;

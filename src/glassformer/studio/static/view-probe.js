@@ -22,7 +22,7 @@ export async function showProbe(root, { name, params, signal }) {
     onRun: (run) => go("probe", run), onLook: (asked) => go("probe", name, { ...asked, decoding: decoding.value }),
   });
   const body = make("div");
-  root.append(make("div.view-head", {}, make("h1", {}, "Probe")), bar, body);
+  root.append(make("h1.unseen", {}, "Probe"), bar, body);
   const { input, checkpoint } = requestOf(params);
   const kind = params.get("decoding");
   await fill(body, working("Asking the model…"), async () => {
@@ -71,7 +71,7 @@ class Probe {
       make("p.mono.muted", {}, this.trace.input.join(" ")),
       make("p.best", { role: "status" }, best.output || "∅"),
       make("p.note", {}, best.probability === null ? "" : `probability ${share(best.probability)}`)),
-    ...(others.length ? [make("h3", {}, "Other answers"), figure] : [figure]));
+    ...(others.length ? [make("h3", {}, "All answers"), figure] : []));
     return made;
   }
 

@@ -2,9 +2,9 @@
 
 import { ask, path } from "./api.js";
 import { CurvePanel } from "./curve-panel.js";
-import { tableFigure, whileShown } from "./charts.js";
+import { tableFigure } from "./charts.js";
 import { button, make, metric, number, option, words } from "./dom.js";
-import { csv, panel, pngBlob, svgBlob } from "./panel.js";
+import { figureFiles, panel } from "./panel.js";
 import { link } from "./route.js";
 import { failure } from "./states.js";
 import { describeRun } from "./subject.js";
@@ -57,8 +57,7 @@ function stopButton(name, acts) {
 }
 
 function tablePanel(title, rows, name, command, shown) {
-  const picture = (act) => () => whileShown(tableFigure(rows), act);
-  return panel(title, { files: { png: picture(pngBlob), svg: picture(svgBlob), csv: async () => csv(rows) }, name, command }, shown);
+  return panel(title, { files: figureFiles(() => tableFigure(rows), () => rows), name, command }, shown);
 }
 
 function resultsPanel(about) {
@@ -68,7 +67,7 @@ function resultsPanel(about) {
   const names = [...new Set(splits.flatMap((split) => Object.keys(metrics[split])))];
   const rows = [["", ...names.map(words)], ...splits.map((split) => [split, ...names.map((name) => (name in metrics[split] ? metric(name, metrics[split][name]) : "–"))])];
   return tablePanel("Results", rows, "results", null, make("div.scroll", {}, make("table", {},
-    make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
+    make("thead", {}, make("tr", {}, rows[0].map((name, column) => make(column ? "th.number" : "th", { scope: "col" }, name)))),
     make("tbody", {}, rows.slice(1).map(([split, ...values]) => make("tr", {}, make("th", { scope: "row" }, split), values.map((value) => make("td.number", {}, value))))))));
 }
 

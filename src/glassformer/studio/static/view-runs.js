@@ -1,11 +1,11 @@
 // The runs: a table that stays current, curves laid over each other, what differs.
 
 import { ask, poll } from "./api.js";
-import { tableFigure, whileShown } from "./charts.js";
+import { tableFigure } from "./charts.js";
 import { CurvePanel } from "./curve-panel.js";
 import { seriesColour } from "./curves.js";
 import { duration, make, metric, number, option, words } from "./dom.js";
-import { csv, panel, pngBlob, svgBlob } from "./panel.js";
+import { figureFiles, panel } from "./panel.js";
 import { link, remember } from "./route.js";
 import { empty, skeleton } from "./states.js";
 
@@ -26,8 +26,7 @@ export async function showRuns(root, { params, studio, signal }) {
   const curves = new CurvePanel(params, signal, { command: "glassformer runs" });
   let runs = [];
   const rows = () => tableRows(runs);
-  const picture = (make) => () => whileShown(tableFigure(rows()), make);
-  const table = panel("All runs", { files: { png: picture(pngBlob), svg: picture(svgBlob), csv: async () => csv(rows()) }, name: "runs", command: "glassformer runs" },
+  const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: "glassformer runs" },
     make("div.scroll", {}, make("table.runs", {}, make("thead", {}, make("tr", {},
       ["", "Run", "Status", "Result", "Loss", "Task", "Seed", "Parameters", "Time", "Options that differ"].map((name) => make("th", { scope: "col" }, name)))), view.table)));
   const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name));
@@ -129,9 +128,8 @@ async function showDifferences(root, names, signal) {
     const { differences: found } = await ask(`compare?${query}`, { signal });
     if (root.asked !== names) return;
     const rows = [["option", ...names], ...Object.entries(found).map(([path, values]) => [path, ...names.map((name) => (name in values ? option(values[name]) : "–"))])];
-    const picture = (make) => () => whileShown(tableFigure(rows), make);
     root.replaceChildren(panel("What differs", {
-      files: { png: picture(pngBlob), svg: picture(svgBlob), csv: async () => csv(rows) }, name: "differences", command: `glassformer runs compare ${names.join(" ")}`,
+      files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: `glassformer runs compare ${names.join(" ")}`,
     }, rows.length > 1
       ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
         make("tbody", {}, rows.slice(1).map(([path, ...values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), values.map((value) => make("td", {}, make("code", {}, value))))))))

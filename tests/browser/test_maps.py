@@ -1,0 +1,203 @@
+"""Maps in a real browser: the colours of known weights, a thousand tokens, many maps at once."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from glassformer.inspection.maps import AttentionMaps
+from glassformer.inspection.pixels import MASKED, colours, from_bytes, to_bytes
+from glassformer.trained import Run
+
+from ..inspection.conftest import make_maps
+from .conftest import OpenPage, Page, slowness
+
+GIGABYTE = 1 << 30
+FRAME_MILLISECONDS = 1000 / 60
+
+ShowMaps = Callable[[AttentionMaps], None]
+
+
+@pytest.fixture
+def look_at(monkeypatch: pytest.MonkeyPatch) -> ShowMaps:
+    """The studio's model attends as it is told here."""
+
+    def prepare(maps: AttentionMaps) -> None:
+        monkeypatch.setattr(Run, "attention", lambda self, *arguments, **options: maps)
+
+    return prepare
+
+
+def picture(page: Page, selector: str) -> np.ndarray:
+    """The pixels of a canvas, as they are."""
+    address = page.page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector)
+    image = Image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
+    return np.asarray(image.convert("RGB"))
+
+
+def expected_colours(weights: np.ndarray) -> np.ndarray:
+    """Of a weight that has travelled as a byte."""
+    return colours()[np.rint(from_bytes(to_bytes(weights, None)) * 255).astype(int)]
+
+
+def box_of_map(page: Page) -> tuple[float, float, float, float]:
+    """Left, top, width and height of the large map within its canvas."""
+    script = "() => document.querySelector('.map-canvas')?.dataset.map"
+    left, top, width, height = map(float, page.until(script).split())
+    return left, top, width, height
+
+
+def test_every_pixel_has_the_colour_of_its_weight(open_page: OpenPage, look_at: ShowMaps) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.full(4, 0.5), size=4).astype(np.float32)
+    allowed = np.ones((4, 4), dtype=bool)
+    allowed[2, 3] = False
+    look_at(make_maps(np.where(allowed, weights, 0), allowed))
+    page = open_page("#/inspect/watched")
+    page.until("() => document.querySelector('.map-grid canvas')?.dataset.painted")
+    small = picture(page, ".map-grid canvas")
+    side = len(small) // 4
+    wanted = expected_colours(weights).repeat(side, axis=0).repeat(side, axis=1)
+    is_masked = (~allowed).repeat(side, axis=0).repeat(side, axis=1)
+    np.testing.assert_array_equal(small[~is_masked], wanted[~is_masked])
+    assert {tuple(pixel) for pixel in small[is_masked].tolist()} == {tuple(row) for row in MASKED.tolist()}
+
+    left, top, width, height = box_of_map(page)
+    large = picture(page, ".map-canvas")
+    for row, column in np.argwhere(allowed):
+        y, x = round(top + (row + 0.5) * height / 4), round(left + (column + 0.5) * width / 4)
+        np.testing.assert_array_equal(large[y, x], wanted[row * side, column * side])
+
+
+def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
+    open_page: OpenPage, look_at: ShowMaps
+) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(1000), size=1000).astype(np.float32)
+    weights[777] = 0
+    weights[777, 333] = 1
+    look_at(make_maps(weights))
+    page = open_page("#/runs")
+    page.see("table.runs")
+    page.open("#/inspect/watched")  # loads the run's model, which is not what is measured
+    box_of_map(page)
+    page.open("#/probe/watched")
+    page.see(".answer")
+    start = time.perf_counter()
+    page.open("#/inspect/watched?query=777&key=333")
+    box_of_map(page)
+    seconds = time.perf_counter() - start
+    assert seconds < 2 * slowness(), f"{seconds:.2f} s"
+
+    page.until("() => document.querySelector('.map-grid canvas')?.dataset.painted")
+    needle = colours()[255].tolist()
+    assert needle in picture(page, ".map-grid canvas").reshape(-1, 3).tolist()  # a maximum, not a mean
+    # The exact weight replaces the rounded one.
+    page.until("() => document.querySelector('.map-readout').innerText.startsWith('1.00000')")
+    assert "1000.0 × equal weights · rank 1 of 1000" in page.readout()
+
+    times = page.page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".map-canvas"), bounds = canvas.getBoundingClientRect();
+          const [left, top, width, height] = canvas.dataset.map.split(" ").map(Number), times = [];
+          for (let step = 1; step <= 60; step++) {
+            const at = { clientX: bounds.left + left + width * step / 61, clientY: bounds.top + top + height * step / 61 };
+            const start = performance.now();
+            canvas.dispatchEvent(new PointerEvent("pointermove", at));
+            times.push(performance.now() - start);
+          }
+          return times;
+        }"""
+    )
+    assert np.median(times) < FRAME_MILLISECONDS * slowness(), times
+    assert page.readout().startswith("≈")
+
+
+def test_forty_eight_maps_of_a_thousand_tokens_stay_below_a_gigabyte(
+    open_page: OpenPage, look_at: ShowMaps, browser: Any
+) -> None:
+    base = np.random.default_rng(0).dirichlet(np.ones(1000), size=1000).astype(np.float32)
+    weights = np.stack([np.roll(base, shift, axis=1) for shift in range(48)]).reshape(6, 8, 1000, 1000)
+    look_at(make_maps(weights))
+    page = open_page("#/inspect/watched")
+    page.until("() => document.querySelectorAll('.map-grid canvas').length === 48")
+    for number in range(48):
+        page.page.evaluate(
+            "(number) => document.querySelectorAll('.map-grid canvas')[number].scrollIntoView()", number
+        )
+        page.until(f"() => document.querySelectorAll('.map-grid canvas')[{number}].dataset.painted")
+    session = browser.new_browser_cdp_session()
+    processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+    renderers = [int(process["id"]) for process in processes if process["type"] == "renderer"]
+    used = max(_proportional_bytes(process) for process in renderers)
+    assert 0 < used < GIGABYTE, f"{used / GIGABYTE:.2f} GB"
+
+
+def _proportional_bytes(process: int) -> int:
+    """Memory of a process; what it shares with others counts by its part."""
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_keys_move_the_cell_and_the_head_and_the_address_keeps_them(
+    open_page: OpenPage, look_at: ShowMaps
+) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 3, 5)).astype(np.float32)
+    look_at(make_maps(weights))
+    page = open_page("#/inspect/watched?query=2&key=2")
+    page.until("() => document.querySelector('.map-readout')?.innerText.includes('“q2”')")
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowUp")
+    assert "“q1”" in page.readout() and "“k3”" in page.readout()
+    page.page.keyboard.press("]")
+    page.page.keyboard.press("}")
+    page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 1')")
+    page.page.keyboard.press("[")
+    page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 0')")
+    assert page.page.evaluate("() => location.hash").endswith("query=1&key=3&place=encoder&layer=1&head=0")
+    page.page.reload()
+    page.until("() => document.querySelector('.map-readout')?.innerText.includes('“q1”')")
+    assert "layer 1, head 0" in page.see(".map-detail h2").inner_text()
+    exact = weights[1, 0, 1, 3]
+    page.until(f"() => document.querySelector('.map-readout').innerText.startsWith('{exact:.5f}')")
+    # What is spoken is what is shown.
+    page.until("() => document.querySelector('.map-detail [role=status]').textContent.includes('“k3”')")
+
+
+def test_a_click_chooses_a_cell_and_pointing_only_looks(open_page: OpenPage, look_at: ShowMaps) -> None:
+    look_at(make_maps(np.full((8, 8), 1 / 8, dtype=np.float32)))
+    page = open_page("#/inspect/watched")
+    left, top, width, height = box_of_map(page)
+    bounds = page.page.locator(".map-canvas").bounding_box()
+
+    def point_at(row: int, column: int) -> None:
+        x, y = left + (column + 0.5) * width / 8, top + (row + 0.5) * height / 8
+        page.page.mouse.move(bounds["x"] + x, bounds["y"] + y)
+
+    point_at(1, 6)
+    assert "“q1”" in page.readout() and "“k6”" in page.readout()
+    page.page.mouse.down()
+    page.page.mouse.up()
+    point_at(4, 4)
+    assert "“q4”" in page.readout()
+    page.page.mouse.move(5, 5)
+    assert "“q1”" in page.readout() and "“k6”" in page.readout()
+    page.see("[data-test=edge]", "Cut “q1” → “k6”")
+    # The wheel zooms in on what it points at, and 0 shows everything again.
+    point_at(0, 0)
+    for _ in range(4):
+        page.page.mouse.wheel(0, -100)
+    page.page.mouse.move(bounds["x"] + left + width - 4, bounds["y"] + top + height - 4)
+    page.until("() => !document.querySelector('.map-readout').innerText.includes('“q7”')")
+    assert "“q1”" not in page.readout()
+    page.page.keyboard.press("0")
+    page.page.mouse.move(bounds["x"] + left + width - 5, bounds["y"] + top + height - 5)
+    page.until("() => document.querySelector('.map-readout').innerText.includes('“q7”')")

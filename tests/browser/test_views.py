@@ -1,0 +1,243 @@
+"""Each view of the studio, driven as a person would."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from .conftest import OpenPage, Page
+
+
+def exported(page: Page, panel: str, ending: str) -> bytes:
+    """What a panel's menu gives."""
+    menu = page.page.locator(f"section.panel[aria-label='{panel}'] details.menu").first
+    menu.locator("summary").click()
+    with page.page.expect_download() as download:
+        menu.locator(f"[data-format={ending}]").click()
+    return Path(download.value.path()).read_bytes()
+
+
+def check_exports(page: Page, panel: str) -> list[list[str]]:
+    """All three files are what they should be; the rows of the table."""
+    assert Image.open(io.BytesIO(exported(page, panel, "png"))).format == "PNG"
+    assert ElementTree.fromstring(exported(page, panel, "svg")).tag.endswith("svg")
+    return list(csv.reader(io.StringIO(exported(page, panel, "csv").decode())))
+
+
+def command_of(page: Page, panel: str) -> str:
+    return str(page.page.locator(f"section.panel[aria-label='{panel}'] .command code").first.inner_text())
+
+
+def test_runs_are_listed_with_their_curves_and_what_differs(open_page: OpenPage) -> None:
+    page = open_page("#/runs")
+    page.see("table.runs tr[data-run=watched] .status-done", "done")
+    page.see("table.runs tr[data-run=writing]")
+    assert "%" in page.see("tr[data-run=watched] td strong").inner_text()
+    points = page.until("() => Number(document.querySelector('.chart')?.dataset.points)")
+    assert page.see(".legend", "watched")
+    page.see(".differences", "task.kind")
+    rows = check_exports(page, "Curves")
+    assert rows[0] == ["series", "step", "value"] and len(rows) > points
+    assert check_exports(page, "All runs")[1][1] == "done"
+    assert check_exports(page, "What differs")[0][0] == "option"
+    assert command_of(page, "All runs").startswith("glassformer runs")
+    # One run less, a logarithmic axis, no smoothing: and the address keeps them.
+    page.page.locator("tr[data-run=writing] input").uncheck()
+    page.until(f"() => Number(document.querySelector('.chart').dataset.points) < {points}")
+    page.page.get_by_label("Log axis").check()
+    page.page.get_by_label("Smoothing").fill("0")
+    page.until("() => /log=1/.test(location.hash) && /smooth=0&?/.test(location.hash)")
+    page.page.reload()
+    page.until("() => document.querySelector('.chart .ytick')")
+    assert page.page.get_by_label("Log axis").is_checked()
+    assert not page.page.locator("tr[data-run=writing] input").is_checked()
+
+
+def test_a_run_tells_what_it_reached_and_its_options(open_page: OpenPage) -> None:
+    page = open_page("#/runs")
+    page.see("table.runs a", "watched").click()
+    page.see("section.panel[aria-label=Results]", "accuracy")
+    page.see("table.options", "inspection.watch")
+    page.page.get_by_label("Filter the options").fill("num_heads")
+    assert page.page.locator("table.options tr:visible").count() == 1
+    assert ["model.num_heads", "2"] in check_exports(page, "Options")
+
+
+def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) -> None:
+    page = open_page("#/inspect/writing?place=cross&query=0&key=1")
+    page.see(".map-place h2", "cross")
+    assert page.page.locator(".map-place").count() == 3
+    page.see(".map-readout", "× equal weights")
+    page.see(".caption", "not why the model answered")
+    page.see(".checks", "each row adds up to 1")
+    for kind in ("edge", "head", "token"):
+        page.see(f"[data-test={kind}]").click()
+    page.until("() => document.querySelectorAll('.effect table').length === 3")
+    assert page.page.locator(".effect .trust-cause").count() == 3
+    page.see(".effect", "loss")
+    page.see("button", "Measure over").click()
+    page.until("() => document.querySelectorAll('.bar-other').length > 0")  # the untrained control
+    rows = check_exports(page, "Map")
+    assert rows[0][0] == "place" and {row[0] for row in rows[1:]} == {"cross"}
+    assert check_exports(page, "Test this")[0][0] == "what"
+    assert check_exports(page, "This head in numbers")[0] == ["statistic", "value", "uniform", "untrained"]
+    assert command_of(page, "Map").startswith("glassformer attention")
+
+
+def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
+    page = open_page("#/probe/writing?decoding=beam")
+    page.see(".answer .best")
+    page.see(".beam-tree g.is-chosen")
+    assert page.page.locator(".beam-tree g.is-dropped").count() > 0
+    assert page.page.locator(".step-chip").count() > 1
+    page.see(".strip canvas")
+    page.page.locator("body").press("ArrowRight")
+    page.see("p[role=status]", "step 2 of")
+    assert "step=1" in page.page.evaluate("() => location.hash")
+    probabilities = [float(row[2]) for row in check_exports(page, "Step by step")[1:] if row[0] == "0"]
+    assert 0 < sum(probabilities) <= 1.0001 and probabilities == sorted(probabilities, reverse=True)
+    assert check_exports(page, "Branches")[0][0] == "branch"
+    # Another input, typed.
+    page.page.get_by_label("Input").fill("3 + 4")
+    page.page.get_by_role("button", name="Ask").click()
+    page.see(".answer .mono", "3")
+    assert "input=3" in page.page.evaluate("() => location.hash")
+
+
+def test_the_probe_says_what_is_wrong_with_an_input(open_page: OpenPage) -> None:
+    page = open_page("#/probe/watched?input=nonsense")
+    page.see(".failure", "nonsense")
+
+
+def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> None:
+    page = open_page("#/film/watched")
+    last = page.see(".film-step", "step").inner_text()
+    page.until("() => document.querySelector('.map-canvas')?.dataset.map")
+    page.until("() => document.querySelectorAll('.chart .shapelayer path').length === 2")
+
+    def state() -> Any:
+        return page.page.evaluate(
+            """() => [document.querySelector(".map-canvas").toDataURL(),
+              ...[...document.querySelectorAll(".chart .shapelayer path")].map((path) => path.getAttribute("d"))]"""
+        )
+
+    before = state()
+    page.page.get_by_label("Checkpoint").fill("0")
+    assert page.see(".film-step", "1 of").inner_text() != last
+    for number in range(3):
+        changed = f"(before) => ({_FILM_STATE})[{number}] !== before[{number}]"
+        page.until(f"() => ({changed})({before!r})")
+    page.see("p[role=status]", "this head at step")
+    page.page.get_by_role("button", name="Play").click()
+    page.see(".film-step", last)
+    page.see("button", "Play")  # it has come to its end
+    assert check_exports(page, "Map")[0][0] == "place"
+
+
+_FILM_STATE = (
+    "[document.querySelector('.map-canvas').toDataURL(),"
+    " ...[...document.querySelectorAll('.chart .shapelayer path')].map((path) => path.getAttribute('d'))]"
+)
+
+
+def test_a_run_without_kept_checkpoints_says_how_to_keep_them(open_page: OpenPage) -> None:
+    page = open_page("#/film/writing")
+    page.see("code", "inspection.watch=true")
+
+
+def test_compare_shows_a_b_and_their_difference(open_page: OpenPage) -> None:
+    page = open_page("#/compare?a=watched")
+    page.until(
+        "() => [...document.querySelectorAll('.map-canvas')].filter((one) => one.dataset.map).length === 3"
+    )
+    page.see(".panel .note", "untrained")
+    page.page.locator(".map-canvas").first.focus()
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowDown")
+    page.until(
+        "() => [...document.querySelectorAll('.map-readout')].every((one) => !one.innerText.startsWith('≈'))"
+    )
+    first, second, difference = (
+        float(page.page.locator(".map-readout strong").nth(number).inner_text()) for number in range(3)
+    )
+    assert difference == pytest.approx(second - first, abs=2e-5)
+    rows = check_exports(page, "B − A")
+    found = {(row[0], row[2]): float(row[4]) for row in rows[1:]}
+    assert found["1", "0"] == pytest.approx(difference, abs=2e-5)
+    # Inputs of two lengths cannot be laid over each other, and it says so.
+    page.open("#/compare?a=writing&b=watched")
+    page.see(".empty", "cannot be laid over each other")
+
+
+def test_a_form_shows_errors_at_their_fields(open_page: OpenPage) -> None:
+    page = open_page("#/new?what=reversal")
+    field = page.see("[name='model.num_heads']")
+    field.fill("-3")
+    error = page.see("[data-path='model.num_heads'] .field-error")
+    assert error.inner_text()
+    assert field.get_attribute("aria-invalid") == "true"
+    field.fill("4")
+    page.until("() => !document.querySelector('.field-error')")
+    page.see(".form-foot .command", "model.num_heads=4")
+    # A kind brings the fields of its own.
+    page.page.locator("[data-group=model] select[name='model.position.kind']").select_option(label="rotary")
+    page.see("[name='model.position.base']")
+
+
+def test_text_is_never_markup(open_page: OpenPage, runs: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    (runs / name).mkdir()
+    try:
+        (runs / name / "config.yaml").write_text("task: {kind: <b>bold</b>}\n", encoding="utf-8")
+        page = open_page("#/runs")
+        page.see("table.runs", name)
+        page.open(f"#/probe/watched?input={name}")
+        page.see(".failure")
+        assert page.page.locator("main img, main b").count() == 0
+    finally:
+        (runs / name / "config.yaml").unlink()
+        (runs / name).rmdir()
+
+
+def test_a_stranger_is_told_where_the_link_is(open_page: OpenPage) -> None:
+    page = open_page(knows_token=False)
+    page.see(".empty", "Open the link that the terminal printed")
+
+
+def test_the_token_leaves_the_address(open_page: OpenPage) -> None:
+    page = open_page()
+    page.see("table.runs")
+    assert page.page.evaluate("() => location.href").endswith("/#/runs")
+
+
+def test_light_and_dark_follow_the_system_and_the_switch(open_page: OpenPage) -> None:
+    ground = "() => getComputedStyle(document.documentElement).backgroundColor"
+    page = open_page("#/runs", color_scheme="dark")
+    page.see("table.runs")
+    dark = page.page.evaluate(ground)
+    page.page.get_by_role("button", name="Light").click()
+    light = page.page.evaluate(ground)
+    assert dark != light
+    page.page.reload()
+    page.see("table.runs")
+    assert page.page.evaluate(ground) == light
+
+
+def test_keys_are_listed_and_links_lead_everywhere(open_page: OpenPage) -> None:
+    page = open_page("#/run/watched")
+    page.see("section.panel[aria-label=Options]")
+    page.page.locator("body").press("?")
+    page.see("dialog", "change the head")
+    page.page.keyboard.press("Escape")
+    for view in ("Inspector", "Probe", "Film"):
+        page.page.get_by_role("link", name=view, exact=True).click()
+        page.until(f"() => document.querySelector('h1')?.textContent === '{view}'")
+        assert page.page.evaluate("() => location.hash").split("?")[0].endswith("/watched")
+    page.open("#/run/not-there")
+    page.see(".failure", "no such run")
