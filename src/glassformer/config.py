@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -250,6 +251,61 @@ def read_yaml_file(path: Path) -> Tree:
             remedy="start with 'task: {kind: reversal}'",
         )
     return tree
+
+
+_WRITTEN_LINE = re.compile(r"( *)([A-Za-z_]\w*):(?: (.+))?", re.ASCII)
+
+
+def read_written_yaml(path: Path) -> Tree:
+    """The same as `read_yaml_file`, many times faster for what `dump_yaml` has written: a line a key.
+
+    Whatever looks otherwise is left to the other one, with its errors.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8") if path.stat().st_size <= MAX_CONFIG_BYTES else ""
+        tree = _read_lines(text)
+    except (OSError, ValueError, UserError):
+        tree = None
+    return tree or read_yaml_file(path)
+
+
+def _read_lines(text: str) -> Tree | None:
+    tree: Tree = {}
+    branches = [(0, tree)]
+    opened: str | None = None
+    for line in text.removesuffix("\n").split("\n"):
+        match = _WRITTEN_LINE.fullmatch(line)
+        if match is None or match[2] in ("true", "false", "null"):
+            return None
+        indent, key, value = len(match[1]), match[2], match[3]
+        if opened is not None:
+            if indent != branches[-1][0] + 2:
+                return None
+            branches.append((indent, branches[-1][1].setdefault(opened, {})))
+            opened = None
+        while indent < branches[-1][0]:
+            branches.pop()
+        depth, branch = branches[-1]
+        if indent != depth or key in branch:
+            return None
+        if value is None:
+            opened = key
+        else:
+            branch[key] = _read_value(value)
+    return None if opened is not None else tree
+
+
+@lru_cache(maxsize=4096)
+def _read_scalar(text: str) -> Any:
+    """Of a line; runs of one folder have most of them alike."""
+    value = parse_yaml(text, "")
+    if text[0] in "|>&*!#" or isinstance(value, (dict, list)):
+        raise ValueError(text)
+    return value
+
+
+def _read_value(text: str) -> Any:
+    return {"[]": [], "{}": {}}[text] if text in ("[]", "{}") else _read_scalar(text)
 
 
 def parse_overrides(overrides: Iterable[str]) -> Tree:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Tree, flatten
+from glassformer.config import Tree, flatten, read_written_yaml
 from glassformer.errors import UserError
 from glassformer.runs import CONFIG, RunFolder, Status
 from glassformer.studio.record import last_event
@@ -133,8 +133,9 @@ class RunsFolder:
                 known.status, known.beat_signature = run.status(), beat
             signature = _signature(run.path, SUMMARISED)
             if signature != known.signature:
-                known.options, known.summary = flatten(run.config()), {}
-                known.summary, known.signature = _summary(run, known.options), signature
+                known.options = flatten(read_written_yaml(run.path / CONFIG))
+                known.summary = _summary_of(known.options, run.results(), run.environment())
+                known.signature = signature
             record = _signature(run.path, ("events.jsonl",))
             if record != known.record_signature:
                 known.last, known.record_signature = last_event(run.events.path, "step"), record
@@ -164,10 +165,6 @@ def _signature(path: Path, names: tuple[str, ...]) -> Signature:
         else:
             found.append((status.st_mtime_ns, status.st_size))
     return tuple(found)
-
-
-def _summary(run: RunFolder, options: Tree) -> dict[str, Any]:
-    return _summary_of(options, run.results(), run.environment())
 
 
 def _summary_of(options: Tree, results: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
