@@ -219,8 +219,9 @@ class TestWhichExamples:
         for index in (0, 8, 150):  # whatever stands beside it
             alone = task.batch("train", np.array([index]), 1).inputs["tokens"]
             assert alone is not None and torch.equal(alone[0], seen[index, : alone.shape[1]])
-        measured = task.batch("test", np.arange(3)).inputs["tokens"]
-        assert measured is not None and not (measured == MASK).any()
+        for split in ("train", "test"):
+            measured = task.batch(split, np.arange(3)).inputs["tokens"]
+            assert measured is not None and not (measured == MASK).any()
 
     def test_what_also_stands_in_train(self, make: Make) -> None:
         test = [*TEST, ROWS[0], (ROWS[1][0], "good")]

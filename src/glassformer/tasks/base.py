@@ -74,8 +74,11 @@ class Task:
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         raise NotImplementedError
 
-    def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
-        """These examples as tensors; the same for the same arguments, always."""
+    def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
+        """These examples as tensors; the same for the same arguments, always.
+
+        An epoch is given where they are trained on, and none where they are measured.
+        """
         return self.collate(self.splits[split], indices)
 
     def checksum(self) -> str:

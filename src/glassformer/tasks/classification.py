@@ -177,11 +177,11 @@ class ClassificationTask(PerSequenceTask):
             numbers.append(self.labels.number[label])
         return np.array(numbers, dtype=np.int64)
 
-    def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
+    def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
         """What is hidden in training follows from the epoch and the number of an example."""
         batch = super().batch(split, indices, epoch)
         tokens_BL = batch.inputs["tokens"]
-        if split != "train" or not self.config.hidden_fraction or tokens_BL is None:
+        if epoch is None or not self.config.hidden_fraction or tokens_BL is None:
             return batch
         draws_BL = draw_each((tokens_BL.shape[1],), self.config.data_seed, "hide", epoch, indices=indices)
         is_hidden = (draws_BL < self.config.hidden_fraction) & (tokens_BL >= len(RESERVED))

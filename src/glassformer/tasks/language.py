@@ -334,16 +334,14 @@ class MaskedLanguageTask(LanguageTask):
     def characters(self, split: str) -> int | None:
         return None
 
-    def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
+    def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
         """What is hidden follows from split, epoch and number of an example."""
         plain = collate_per_token(self.splits[split], indices)
         tokens_BL, targets_BL = plain.inputs["tokens"], plain.targets
         assert tokens_BL is not None
-        shape = (
-            tokens_BL.shape[1],
-            3,
-        )  # a place takes its draws before the next: the longest row is another's
-        draws_BL3 = draw_each(shape, self.config.data_seed, "mask", split, epoch, indices=indices)
+        # A place takes its draws before the next: the longest row is another's.
+        shape = (tokens_BL.shape[1], 3)
+        draws_BL3 = draw_each(shape, self.config.data_seed, "mask", split, epoch or 0, indices=indices)
         chosen, fate, other = draws_BL3.unbind(-1)
         is_asked = (chosen < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
         replaced = (other * (len(self.tokenizer) - len(RESERVED))).long() + len(RESERVED)
