@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -64,14 +66,18 @@ def test_points_appear_live_and_a_killed_trainer_is_a_crash(
 
 
 def test_a_run_is_started_from_the_form_and_stopped(open_page: OpenPage, runs: Path) -> None:
-    values = (
-        '{"task.length": 5, "task.train_examples": 64, "task.validation_examples": 8, "task.test_examples": 8,'
-        ' "training.batch_size": 8, "training.max_epochs": 100000, "training.max_steps": null, "training.threads": 1}'
-    )
+    values = {
+        "task.length": 5,
+        "task.train_examples": 64,
+        "task.validation_examples": 8,
+        "task.test_examples": 8,
+        "training.batch_size": 8,
+        "training.max_epochs": 100000,
+        "training.max_steps": None,
+        "training.threads": 1,
+    }
     page = open_page()
-    page.page.evaluate(
-        "(values) => { location.hash = '#/new?what=copy&set=' + encodeURIComponent(values); }", values
-    )
+    page.open(f"#/new?{urlencode({'what': 'copy', 'set': json.dumps(values)})}")
     page.see(".form-foot .command", "task.length=5")
     page.page.get_by_role("button", name="Start training").click()
     page.see(".status-running", "running")

@@ -107,7 +107,8 @@ def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
           const canvas = document.querySelector(".map-canvas"), bounds = canvas.getBoundingClientRect();
           const [left, top, width, height] = canvas.dataset.map.split(" ").map(Number), times = [];
           for (let step = 1; step <= 60; step++) {
-            const at = { clientX: bounds.left + left + width * step / 61, clientY: bounds.top + top + height * step / 61 };
+            const part = step / 61;
+            const at = { clientX: bounds.left + left + width * part, clientY: bounds.top + top + height * part };
             const start = performance.now();
             canvas.dispatchEvent(new PointerEvent("pointermove", at));
             times.push(performance.now() - start);
@@ -162,7 +163,7 @@ def test_keys_move_the_cell_and_the_head_and_the_address_keeps_them(
     page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 1')")
     page.page.keyboard.press("[")
     page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 0')")
-    assert page.page.evaluate("() => location.hash").endswith("query=1&key=3&place=encoder&layer=1&head=0")
+    page.until("() => location.hash.endsWith('query=1&key=3&place=encoder&layer=1&head=0')")
     page.page.reload()
     page.until("() => document.querySelector('.map-readout')?.innerText.includes('“q1”')")
     assert "layer 1, head 0" in page.see(".map-detail h2").inner_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -99,7 +98,7 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
     page.see(".strip canvas")
     page.page.locator("body").press("ArrowRight")
     page.see("p[role=status]", "step 2 of")
-    assert "step=1" in page.page.evaluate("() => location.hash")
+    page.until("() => location.hash.includes('step=1')")
     probabilities = [float(row[2]) for row in check_exports(page, "Step by step")[1:] if row[0] == "0"]
     assert 0 < sum(probabilities) <= 1.0001 and probabilities == sorted(probabilities, reverse=True)
     assert check_exports(page, "Branches")[0][0] == "branch"
@@ -121,18 +120,11 @@ def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> Non
     page.until("() => document.querySelector('.map-canvas')?.dataset.map")
     page.until("() => document.querySelectorAll('.chart .shapelayer path').length === 2")
 
-    def state() -> Any:
-        return page.page.evaluate(
-            """() => [document.querySelector(".map-canvas").toDataURL(),
-              ...[...document.querySelectorAll(".chart .shapelayer path")].map((path) => path.getAttribute("d"))]"""
-        )
-
-    before = state()
+    before = page.page.evaluate(f"() => {_FILM_STATE}")
     page.page.get_by_label("Checkpoint").fill("0")
     assert page.see(".film-step", "1 of").inner_text() != last
     for number in range(3):
-        changed = f"(before) => ({_FILM_STATE})[{number}] !== before[{number}]"
-        page.until(f"() => ({changed})({before!r})")
+        page.until(f"() => ({_FILM_STATE})[{number}] !== {before[number]!r}")
     page.see("p[role=status]", "this head at step")
     page.page.get_by_role("button", name="Play").click()
     page.see(".film-step", last)

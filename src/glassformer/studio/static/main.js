@@ -54,8 +54,9 @@ async function show() {
   try {
     studio ??= await introduce(signal);
     if (signal.aborted) return;
+    root.append(skeleton(8)); // until the view puts something in its place
     content.replaceChildren(root);
-    if (!view) root.append(empty("There is no such view", location.hash, make("a.button", { href: "#/runs" }, "To the runs")));
+    if (!view) root.replaceChildren(empty("There is no such view", location.hash, make("a.button", { href: "#/runs" }, "To the runs")));
     else if (view.needsRun && !route.name) await chooseRun(root, route, signal);
     else await view.show(root, { ...route, studio, signal });
   } catch (error) {
@@ -75,7 +76,7 @@ async function chooseRun(root, { view }, signal) {
   const { runs } = await ask("runs", { signal });
   const usable = runs.find((run) => run.status !== "damaged" && run.step > 0);
   if (usable) location.replace(link(view, usable.name));
-  else root.append(empty("Nothing to look into yet", "Train a model first; the studio then shows what it attends to.",
+  else root.replaceChildren(empty("Nothing to look into yet", "Train a model first; the studio then shows what it attends to.",
     make("a.button.primary", { href: link("new") }, "New run")));
 }
 

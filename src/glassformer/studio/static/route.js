@@ -9,6 +9,7 @@ export function takeToken() {
 }
 
 export function here() {
+  write();
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [view = "", ...rest] = path.split("/");
   const name = rest.length ? safely(rest.join("/")) : null;
@@ -36,13 +37,26 @@ export function go(view, name = null, params = {}) {
   location.hash = link(view, name, params);
 }
 
-/** Remember small changes in the address without leaving the view. */
+const WRITE_AFTER = 100;
+let pending = null;
+
+/** Remember small changes in the address without leaving the view; many at once are written once. */
 export function remember(changes) {
+  const place = location.hash.split("?")[0];
+  if (pending?.place !== place) pending = { place, changes: {} };
+  Object.assign(pending.changes, changes);
+  clearTimeout(pending.timer);
+  pending.timer = setTimeout(write, WRITE_AFTER);
+}
+
+function write() {
+  if (!pending) return;
+  const { place, changes, timer } = pending;
+  clearTimeout(timer);
+  pending = null;
+  if (location.hash.split("?")[0] !== place) return; // one has gone elsewhere since
   const { view, name, params } = here();
-  const all = Object.fromEntries(params);
-  for (const [key, value] of Object.entries(changes)) all[key] = value;
-  history.replaceState(null, "", `${location.pathname}${link(view, name, all)}`);
-  window.dispatchEvent(new CustomEvent("glassformer:remembered"));
+  history.replaceState(null, "", `${location.pathname}${link(view, name, { ...Object.fromEntries(params), ...changes })}`);
 }
 
 export const wholeNumber = (params, key, fallback = null) =>

@@ -2,9 +2,9 @@
 
 import { draw } from "./dom.js";
 
-const COLUMN = 92;
+const COLUMN = 128;
 const LINE = 30;
-const LONGEST = 9;
+const LONGEST = 10;
 
 /** Rows of every branch: an answer stands on its own line, and what was dropped stays beside its parent. */
 function placed(nodes) {

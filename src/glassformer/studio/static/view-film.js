@@ -20,7 +20,7 @@ export async function showFilm(root, { name, params, studio, signal }) {
     onLook: (asked) => { const kept = here().params; go("film", name, { ...asked, place: kept.get("place"), layer: kept.get("layer"), head: kept.get("head") }); },
   });
   const body = make("div");
-  root.append(make("h1.unseen", {}, "Film"), bar, body);
+  root.replaceChildren(make("h1.unseen", {}, "Film"), bar, body);
   await fill(body, working("Looking for checkpoints…"), async () => {
     const query = params.get("input") ? `?input=${encodeURIComponent(params.get("input"))}` : "";
     const film = await ask(`runs/${path(name)}/film${query}`, { signal });

@@ -18,7 +18,7 @@ export async function showInspector(root, { name, params, studio, signal }) {
     onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked }),
   });
   const body = make("div");
-  root.append(make("h1.unseen", {}, "Inspector"), bar, body);
+  root.replaceChildren(make("h1.unseen", {}, "Inspector"), bar, body);
   const request = requestOf(params);
   await fill(body, working("Running the model and checking its maps…"), async () => {
     const source = await StudioMaps.take(name, request, signal);

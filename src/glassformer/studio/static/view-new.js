@@ -13,7 +13,7 @@ const OPEN = new Set(["task", "model", "general", "seed", ""]);
 export async function showNew(root, { params, studio, signal }) {
   const what = params.get("what") ?? studio.presets[0].name;
   const form = make("div");
-  root.append(
+  root.replaceChildren(
     make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "Runs"), " / "), make("h1", {}, "New run"),
       make("p.muted", {}, "Choose what to learn; change what you like. Training goes on if the studio is closed."))),
     make("div.new-layout", {}, make("nav.presets", { "aria-label": "Presets" }, studio.presets.map((preset) => make("a.preset", {
@@ -68,7 +68,7 @@ class RunForm {
       const changed = fields.filter(({ path }) => path in this.values).length;
       const wrong = fields.some(({ path }) => this.errorAt(path));
       return make("details.group", { open: wrong || (open.get(name) ?? OPEN.has(name)), data: { group: name } },
-        make("summary", {}, make("span", {}, words(name || "general")), changed ? make("span.chip", {}, `${changed} changed`) : null, wrong ? make("span.chip.alarm", {}, "needs a change") : null),
+        make("summary", {}, make("span", {}, words(name || "general").split(".").join(" · ")), changed ? make("span.chip", {}, `${changed} changed`) : null, wrong ? make("span.chip.alarm", {}, "needs a change") : null),
         make("div.group-fields", {}, fields.map((field) => this.row(field))));
     }));
     if (focused) {
@@ -101,6 +101,7 @@ class RunForm {
       const box = make("input", { ...common, type: "checkbox", checked: value === true, onchange: () => this.change(field, box.checked) });
       return box;
     }
+    if (field.type === "list" && field.choices?.length) return this.boxes(field, id, value);
     if (field.choices?.length) {
       const select = make("select", { ...common, onchange: () => this.change(field, JSON.parse(select.value)) },
         field.choices.map((of) => make("option", { value: JSON.stringify(of), selected: of === value }, of === null ? "none" : option(of))));
@@ -112,6 +113,15 @@ class RunForm {
       autocomplete: "off", spellcheck: false, oninput: () => this.change(field, typed(input.value, field)),
     });
     return input;
+  }
+
+  /** Some of several choices: a box each. */
+  boxes(field, id, value) {
+    const boxes = field.choices.map((of) => make("input", { type: "checkbox", name: `${field.path}.${of}`, checked: value?.includes(of) }));
+    const chosen = () => field.choices.filter((_, place) => boxes[place].checked);
+    const change = () => this.change(field, chosen());
+    for (const box of boxes) box.addEventListener("change", change);
+    return make("div.boxes", { id, role: "group" }, field.choices.map((of, place) => make("label", {}, boxes[place], option(of))));
   }
 
   change(field, value) {

@@ -22,7 +22,7 @@ export async function showProbe(root, { name, params, signal }) {
     onRun: (run) => go("probe", run), onLook: (asked) => go("probe", name, { ...asked, decoding: decoding.value }),
   });
   const body = make("div");
-  root.append(make("h1.unseen", {}, "Probe"), bar, body);
+  root.replaceChildren(make("h1.unseen", {}, "Probe"), bar, body);
   const { input, checkpoint } = requestOf(params);
   const kind = params.get("decoding");
   await fill(body, working("Asking the model…"), async () => {

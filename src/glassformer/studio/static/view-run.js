@@ -35,7 +35,7 @@ export async function showRun(root, { name, params, signal }) {
       showRest();
     },
   });
-  root.append(
+  root.replaceChildren(
     make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "Runs"), " / "), make("h1", {}, name), state), acts),
     make("div.stack", {}, curves.element, rest));
   tell(about.status, about.step, about.total_steps);

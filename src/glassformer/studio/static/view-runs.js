@@ -36,7 +36,7 @@ export async function showRuns(root, { params, studio, signal }) {
     fillTable(view, runs, choose);
     showDifferences(differing, chosen(), signal);
   };
-  root.append(
+  root.replaceChildren(
     make("div.view-head", {}, make("div", {}, make("h1", {}, "Runs"), make("p.muted", { title: studio.runs_folder }, studio.runs_folder)),
       make("a.button.primary", { href: link("new") }, "New run")),
     make("div.stack", {}, skeleton(6, "Loading the runs")));
