@@ -24,7 +24,13 @@ from glassformer.evaluation.interface import Measured, Progress
 from glassformer.experiment import Experiment, ExperimentConfig
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.capture import attention_maps
-from glassformer.inspection.effects import Effects, without_edge, without_head, without_token
+from glassformer.inspection.effects import (
+    Effects,
+    without_each_head,
+    without_edge,
+    without_head,
+    without_token,
+)
 from glassformer.inspection.examples import Question, choose_split, groups_of, question
 from glassformer.inspection.heads import heads_document
 from glassformer.inspection.hints import LogitLens, logit_lens, rollout
@@ -246,11 +252,16 @@ class Run:
         return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
 
     def heads(
-        self, examples: int = 64, split: str | None = None, is_untrained: bool = False
+        self,
+        examples: int = 64,
+        split: str | None = None,
+        is_untrained: bool = False,
+        switch_off: How | None = None,
     ) -> dict[str, Any]:
         """The statistics of every head, averaged over examples, beside those of the untrained model.
 
-        With `is_untrained`, those of the untrained model alone.
+        With `is_untrained`, those of the untrained model alone. With `switch_off`, also what each head is
+        worth, as the method of that name finds it.
         """
         split = choose_split(self.task, split)
         groups = groups_of(self.task, split, examples)
@@ -260,6 +271,8 @@ class Run:
             "checkpoint": "untrained" if is_untrained else self.checkpoint,
             "split": split,
             **heads_document(model, None if is_untrained else self._untrained(), self.task, groups),
+            "switched_off": switch_off
+            and without_each_head(model, self.task, switch_off, groups, self.config.evaluation.decoding),
         }
 
     def switch_off(

@@ -23,6 +23,9 @@ TESTED = {
     "predict",
     "generate",
     "attention",
+    "trace",
+    "heads",
+    "intervene",
     "params",
     "doctor",
     "bench",
@@ -183,6 +186,29 @@ def test_attention(suffix: str, ask: Ask, run_folder: RunFolder, tmp_path: Path)
     document = ask("attention", run_folder.path, "1 2 3", "--out", out)
     assert out.stat().st_size > 100
     assert str(out) in json.dumps(document)
+
+
+def test_trace(ask: Ask, run_folder: RunFolder) -> None:
+    document = ask("trace", run_folder.path, "1 2 3", "--alternatives", 2, "--lens", says="→")
+    assert document["input"] == ["1", "2", "3"] and document["tree"] is None
+    assert [len(step["alternatives"]) for step in document["steps"]] == [2, 2, 2]
+    assert document["trust"] == "fact" and document["logit_lens"]["trust"] == "hint"
+
+
+def test_heads(ask: Ask, run_folder: RunFolder) -> None:
+    document = ask("heads", run_folder.path, "--examples", 4, "--switch-off", says="anti")
+    assert (document["examples"], document["split"], document["trust"]) == (4, "test", "fact")
+    assert document["places"].keys() == document["untrained"].keys() == {"encoder"}
+    assert [(row["layer"], row["head"]) for row in document["switched_off"]] == [(0, 0), (0, 1)]
+
+
+def test_intervene(ask: Ask, run_folder: RunFolder) -> None:
+    document = ask("intervene", run_folder.path, "1 2 3", "--edge", "encoder:0:1:0:2", says="before")
+    assert document["trust"] == "cause" and document["examples"] == 1
+    assert document["answer"].keys() == {"before", "after"}
+    assert document["metrics"]["loss"].keys() == {"before", "after", "change", "interval"}
+    for options in (("--head", "encoder:0:0", "--how", "zero"), ("--token", "1")):
+        assert ask("intervene", run_folder.path, "1 2 3", *options, "--examples", 5)["examples"] > 1
 
 
 def test_a_refusal_is_a_document_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.cli.what import add_decoding, add_plugin, decoding_of, load_plugins
 from glassformer.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -35,12 +35,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", help="only encoder, decoder or cross (default: all there are)")
     parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
     parser.add_argument("--random", action="store_true", help="the same model untrained, for comparison")
+    add_decoding(parser)
+    parser.add_argument(
+        "--branch",
+        type=int,
+        metavar="N",
+        help="as it wrote this branch, chosen or dropped; glassformer trace has their numbers",
+    )
+    parser.add_argument(
+        "--rollout", action="store_true", help="all layers and heads multiplied to one map (a hint)"
+    )
     add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.inspection import head_statistics
     from glassformer.inspection.files import check_ending
+    from glassformer.inspection.hints import rollout
     from glassformer.trained import Run
 
     load_plugins(arguments)
@@ -50,6 +61,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         raise user_error(
             "two numbers belong here", place="--rows", value=arguments.rows, remedy="--rows 0:100"
         )
+    if arguments.rollout and (arguments.layers or arguments.heads or arguments.rows):
+        raise user_error("takes every layer, head and row", place="--rollout", remedy="leave them out")
     maps = Run(arguments.run, arguments.checkpoint).attention(
         " ".join(arguments.input) or None,
         layers=_numbers("--layers", arguments.layers, ",", "0,1"),
@@ -57,7 +70,11 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         rows=None if rows is None else (rows[0], rows[1]),
         part=arguments.part,
         is_untrained=arguments.random,
+        decoding=decoding_of(arguments),
+        branch=arguments.branch,
     )
+    if arguments.rollout:
+        maps = rollout(maps)
     maps.save(arguments.out)
     statistics = {place: head_statistics(of_place) for place, of_place in maps.places.items()}
     _show(maps, statistics, arguments.out, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.experiment import ExperimentConfig
@@ -31,6 +31,24 @@ def add_what(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> N
     parser.add_argument("overrides", metavar="PATH=VALUE", nargs="*", help="options to change")
     add_plugin(parser)
     parser.epilog = EPILOG
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--decoding",
+        metavar="kind=beam,size=4",
+        help="how the answer is written: greedy, sample or beam, with options (default: the run's own)",
+    )
+
+
+def decoding_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What `--decoding` says, not yet validated: `beam`, `kind=beam,size=4`."""
+    from glassformer.config import parse_overrides
+
+    if arguments.decoding is None:
+        return None
+    parts = [part.strip() for part in arguments.decoding.split(",")]
+    return parse_overrides([part if "=" in part else f"kind={part}" for part in parts])
 
 
 def load_plugins(arguments: argparse.Namespace) -> None:

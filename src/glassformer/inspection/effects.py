@@ -30,7 +30,7 @@ from glassformer.inspection.interventions import (
     switch_off,
 )
 from glassformer.inspection.reading import evaluating
-from glassformer.inspection.taps import HeadPlace
+from glassformer.inspection.taps import HeadPlace, layers
 from glassformer.inspection.trust import Trust
 from glassformer.models.base import Model
 from glassformer.models.shapes import NextToken, PerToken
@@ -170,6 +170,23 @@ def without_head(
     change = switch_off(model, where, how, groups)
     what = f"{where} switched off ({how})"
     return effects_of(what, model, task, change, groups=groups, asked=asked, decoding=decoding)
+
+
+def without_each_head(
+    model: Model, task: Task, how: How, groups: Sequence[Group], decoding: DecodingConfig | None = None
+) -> list[dict[str, Any]]:
+    """For JSON: what each head of the model is worth, one after another."""
+    before = scores(model, task, groups, decoding)
+    found = []
+    for place, of_place in layers(model).items():
+        for layer, attention in enumerate(of_place):
+            for head in range(attention.num_heads):
+                where = HeadPlace(place, layer, head)
+                after = scores(model, task, groups, decoding, switch_off(model, where, how, groups))
+                metrics = {name: asdict(effect) for name, effect in compare(before, after).items()}
+                trust: Trust = "cause"
+                found.append({**asdict(where), "how": how, "trust": trust, "metrics": metrics})
+    return found
 
 
 def without_edge(

@@ -96,8 +96,8 @@ class Trace:
 
     def written(self, branch: int | None = None) -> list[int]:
         """The tokens from the first to this branch's own, the end included; None: of the best answer."""
-        at: int | None = self.chosen if branch is None else branch
-        branches = self.branches or []
+        best, branches = self.chosen, self.branches or []
+        at: int | None = best if branch is None else branch
         if at is None or not 0 <= at < len(branches):
             raise Problem(
                 f"no such branch: they are numbered from 0 to {len(branches) - 1}",

@@ -51,26 +51,25 @@ class HeadWatch:
         return step % self.config.every == 0
 
     def look(self, model: Model) -> dict[str, Any]:
-        """`scores[place][pattern][layer][head]`: the share of attention on a pattern, and the entropy."""
+        """`scores[place][pattern][layer][head]`: the share of attention on a pattern."""
         averages = average_heads(model, self.task, self._groups, has_intervals=False)
         return {
             "examples": sum(len(group.inputs) for group in self._groups),
             "scores": {place: _scores(of_place) for place, of_place in averages.items()},
             "uniform": {place: _uniform(of_place) for place, of_place in averages.items()},
+            "entropy": {place: nested(of_place.entropy.mean) for place, of_place in averages.items()},
         }
 
 
 def _scores(of_place: PlaceAverages) -> dict[str, Any]:
-    mass = {name: nested(kinds["mass"].mean) for name, kinds in of_place.patterns.items()}
-    return {**mass, "entropy": nested(of_place.entropy.mean)}
+    return {name: nested(kinds["mass"].mean) for name, kinds in of_place.patterns.items()}
 
 
 def _uniform(of_place: PlaceAverages) -> dict[str, float | None]:
-    """What a head with equal weights would have: the same for all heads, and 1 for the entropy."""
+    """What a head with equal weights would have: the same for all heads."""
 
     def level(mass: Average, above: Average) -> float | None:
         values = (mass.mean - above.mean).ravel()
         return None if np.isnan(values).all() else round(float(np.nanmean(values)), 6)
 
-    levels = {name: level(kinds["mass"], kinds["above_uniform"]) for name, kinds in of_place.patterns.items()}
-    return {**levels, "entropy": 1.0}
+    return {name: level(kinds["mass"], kinds["above_uniform"]) for name, kinds in of_place.patterns.items()}
