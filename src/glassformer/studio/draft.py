@@ -105,7 +105,8 @@ def _read(
         try:
             given[path] = _value(fields[path], value)
         except UserError as error:
-            problems += error.problems
+            (wrong,) = error.problems
+            problems.append(Problem(wrong.problem, place=path, value=value, remedy=wrong.remedy))
     return given, problems
 
 

@@ -23,7 +23,7 @@ from glassformer.studio.replies import refusal
 from glassformer.tasks.base import Task
 from glassformer.trained import Run
 
-NICENESS = 10
+NICENESS = 5
 
 Result = TypeVar("Result")
 Job = tuple[Callable[[], Any], Future[Any]]
