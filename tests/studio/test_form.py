@@ -200,7 +200,19 @@ VALUES: list[Any] = [
     "#",
     "é",
 ]
-VALUES += ["é", " x ", "a\nb", "'", '"', [], [1, "2"], {}, {"a": [None, "x y"]}, "x" * 300, ["long " * 30, "b"]]
+VALUES += [
+    "é",
+    " x ",
+    "a\nb",
+    "'",
+    '"',
+    [],
+    [1, "2"],
+    {},
+    {"a": [None, "x y"]},
+    "x" * 300,
+    ["long " * 30, "b"],
+]
 
 
 @pytest.mark.parametrize("value", VALUES)

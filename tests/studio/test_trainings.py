@@ -1,0 +1,189 @@
+"""Trainings that the studio starts, stops and sees die: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from glassformer.runs import RunFolder
+from glassformer.studio import limits, trainings
+from glassformer.studio.folder import RunsFolder
+from glassformer.studio.replies import Refusal
+from glassformer.studio.state import Studio
+from glassformer.studio.trainings import Trainings
+
+ENDLESS = {
+    "task.length": 6,
+    "task.train_examples": 64,
+    "training.max_steps": 10_000_000,
+    "training.stopping.target": None,
+    "training.log_every": 1,
+    "training.validate_every": 1_000_000,
+    "training.batch_tokens": 60,
+    "training.threads": 1,
+}
+PATIENCE_SECONDS = 120
+
+
+def until(check: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if found := check():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture
+def started(client: TestClient, studio: Studio) -> Iterator[str]:
+    reply = client.post("/api/runs", json={"what": "reversal", "values": ENDLESS})
+    assert reply.status_code == 201, reply.text
+    name = reply.json()["run"]
+    yield name
+    process = studio.trainings._started[name]
+    process.kill()
+    process.wait()
+
+
+def row(client: TestClient, name: str) -> dict[str, Any]:
+    (found,) = [row for row in client.get("/api/runs").json()["runs"] if row["name"] == name]
+    return dict(found)
+
+
+def test_a_run_from_start_to_stop(client: TestClient, studio: Studio, started: str) -> None:
+    assert row(client, started)["status"] in ("starting", "running")
+    until(lambda: row(client, started)["status"] == "running")
+    reply = until(lambda: (found := client.get(f"/api/runs/{started}/events").json())["events"] and found)
+    # Points come live: those after the byte are new, and newer than the last.
+    later = until(
+        lambda: (
+            (
+                found := client.get(
+                    f"/api/runs/{started}/events?after={reply['next']}&mark={reply['mark']}"
+                ).json()
+            )["events"]
+            and found
+        )
+    )
+    assert later["events"][0]["step"] == reply["events"][-1]["step"] + 1 and not later["restart"]
+    assert client.get("/api/runs").json()["runs"][0]["last"]["loss"] > 0
+
+    process = studio.trainings._started[started]
+    assert os.getsid(process.pid) == process.pid  # what ends the studio does not reach it
+    assert client.post(f"/api/runs/{started}/stop", json={}).status_code == 202
+    assert process.wait(PATIENCE_SECONDS) == 143
+    assert row(client, started)["status"] == "stopped"
+    assert client.get(f"/api/runs/{started}").json()["checkpoints"]  # it has saved
+    assert client.post(f"/api/runs/{started}/stop").status_code == 409
+
+
+def test_a_killed_run_shows_as_crashed(client: TestClient, studio: Studio, started: str) -> None:
+    until(lambda: row(client, started)["status"] == "running" and row(client, started)["step"] > 0)
+    studio.trainings._started[started].kill()
+    studio.trainings._started[started].wait()
+    assert row(client, started)["status"] == "crashed"
+    assert client.get(f"/api/runs/{started}/events").json()["status"] == "crashed"
+
+
+def test_a_start_that_fails_says_why(client: TestClient, studio: Studio) -> None:
+    values = {"task.kind": "translation", "task.data.train": "no-such-file.tsv"}
+    reply = client.post("/api/runs", json={"what": "reversal", "values": values})
+    assert reply.status_code == 201
+    name = reply.json()["run"]
+    studio.trainings._started[name].wait(PATIENCE_SECONDS)
+    failed = row(client, name)
+    assert failed["status"] == "failed" and "no-such-file.tsv" in failed["problem"]
+    assert "Traceback" not in failed["problem"]
+    assert not (studio.folder.path / name).exists()  # nothing half made is left
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from glassformer.runs import RunFolder
+run = RunFolder(Path(sys.argv[1]))
+run.lock()
+run.beat("running", 5, 10)
+print("locked", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(runs: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process of somebody else that trains `tiny`."""
+    command = [sys.executable, "-c", HOLDER, str(runs / "tiny")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_only_the_process_that_holds_the_lock_is_stopped(
+    client: TestClient, runs: Path, holder: subprocess.Popen[str]
+) -> None:
+    """Not one that has its number by now, whatever the files say."""
+    run = RunFolder(runs / "tiny")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
+        status, lock = (runs / "tiny" / "status.json").read_text(), (runs / "tiny" / "lock").read_text()
+        other = str(bystander.pid)
+        (runs / "tiny" / "status.json").write_text(status.replace(str(holder.pid), other))
+        assert run.status().pid == bystander.pid
+        assert client.post("/api/runs/tiny/stop").status_code == 409
+        (runs / "tiny" / "lock").write_text(other)  # as between a new holder's lock and its first words
+        assert client.post("/api/runs/tiny/stop").status_code == 409
+        assert bystander.poll() is None and holder.poll() is None
+        (runs / "tiny" / "lock").write_text(lock)
+        (runs / "tiny" / "status.json").write_text(status)
+        assert client.post("/api/runs/tiny/stop").status_code == 202
+        assert holder.wait(10) == -signal.SIGTERM
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+def test_a_run_of_another_machine_cannot_be_stopped_here(
+    client: TestClient, runs: Path, holder: subprocess.Popen[str]
+) -> None:
+    status = runs / "tiny" / "status.json"
+    status.write_text(json.dumps(json.loads(status.read_text()) | {"host": "elsewhere"}))
+    reply = client.post("/api/runs/tiny/stop")
+    assert reply.status_code == 400 and "machine" in reply.json()["error"]["problem"]
+    assert holder.poll() is None
+
+
+def test_a_finished_run_cannot_be_stopped(client: TestClient) -> None:
+    assert client.post("/api/runs/tiny/stop").status_code == 409
+    assert client.post("/api/runs/nothing/stop").status_code == 404
+
+
+def test_not_too_many_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str]] = []
+
+    class Fake:
+        def __init__(self, command: list[str], **options: Any) -> None:
+            assert options["start_new_session"] and options["stdin"] == subprocess.DEVNULL
+            made.append(command)
+
+        def poll(self) -> None:
+            return None
+
+    monkeypatch.setattr(trainings.subprocess, "Popen", Fake)
+    started = Trainings(RunsFolder(tmp_path), [Path("/plug in.py")])
+    for _ in range(limits.STARTED_AT_ONCE):
+        started.start("reversal", ["reversal", "seed=1"])
+    with pytest.raises(Refusal) as refused:
+        started.start("reversal", ["reversal"])
+    assert refused.value.status == 429 and refused.value.headers["Retry-After"]
+    assert made[0][1:6] == ["-P", "-m", "glassformer", "train", "reversal"]
+    assert made[0][-2:] == ["--plugin", "/plug in.py"]
+    assert len({command[command.index("--run") + 1] for command in made}) == limits.STARTED_AT_ONCE
