@@ -37,7 +37,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 """For what takes as long as the machine is busy; what must be quick has limits of its own."""
 
 
@@ -143,6 +143,7 @@ def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
             viewport={"width": 1440, "height": 900}, color_scheme=color_scheme, accept_downloads=True
         )
         address: str = studio.address  # type: ignore[attr-defined]
+        context.set_default_timeout(1000 * PATIENCE_SECONDS)
         page = Page(context.new_page(), address)
         opened.append((context, page))
 

@@ -80,10 +80,10 @@ def test_a_run_is_started_from_the_form_and_stopped(open_page: OpenPage, runs: P
     page.open(f"#/new?{urlencode({'what': 'copy', 'set': json.dumps(values)})}")
     page.see(".form-foot .command", "task.length=5")
     page.page.get_by_role("button", name="Start training").click()
-    page.see(".status-running", "running")
-    name = page.page.evaluate("() => decodeURIComponent(location.hash.split('/')[2].split('?')[0])")
+    name = page.until("() => /^#.run.([^?]+)/.exec(location.hash)?.[1]")
     folder = RunFolder(runs / name)
     try:
+        page.see(".status-running", "running")
         page.until("() => Number(document.querySelector('.chart')?.dataset.points)")
         page.page.get_by_role("button", name="Stop").click()
         page.see(".status-stopped", "stopped")

@@ -15,6 +15,7 @@ from PIL import Image
 
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.pixels import MASKED, colours, from_bytes, to_bytes
+from glassformer.inspection.statistics import head_statistics
 from glassformer.trained import Run
 
 from ..inspection.conftest import make_maps
@@ -107,10 +108,10 @@ def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
           const canvas = document.querySelector(".map-canvas"), bounds = canvas.getBoundingClientRect();
           const [left, top, width, height] = canvas.dataset.map.split(" ").map(Number), times = [];
           for (let step = 1; step <= 60; step++) {
-            const part = step / 61;
-            const at = { clientX: bounds.left + left + width * part, clientY: bounds.top + top + height * part };
+            const clientX = bounds.left + left + width * step / 61;
+            const clientY = bounds.top + top + height * step / 61;
             const start = performance.now();
-            canvas.dispatchEvent(new PointerEvent("pointermove", at));
+            canvas.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
             times.push(performance.now() - start);
           }
           return times;
@@ -121,11 +122,14 @@ def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
 
 
 def test_forty_eight_maps_of_a_thousand_tokens_stay_below_a_gigabyte(
-    open_page: OpenPage, look_at: ShowMaps, browser: Any
+    open_page: OpenPage, look_at: ShowMaps, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = np.random.default_rng(0).dirichlet(np.ones(1000), size=1000).astype(np.float32)
     weights = np.stack([np.roll(base, shift, axis=1) for shift in range(48)]).reshape(6, 8, 1000, 1000)
     look_at(make_maps(weights))
+    # The server's statistics take their time, and are not what is measured.
+    few = head_statistics(make_maps(weights[..., :4, :4])["encoder"])
+    monkeypatch.setattr("glassformer.inspection.html.head_statistics", lambda maps: few)
     page = open_page("#/inspect/watched")
     page.until("() => document.querySelectorAll('.map-grid canvas').length === 48")
     for number in range(48):

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from .conftest import OpenPage, Page
+from .conftest import PATIENCE_SECONDS, OpenPage, Page
 
 
 def exported(page: Page, panel: str, ending: str) -> bytes:
     """What a panel's menu gives."""
     menu = page.page.locator(f"section.panel[aria-label='{panel}'] details.menu").first
     menu.locator("summary").click()
-    with page.page.expect_download() as download:
+    with page.page.expect_download(timeout=1000 * PATIENCE_SECONDS) as download:
         menu.locator(f"[data-format={ending}]").click()
     return Path(download.value.path()).read_bytes()
 
@@ -178,7 +178,8 @@ def test_a_form_shows_errors_at_their_fields(open_page: OpenPage) -> None:
     page.until("() => !document.querySelector('.field-error')")
     page.see(".form-foot .command", "model.num_heads=4")
     # A kind brings the fields of its own.
-    page.page.locator("[data-group=model] select[name='model.position.kind']").select_option(label="rotary")
+    page.page.locator("[data-group='model.position'] summary").click()
+    page.page.locator("select[name='model.position.kind']").select_option(label="rotary")
     page.see("[name='model.position.base']")
 
 

@@ -15,6 +15,7 @@ from glassformer import __version__
 from glassformer.experiment import preset_text, presets
 from glassformer.inspection.maps import CAPTION
 from glassformer.inspection.pixels import MASKED, colours
+from glassformer.studio.folder import shown_path
 from glassformer.studio.replies import json_reply
 from glassformer.studio.state import Studio
 
@@ -29,6 +30,7 @@ async def health(studio: Studio, request: Request) -> Response:
 async def about(studio: Studio, request: Request) -> Response:
     document = {
         "runs_folder": str(studio.folder.path),
+        "runs_shown": shown_path(studio.folder.path),
         "version": __version__,
         "presets": list(_presets()),
         "colours": base64.b64encode(colours().tobytes()).decode("ascii"),

@@ -13,8 +13,8 @@ const SECONDS_AT_REST = 5;
 
 export class CurvePanel {
   /** `onStatus(record)` hears of every run that has changed. */
-  constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, command = null } = {}) {
-    Object.assign(this, { signal, onStatus, records: new Map(), shown: [] });
+  constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, command = null, commandOf = null } = {}) {
+    Object.assign(this, { signal, onStatus, commandOf, records: new Map(), shown: [] });
     this.metric = params.get("metric") ?? "loss";
     this.isLog = params.get("log") === "1";
     this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.5) || 0, 0), 0.99);
@@ -41,6 +41,7 @@ export class CurvePanel {
   /** These runs, in this order; each is followed while it is shown. */
   show(names) {
     this.shown = names;
+    if (this.commandOf) this.element.command.say(names.length ? this.commandOf(names) : null);
     for (const name of names) {
       if (this.records.has(name)) continue;
       const record = new Record(name);

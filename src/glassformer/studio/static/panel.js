@@ -51,6 +51,9 @@ function exportMenu(files, name) {
   return menu;
 }
 
+/** Words as a shell takes them. */
+export const shellWords = (words) => words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ");
+
 /** The command that makes the same in a terminal, and a button that copies it. */
 export function commandLine(text) {
   const code = make("code");

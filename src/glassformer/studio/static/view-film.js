@@ -27,12 +27,12 @@ export async function showFilm(root, { name, params, studio, signal }) {
     if (!film.checkpoints.length) {
       return empty("No checkpoints to show", "A film needs checkpoints from along the way. A run keeps them when it is told to:", make("code", {}, WATCHED));
     }
-    return new Film(name, film, params, studio, signal).element;
+    return new Film(name, film, about.command, params, studio, signal).element;
   }, signal);
 }
 
 class Film {
-  constructor(name, film, params, studio, signal) {
+  constructor(name, film, command, params, studio, signal) {
     Object.assign(this, { name, film, signal, sources: new Map(), input: params.get("input") || null });
     const last = film.checkpoints.length - 1;
     const asked = film.checkpoints.findIndex(({ step }) => step === wholeNumber(params, "step"));
@@ -46,17 +46,16 @@ class Film {
     this.pattern = params.get("pattern");
     this.mapBody = make("div", {}, working("Running the model at this checkpoint…"));
     this.scoreNow = make("p.note", { role: "status" });
-    const command = `glassformer attention runs/${name}`;
-    this.map = panel("Map", { trust: "fact", name: `${name}-film`, command, files: {
+    this.map = panel("Map", { trust: "fact", name: `${name}-film`, files: {
       png: () => this.file("png"), svg: () => this.file("svg"), csv: () => this.file("csv") } }, this.mapBody, make("p.caption", {}, studio.caption));
     const hasScores = film.scores.length > 0;
     this.element = make("div", {},
       make("div.film-bar", {}, this.play, this.slider, this.place),
       last === 0 ? make("p.note", {}, "This run kept one checkpoint. To keep those along the way: ", make("code", {}, "inspection.keep_checkpoints=true")) : null,
       make("div.film", {}, this.map, make("div.side", {},
-        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss` }, this.loss.element),
+        panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command }, this.loss.element),
         hasScores
-          ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
+          ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, command, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
           : panel("Head scores", {}, empty("This run was not watched", "Scores of every head are recorded while it trains with:", make("code", {}, "inspection.watch=true"))))));
     signal.addEventListener("abort", () => { this.halt(); this.loss.close(); this.scores.close(); }, { once: true });
     document.addEventListener("keydown", (event) => {

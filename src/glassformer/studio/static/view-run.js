@@ -4,13 +4,13 @@ import { ask, path } from "./api.js";
 import { CurvePanel } from "./curve-panel.js";
 import { tableFigure } from "./charts.js";
 import { button, make, metric, number, option, words } from "./dom.js";
-import { figureFiles, panel } from "./panel.js";
+import { figureFiles, panel, shellWords } from "./panel.js";
 import { link } from "./route.js";
 import { failure } from "./states.js";
 import { describeRun } from "./subject.js";
 import { progress, statusPill } from "./view-runs.js";
 
-export async function showRun(root, { name, params, signal }) {
+export async function showRun(root, { name, params, studio, signal }) {
   let about = await describeRun(name, signal);
   const state = make("div.run-state", { role: "status" });
   const rest = make("div.stack");
@@ -23,7 +23,7 @@ export async function showRun(root, { name, params, signal }) {
       make("a.button", { href: link("inspect", name) }, "Inspect"), make("a.button", { href: link("probe", name) }, "Probe"),
       make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"));
   };
-  const showRest = () => rest.replaceChildren(...[resultsPanel(about), optionsPanel(about)].filter(Boolean));
+  const showRest = () => rest.replaceChildren(...[resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
   const curves = new CurvePanel(params, signal, {
     height: 340, command: about.command,
     onStatus: async (record) => {
@@ -60,13 +60,13 @@ function tablePanel(title, rows, name, command, shown) {
   return panel(title, { files: figureFiles(() => tableFigure(rows), () => rows), name, command }, shown);
 }
 
-function resultsPanel(about) {
+function resultsPanel(about, studio) {
   const metrics = about.results?.metrics ?? {};
   const splits = Object.keys(metrics);
   if (!splits.length) return null;
   const names = [...new Set(splits.flatMap((split) => Object.keys(metrics[split])))];
   const rows = [["", ...names.map(words)], ...splits.map((split) => [split, ...names.map((name) => (name in metrics[split] ? metric(name, metrics[split][name]) : "–"))])];
-  return tablePanel("Results", rows, "results", null, make("div.scroll", {}, make("table", {},
+  return tablePanel("Results", rows, "results", shellWords(["glassformer", "evaluate", `${studio.runs_shown}/${about.name}`]), make("div.scroll", {}, make("table", {},
     make("thead", {}, make("tr", {}, rows[0].map((name, column) => make(column ? "th.number" : "th", { scope: "col" }, name)))),
     make("tbody", {}, rows.slice(1).map(([split, ...values]) => make("tr", {}, make("th", { scope: "row" }, split), values.map((value) => make("td.number", {}, value))))))));
 }

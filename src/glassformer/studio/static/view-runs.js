@@ -5,7 +5,7 @@ import { tableFigure } from "./charts.js";
 import { CurvePanel } from "./curve-panel.js";
 import { seriesColour } from "./curves.js";
 import { duration, make, metric, number, option, words } from "./dom.js";
-import { figureFiles, panel } from "./panel.js";
+import { figureFiles, panel, shellWords } from "./panel.js";
 import { link, remember } from "./route.js";
 import { empty, skeleton } from "./states.js";
 
@@ -23,10 +23,10 @@ export const statusPill = (status) => make(`span.status.status-${status}`, { tit
 export async function showRuns(root, { params, studio, signal }) {
   const view = { table: make("tbody"), chosen: null, known: "", signal };
   const differing = make("div");
-  const curves = new CurvePanel(params, signal, { command: "glassformer runs" });
+  const curves = new CurvePanel(params, signal, { commandOf: (names) => shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html"]) });
   let runs = [];
   const rows = () => tableRows(runs);
-  const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: "glassformer runs" },
+  const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: shellWords(["glassformer", "runs", "--runs", studio.runs_shown]) },
     make("div.scroll", {}, make("table.runs", {}, make("thead", {}, make("tr", {},
       ["", "Run", "Status", "Result", "Loss", "Task", "Seed", "Parameters", "Time", "Options that differ"].map((name) => make("th", { scope: "col" }, name)))), view.table)));
   const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name));
@@ -34,10 +34,10 @@ export async function showRuns(root, { params, studio, signal }) {
     remember({ select: chosen().join(",") || "none" });
     curves.show(chosen());
     fillTable(view, runs, choose);
-    showDifferences(differing, chosen(), signal);
+    showDifferences(differing, chosen(), studio, signal);
   };
   root.replaceChildren(
-    make("div.view-head", {}, make("div", {}, make("h1", {}, "Runs"), make("p.muted", { title: studio.runs_folder }, studio.runs_folder)),
+    make("div.view-head", {}, make("div", {}, make("h1", {}, "Runs"), make("p.muted", { title: studio.runs_folder }, `in ${studio.runs_shown}`)),
       make("a.button.primary", { href: link("new") }, "New run")),
     make("div.stack", {}, skeleton(6, "Loading the runs")));
   await poll(async () => {
@@ -45,7 +45,7 @@ export async function showRuns(root, { params, studio, signal }) {
     if (signal.aborted) return;
     if (!runs.length) {
       view.chosen = null;
-      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_folder} appear here by themselves, wherever they are started.`,
+      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_shown} appear here by themselves, wherever they are started.`,
         make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")));
       return;
     }
@@ -53,7 +53,7 @@ export async function showRuns(root, { params, studio, signal }) {
       view.chosen = new Set(firstChoice(params, runs));
       root.lastChild.replaceChildren(curves.element, table, differing);
       curves.show(chosen());
-      showDifferences(differing, chosen(), signal);
+      showDifferences(differing, chosen(), studio, signal);
     }
     fillTable(view, runs, choose);
   }, SECONDS, signal);
@@ -120,7 +120,7 @@ export function progress({ step, total_steps: total, status }) {
 }
 
 /** Which options of the chosen runs are not alike. */
-async function showDifferences(root, names, signal) {
+async function showDifferences(root, names, studio, signal) {
   root.asked = names;
   if (names.length < 2) return root.replaceChildren();
   const query = names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
@@ -129,7 +129,7 @@ async function showDifferences(root, names, signal) {
     if (root.asked !== names) return;
     const rows = [["option", ...names], ...Object.entries(found).map(([path, values]) => [path, ...names.map((name) => (name in values ? option(values[name]) : "–"))])];
     root.replaceChildren(panel("What differs", {
-      files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: `glassformer runs compare ${names.join(" ")}`,
+      files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: shellWords(["glassformer", "runs", "compare", ...names, "--runs", studio.runs_shown]),
     }, rows.length > 1
       ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
         make("tbody", {}, rows.slice(1).map(([path, ...values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), values.map((value) => make("td", {}, make("code", {}, value))))))))
