@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from glassformer.cli import main
 from glassformer.documents import finite
 from glassformer.trained import Run
 
@@ -97,3 +100,26 @@ def test_a_film(client: TestClient, runs: Path) -> None:
         item["step"] for item in document["checkpoints"]
     )
     assert document["scores"] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "body"),
+    [
+        ("trace", {"input": INPUT, "alternatives": 2}),
+        ("heads", {"examples": 8, "checkpoint": "latest"}),
+        ("intervene", {"kind": "head", "head": 1, "how": "zero", "examples": 8, "input": INPUT}),
+        ("intervene", {"kind": "edge", "input": INPUT, "query": 1, "key": 4}),
+        ("intervene", {"kind": "token", "input": INPUT, "key": 2, "examples": 8}),
+    ],
+)
+def test_the_command_says_the_same(
+    client: TestClient, what: str, body: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = ask(client, what, **body)
+    program, *words = shlex.split(document["command"])
+    capfd.readouterr()
+    assert program == "glassformer" and main([words[0], "--json", *words[1:]]) == 0
+    printed = json.loads(capfd.readouterr().out)
+    shared = printed.keys() & document.keys()
+    assert {"trust"} < shared
+    assert rounded({key: printed[key] for key in shared}) == rounded({key: document[key] for key in shared})

@@ -70,9 +70,11 @@ class Server:
     port: int | None = None
     plugins: Sequence[Path] = ()
     socket: socket.socket = field(init=False)
+    studio: Studio = field(init=False)
 
     def __post_init__(self) -> None:
         plotly_path()
+        self.studio = Studio(RunsFolder(self.runs), tuple(self.plugins))
         self.socket = listen(self.admission.host, self.port)
         self.port = self.socket.getsockname()[1]
 
@@ -86,27 +88,30 @@ class Server:
         return f"http://{shown}:{self.port}/#token={self.admission.token}"
 
     def serve(self, *, opens_browser: bool) -> None:
-        studio = Studio(RunsFolder(self.runs), tuple(self.plugins))
-        config = uvicorn.Config(
-            create_app(studio, self.admission),
-            http=Connection,
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=limits.IDLE_SECONDS,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            h11_max_incomplete_event_size=limits.HEAD_BYTES,
-        )
-        logging.getLogger("uvicorn.error").setLevel(LOG_LEVEL)
         if opens_browser:
             # In a thread: some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(self.link,), daemon=True).start()
         try:
-            uvicorn.Server(config).run(sockets=[self.socket])
+            self.uvicorn().run(sockets=[self.socket])
         finally:
-            studio.worker.stop()
+            self.studio.worker.stop()
             self.socket.close()
+
+    def uvicorn(self) -> uvicorn.Server:
+        logging.getLogger("uvicorn.error").setLevel(LOG_LEVEL)
+        return uvicorn.Server(
+            uvicorn.Config(
+                create_app(self.studio, self.admission),
+                http=Connection,
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=limits.IDLE_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+                h11_max_incomplete_event_size=limits.HEAD_BYTES,
+            )
+        )
