@@ -102,7 +102,14 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
     probabilities = [float(row[2]) for row in check_exports(page, "Step by step")[1:] if row[0] == "0"]
     assert 0 < sum(probabilities) <= 1.0001 and probabilities == sorted(probabilities, reverse=True)
     assert check_exports(page, "Branches")[0][0] == "branch"
+    # A branch that was dropped can be looked into as well.
+    page.page.locator(".beam-tree g.is-dropped").first.dispatch_event("click")
+    page.see("a", "Inspect this branch").click()
+    page.see(".map-readout")
+    page.see("p", "of the beam decoding")
     # Another input, typed.
+    page.open("#/probe/writing")
+    page.see(".answer .best")
     page.page.get_by_label("Input").fill("3 + 4")
     page.page.get_by_role("button", name="Ask").click()
     page.see(".answer .mono", "3")

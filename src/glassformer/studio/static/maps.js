@@ -81,12 +81,12 @@ export class StudioMaps {
     return new Float32Array(await reply.arrayBuffer());
   }
 
-  /** What a panel that shows one of these maps exports. */
-  files(chosen) {
+  /** What a panel that shows one of these maps exports, or all of them if none is chosen. */
+  files(chosen = null) {
     const give = (format) => async () => {
-      const [place, layer, head] = chosen();
-      const reply = await this.fetch(`export?format=${format}&place=${place}&layer=${layer}&head=${head}`);
-      return reply.blob();
+      const [place, layer, head] = chosen?.() ?? [];
+      const part = chosen ? `&place=${place}&layer=${layer}&head=${head}` : "";
+      return (await this.fetch(`export?format=${format}${part}`)).blob();
     };
     return Object.fromEntries(["png", "svg", "csv", "npz", "html"].map((format) => [format, give(format)]));
   }

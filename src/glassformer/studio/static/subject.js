@@ -2,6 +2,7 @@
 
 import { ask, path } from "./api.js";
 import { button, choice, field, make } from "./dom.js";
+import { wholeNumber } from "./route.js";
 import { MapDetail } from "./viewer.js";
 
 export const describeRun = (name, signal) => ask(`runs/${path(name)}`, { signal });
@@ -18,9 +19,10 @@ export async function introduceRun(name, signal) {
 
 export const runNames = async (signal) => (await ask("runs", { signal })).runs.map((run) => run.name);
 
-/** What `attention` is asked for, from the address. */
+/** What `attention` is asked for, from the address; a branch is one of a decoding, kept or dropped. */
 export const requestOf = (params) => ({
   input: params.get("input") || null, checkpoint: params.get("checkpoint") || null, untrained: params.get("untrained") === "1",
+  decoding: params.get("decoding") ? { kind: params.get("decoding") } : null, branch: wholeNumber(params, "branch"),
 });
 
 export function checkpointOptions(about) {

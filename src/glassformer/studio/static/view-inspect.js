@@ -5,7 +5,7 @@ import { HeadPanel, TestPanel } from "./heads.js";
 import { StudioMaps } from "./maps.js";
 import { showChecks, showGrid } from "./overview.js";
 import { panel } from "./panel.js";
-import { go, here, remember, wholeNumber } from "./route.js";
+import { go, here, link, remember, wholeNumber } from "./route.js";
 import { fill, working } from "./states.js";
 import { chosenIn, introduceRun, listenToKeys, placeDetail, requestOf, runNames, subjectBar } from "./subject.js";
 
@@ -15,10 +15,12 @@ export async function showInspector(root, { name, params, studio, signal }) {
   const bar = subjectBar({
     about, runs, params, extra: [field("Untrained control", untrained, "inline")],
     onRun: (run) => go("inspect", run),
-    onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked }),
+    onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked, decoding: params.get("decoding") }),
   });
   const body = make("div");
-  root.replaceChildren(make("h1.unseen", {}, "Inspector"), bar, body);
+  const branch = params.get("branch") === null ? null : make("p.note", {}, `Branch ${params.get("branch")} of the ${params.get("decoding") ?? ""} decoding. `,
+    make("a", { href: link("inspect", name, { input: params.get("input"), checkpoint: params.get("checkpoint") }) }, "The answer instead"));
+  root.replaceChildren(make("h1.unseen", {}, "Inspector"), bar, ...(branch ? [branch] : []), body);
   const request = requestOf(params);
   await fill(body, working("Running the model and checking its maps…"), async () => {
     const source = await StudioMaps.take(name, request, signal);
@@ -41,8 +43,9 @@ class Inspector {
       onChoose: (place, layer, head) => this.chosen(place, layer, head),
       onCell: (cell) => this.cellChosen(cell),
     });
-    const overview = make("div.overview", { "aria-label": "all maps" });
-    for (const place of Object.keys(source.places)) showGrid(overview, place, source, this.detail);
+    const overview = panel("All maps", { trust: "fact", files: source.files(), name: `${name}-maps`, command: reply.command });
+    overview.classList.add("overview");
+    for (const place of Object.keys(source.places)) overview.command.before(showGrid(overview, place, source, this.detail));
     this.tests = new TestPanel(name, request, this.detail, signal);
     this.heads = new HeadPanel(name, request, this.detail, signal);
     const checks = make("div.checks.note", {});

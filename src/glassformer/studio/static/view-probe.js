@@ -5,7 +5,7 @@ import { bars } from "./charts.js";
 import { button, choice, field, make, measure } from "./dom.js";
 import { StudioMaps } from "./maps.js";
 import { figureFiles, panel } from "./panel.js";
-import { go, here, remember, wholeNumber } from "./route.js";
+import { go, here, link, remember, wholeNumber } from "./route.js";
 import { empty, fill, working } from "./states.js";
 import { AttentionRow } from "./strip.js";
 import { introduceRun, requestOf, runNames, subjectBar } from "./subject.js";
@@ -82,13 +82,24 @@ class Probe {
     const made = panel("Branches", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
       about: "Each column is a step; solid: the answer, dashed: dropped. The number is the log-probability of the branch so far.",
       files: figureFiles(() => svg, () => treeRows(nodes)) }, this.tree);
+    const chosen = make("p.note", { role: "status" }, "Click a branch to see what it attended to.");
+    this.tree.after(chosen);
     this.drawTree = () => {
-      svg = beamTree(nodes, this.step, (node) => this.go(node.step));
+      svg = beamTree(nodes, this.step, (node) => { this.go(node.step); this.tellBranch(chosen, nodes, node); });
       this.tree.replaceChildren(svg);
       const current = svg.querySelector(".is-here");
       if (current) this.tree.scrollLeft = Math.max(0, Number(current.dataset.x) - this.tree.clientWidth / 2);
     };
     return made;
+  }
+
+  /** A branch in words, and the way to its maps. */
+  tellBranch(root, nodes, node) {
+    const tokens = [];
+    for (let at = node; at; at = nodes[at.parent]) tokens.unshift(at.token);
+    const { input, checkpoint, decoding } = this.request;
+    const target = link("inspect", this.name, { input, checkpoint, decoding: decoding?.kind, branch: String(node.id) });
+    root.replaceChildren(`${node.state}: “${tokens.join(" ")}” `, make("a", { href: target }, "Inspect this branch"));
   }
 
   async takeMaps() {

@@ -129,7 +129,7 @@ async function showDifferences(root, names, studio, signal) {
     if (root.asked !== names) return;
     const rows = [["option", ...names], ...Object.entries(found).map(([path, values]) => [path, ...names.map((name) => (name in values ? option(values[name]) : "–"))])];
     root.replaceChildren(panel("What differs", {
-      files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: shellWords(["glassformer", "runs", "compare", ...names, "--runs", studio.runs_shown]),
+      files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: shellWords(["glassformer", "runs", "compare", ...names.map((name) => `${studio.runs_shown}/${name}`)]),
     }, rows.length > 1
       ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
         make("tbody", {}, rows.slice(1).map(([path, ...values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), values.map((value) => make("td", {}, make("code", {}, value))))))))
