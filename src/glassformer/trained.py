@@ -31,7 +31,7 @@ from glassformer.inspection.effects import (
     without_head,
     without_token,
 )
-from glassformer.inspection.examples import Question, choose_split, groups_of, question
+from glassformer.inspection.examples import Question, choose_split, first_example, groups_of, question
 from glassformer.inspection.heads import heads_document
 from glassformer.inspection.hints import LogitLens, logit_lens, rollout
 from glassformer.inspection.interventions import Edge, How
@@ -43,7 +43,6 @@ from glassformer.inspection.taps import HeadPlace
 from glassformer.inspection.trace import Trace, read_branch, trace
 from glassformer.models.base import Model
 from glassformer.models.heads import RealHead
-from glassformer.models.shapes import NextToken
 from glassformer.runs import CONFIG, RunFolder
 from glassformer.tasks.answering import Answer
 from glassformer.tasks.base import PerSequenceTask, Task
@@ -360,7 +359,7 @@ class Run:
 
     def _tokens(self, text: str | None) -> np.ndarray:
         """Of an input, or of the first example."""
-        return self._first_example() if text is None else self.task.parse(text)
+        return first_example(self.task) if text is None else self.task.parse(text)
 
     def _untrained(self) -> Model:
         """The same model with its first weights."""
@@ -369,13 +368,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return self.folder._repr_html_()
-
-    def _first_example(self) -> np.ndarray:
-        examples = self.task.splits.get("test") or self.task.splits["validation"]
-        tokens = np.asarray(examples.inputs[0]).astype(np.int64)
-        if isinstance(self.task.shape, NextToken):
-            tokens = tokens[: max(1, self.task.shape.max_length // 2)]  # room to go on
-        return tokens
 
     def _show(self, answer: Answer) -> dict[str, Any]:
         if answer.value is not None:

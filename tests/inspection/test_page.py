@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from glassformer.inspection.html import LARGEST_IN_NOTEBOOK, notebook_frame, page
 from glassformer.inspection.pixels import colours, to_bytes
 
 from .conftest import make_maps
+
 
 def random_weights(*shape: int) -> np.ndarray:
     scores = np.random.default_rng(0).normal(size=shape)

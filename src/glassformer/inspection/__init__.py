@@ -1,26 +1,40 @@
-"""Looking inside a model: what each head of each layer attends to, as data, as pictures and in numbers.
+"""Looking inside a model: what each head attends to, what it is worth, and how an answer came about.
 
 maps = attention_maps(model, read(model, task, tokens))
 maps["encoder"].weights          # (layers, heads, queries, keys)
 maps.save("map.png")             # or .svg, .html, .npz
+
+`trained.Run` has all of it for a run: `attention`, `trace`, `heads`, `switch_off`, `cut_edge`, `occlude`,
+`rollout`, `logit_lens`. How far each can be trusted stands in `trust.py`.
 """
 
 from glassformer.inspection.capture import Record, Tap, attention_maps, capture
+from glassformer.inspection.effects import Effect, Effects
+from glassformer.inspection.hints import LogitLens
+from glassformer.inspection.interventions import Edge
 from glassformer.inspection.maps import AttentionMaps, Checks, Place, PlaceMaps
 from glassformer.inspection.reading import Reading, read, read_answer
 from glassformer.inspection.selection import Selection
 from glassformer.inspection.statistics import HeadStatistics, head_statistics
+from glassformer.inspection.taps import HeadPlace
+from glassformer.inspection.trace import Trace
 
 __all__ = [
     "AttentionMaps",
     "Checks",
+    "Edge",
+    "Effect",
+    "Effects",
+    "HeadPlace",
     "HeadStatistics",
+    "LogitLens",
     "Place",
     "PlaceMaps",
     "Reading",
     "Record",
     "Selection",
     "Tap",
+    "Trace",
     "attention_maps",
     "capture",
     "head_statistics",

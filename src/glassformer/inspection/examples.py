@@ -63,6 +63,24 @@ def choose_split(task: Task, split: str | None) -> str:
     return split
 
 
+def first_example(task: Task) -> np.ndarray:
+    """Something to ask: the first test example, as a person would type it.
+
+    A language model gets half a window, and so has room to go on; one that fills in gets tokens to fill in.
+    """
+    split = choose_split(task, None)
+    examples = task.splits[split]
+    tokens = np.asarray(examples.inputs[0]).astype(np.int64)
+    if isinstance(task.shape, NextToken):
+        return tokens[: max(1, task.shape.max_length // 2)]
+    if isinstance(task.shape, MaskedToken):
+        for index in range(len(examples)):
+            hidden_BL = task.batch(split, np.array([index])).inputs["tokens"]
+            if hidden_BL is not None and bool((hidden_BL == MASK).any()):
+                return hidden_BL[0].numpy()
+    return tokens
+
+
 def groups_of(
     task: Task, split: str, count: int, is_wanted: Callable[[int, int], bool] = lambda tokens, target: True
 ) -> list[Group]:

@@ -12,6 +12,7 @@ import html
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from importlib import resources
 from typing import IO, Any
 
@@ -43,10 +44,9 @@ showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((e
 
 
 def page(maps: AttentionMaps) -> str:
-    modules = "".join(static(name) for name in (*SHARED_SCRIPTS, "page.js"))
-    script = EXPORT.sub("", IMPORT.sub("", modules)) + START
+    script = joined([static(name) for name in (*SHARED_SCRIPTS, "page.js")]) + START
     style = "".join(static(name) for name in ("page.css", *SHARED_STYLES))
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    policy = f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}"
     # "<" in a token must not end the element that the data stand in.
     data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
@@ -110,7 +110,13 @@ def static(name: str) -> str:
     return (resources.files("glassformer.inspection") / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def joined(modules: Sequence[str]) -> str:
+    """Modules that import from each other as one script, in which everything is known already."""
+    return EXPORT.sub("", IMPORT.sub("", "".join(modules)))
+
+
+def content_hash(text: str) -> str:
+    """As a page's policy names the one script or style that may be in it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 

@@ -1,0 +1,330 @@
+"""What a change does, against models that are changed by hand; and that the model is as it was afterwards."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.blocks import reference
+from glassformer.blocks.attention import MultiHeadAttention, explicit_scores
+from glassformer.blocks.masks import Mask
+from glassformer.errors import Problem
+from glassformer.evaluation.evaluator import EvaluationConfig, measure
+from glassformer.experiment import Experiment
+from glassformer.generation import BeamConfig, GreedyConfig
+from glassformer.inspection.effects import (
+    compare,
+    scores,
+    shown_answer,
+    without_edge,
+    without_head,
+    without_token,
+)
+from glassformer.inspection.examples import first_example, groups_of, question
+from glassformer.inspection.interventions import Edge, cut, mean_output, switch_off
+from glassformer.inspection.taps import HeadPlace, attention_at, attentions
+from glassformer.launch import train
+from glassformer.models.base import Model
+from glassformer.trained import Run
+
+from .conftest import experiment
+from .test_attention_verb import REVERSAL
+
+FEW: dict[str, Any] = {"train_examples": 16, "validation_examples": 6, "test_examples": 12}
+TASKS: dict[str, dict[str, Any]] = {
+    "per token": {"kind": "reversal", "length": 6, "categories": 4, **FEW},
+    "per sequence": {"kind": "palindrome", "length": 6, "categories": 4, **FEW},
+    "sequence to sequence": {"kind": "arithmetic", "max_examples": 40},
+    "next token": {"kind": "language-model", "examples": 20, "max_length": 10},
+    "masked token": {"kind": "masked-language-model", "examples": 20, "max_length": 10},
+    "texts of all lengths": {"kind": "classification", "examples": 20, "max_length": 24},
+}
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, tuple[Experiment, Model]]:
+    return {name: sharp(experiment(task)) for name, task in TASKS.items()}
+
+
+def sharp(of: Experiment) -> tuple[Experiment, Model]:
+    model = of.build_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(2)
+    return of, model.eval()
+
+
+def tokens_of(of: Experiment) -> np.ndarray:
+    return first_example(of.task)
+
+
+def kernels(model: Model) -> list[Any]:
+    return [attention.kernel for attention in attentions(model)]
+
+
+# ---------------------------------------------------------------- what is measured
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_without_a_change_it_is_what_the_evaluator_measures(
+    name: str, built: dict[str, tuple[Experiment, Model]]
+) -> None:
+    of, model = built[name]
+    count = min(8, len(of.task.splits["test"]))
+    ours = scores(model, of.task, groups_of(of.task, "test", count), GreedyConfig())
+    theirs = measure(model, of.task, "test", EvaluationConfig(max_examples=count)).metrics
+    assert len(ours.loss) == count
+    assert ours.loss.sum() / ours.count.sum() == pytest.approx(theirs["loss"], rel=1e-4)
+    assert ours.correct is not None
+    assert ours.correct.sum() / ours.count.sum() == pytest.approx(theirs["accuracy"])
+    if "exact_match" in theirs:
+        assert ours.exact is not None and ours.exact.mean() == pytest.approx(theirs["exact_match"])
+    nothing = compare(ours, ours)
+    assert all(effect.change == 0 and effect.interval == (0, 0) for effect in nothing.values())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_shape_can_be_asked_and_is_left_as_it_was(
+    name: str, built: dict[str, tuple[Experiment, Model]]
+) -> None:
+    of, model = built[name]
+    before, weights = kernels(model), {k: v.clone() for k, v in model.state_dict().items()}
+    state = torch.get_rng_state()
+    asked = question(model, of.task, tokens_of(of))
+    where = HeadPlace("encoder", 0, 1)
+    off = without_head(model, of.task, where, "mean", groups_of(of.task, "test", 4), asked=asked)
+    edge = without_edge(model, of.task, Edge(where, 2, 1), asked, split="test", examples=3)
+    token = without_token(model, of.task, asked, 2, split="train", examples=6)
+    for effects in (off, edge, token):
+        document = effects.document()
+        assert document["trust"] == "cause" and document["answer"].keys() >= {"before", "after"}
+        assert {"before", "after", "change", "interval"} == document["metrics"]["loss"].keys()
+        for effect in effects.metrics.values():
+            assert effect.change == pytest.approx(effect.after - effect.before)
+            if effects.examples > 1:
+                assert effect.interval is not None
+                assert effect.interval[0] - 1e-9 <= effect.change <= effect.interval[1] + 1e-9
+    assert off.metrics["loss"].change != 0 and edge.metrics["loss"].change != 0
+    assert kernels(model) == before and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+
+
+# ---------------------------------------------------------------- a head
+
+
+def test_a_head_switched_off_equals_a_projection_without(
+    built: dict[str, tuple[Experiment, Model]],
+) -> None:
+    """Zero: the head's columns of the output projection might as well be zero."""
+    of, model = built["sequence to sequence"]
+    groups = groups_of(of.task, "test", 6)
+    where = HeadPlace("cross", 1, 1)
+    changed = scores(model, of.task, groups, None, switch_off(model, where, "zero", groups))
+    by_hand = experiment(TASKS["sequence to sequence"]).build_model()
+    by_hand.load_state_dict(model.state_dict())
+    attention = attention_at(by_hand, where)
+    with torch.no_grad():
+        attention.output.weight[:, attention.head_dim :] = 0
+    expected = scores(by_hand, of.task, groups, None)
+    np.testing.assert_allclose(changed.loss, expected.loss, rtol=1e-4)
+    np.testing.assert_array_equal(changed.exact, expected.exact)  # type: ignore[arg-type]
+    untouched = scores(model, of.task, groups, None)
+    assert not np.allclose(changed.loss, untouched.loss, rtol=1e-4)
+
+
+def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[Experiment, Model]]) -> None:
+    of, model = built["texts of all lengths"]
+    groups = groups_of(of.task, "test", 5)
+    assert len(groups) > 1  # of several lengths, none of them padded
+    seen: list[Tensor] = []
+    where = HeadPlace("encoder", 1, 0)
+    attention = attention_at(model, where)
+    kernel = attention.kernel
+
+    def note(*arguments: Any) -> Tensor:
+        seen.append(kernel(*arguments)[:, 0].flatten(0, 1))
+        return kernel(*arguments)
+
+    attention.kernel = note
+    try:
+        with torch.inference_mode():
+            for group in groups:
+                for row in group.inputs:
+                    model(tokens=torch.from_numpy(row)[None])
+    finally:
+        attention.kernel = kernel
+    expected = torch.cat(seen).double().mean(0)
+    torch.testing.assert_close(mean_output(model, where, groups), expected, rtol=1e-4, atol=1e-6)
+
+
+# ---------------------------------------------------------------- an edge
+
+
+@pytest.mark.parametrize("renormalises", [True, False])
+def test_a_cut_row_is_the_softmax_without_the_key(renormalises: bool) -> None:
+    _, model = sharp(experiment(TASKS["per token"]))
+    where = HeadPlace("encoder", 0, 1)
+    q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
+    allowed = torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    allowed[1, ..., 4] = False
+    bias = torch.randn(1, 2, 5, 5)
+    attention = attention_at(model, where)
+    whole = attention.kernel(q, k, v, Mask(allowed=allowed), bias, 0.0)
+    with cut(model, Edge(where, 3, 2), renormalises=renormalises)():
+        found = attention.kernel(q, k, v, Mask(allowed=allowed), bias, 0.0)
+    weights = reference.weights(explicit_scores(q, k, bias), allowed)[:, 1, 3].clone()
+    weights[:, 2] = 0
+    if renormalises:
+        weights = weights / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(found[:, 1, 3], (weights[:, None] @ v[:, 1])[:, 0])
+    found[:, 1, 3] = whole[:, 1, 3]
+    torch.testing.assert_close(found, whole)  # nothing else is changed
+
+
+def test_the_only_key_of_a_row_leaves_zeros() -> None:
+    _, model = sharp(experiment(TASKS["next token"]))
+    where = HeadPlace("encoder", 0, 0)
+    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    with cut(model, Edge(where, 0, 0))():
+        found = attention_at(model, where).kernel(q, k, v, Mask(is_causal=True), None, 0.0)
+    assert (found[0, 0, 0] == 0).all() and (found[0, 1, 0] != 0).any()
+
+
+@pytest.mark.parametrize("place", ["decoder", "cross"])
+@pytest.mark.parametrize("decoding", [GreedyConfig(), BeamConfig(size=3)], ids=lambda each: each.kind)
+def test_an_edge_is_cut_in_the_cached_decoding_too(
+    place: Any, decoding: Any, built: dict[str, tuple[Experiment, Model]]
+) -> None:
+    """Against a decoding without a cache, which runs over all that was written at each step."""
+    from glassformer.generation import NoCache, generate
+
+    of, model = built["sequence to sequence"]
+    tokens = torch.from_numpy(tokens_of(of))[None]
+    answers = []
+    for query, key in ((0, 0), (1, 1), (2, 1)):
+        change = cut(model, Edge(HeadPlace(place, 0, 1), query, key))
+        options = {"begin": 10, "end": 11, "max_length": 5, "strategy": decoding}
+        with change():
+            cached = generate(model, {"tokens": tokens, "real": None}, **options)
+
+        class Anew(NoCache):
+            def advance(self, *arguments: Any, change: Any = change) -> Tensor:
+                with change():  # each pass begins with the first query
+                    return super().advance(*arguments)
+
+        whole = generate(Anew(model), {"tokens": tokens, "real": None}, **options)
+        assert [h.tokens for h in cached[0]] == [h.tokens for h in whole[0]]
+        np.testing.assert_allclose(cached[0][0].log_probabilities, whole[0][0].log_probabilities, atol=1e-4)
+        answers.append(cached[0][0].log_probabilities)
+    untouched = generate(model, {"tokens": tokens, "real": None}, **options)[0][0].log_probabilities
+    assert all(not np.allclose(each, untouched, atol=1e-6) for each in answers[1:])
+
+
+def test_what_is_not_there_is_said(built: dict[str, tuple[Experiment, Model]]) -> None:
+    of, model = built["sequence to sequence"]
+    asked = question(model, of.task, tokens_of(of))
+    for where, place in (
+        (HeadPlace("middle", 0, 0), "place"),  # type: ignore[arg-type]
+        (HeadPlace("cross", 2, 0), "layer"),
+        (HeadPlace("cross", 0, 2), "head"),
+        (HeadPlace("cross", -1, 0), "layer"),
+    ):
+        with pytest.raises(Problem) as caught:
+            switch_off(model, where, "zero", [])
+        assert caught.value.place == place and caught.value.lines()
+    for edge, place in (
+        (Edge(HeadPlace("cross", 0, 0), 99, 0), "query"),
+        (Edge(HeadPlace("cross", 0, 0), 0, 99), "key"),
+        (Edge(HeadPlace("decoder", 0, 0), 1, 2), "key"),
+    ):
+        with pytest.raises(Problem) as caught:
+            without_edge(model, of.task, edge, asked, split="test")
+        assert caught.value.place == place
+    with pytest.raises(Problem, match="cannot be hidden"):  # BOS stands in every expression
+        without_token(model, of.task, asked, 0, split="test", examples=5)
+    with pytest.raises(Problem, match="no such token"):
+        without_token(model, of.task, asked, 99, split="test", examples=5)
+    with pytest.raises(Problem, match="at least 1"):
+        groups_of(of.task, "test", 0)
+    with pytest.raises(Problem, match="not one of the choices"):
+        switch_off(model, HeadPlace("cross", 0, 0), "half", [])  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- a model that has learned something
+
+
+@pytest.fixture(scope="module")
+def reversing(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("reversing")
+    (folder / "reversal.yaml").write_text("task: {kind: reversal}\n")
+    return train(str(folder / "reversal.yaml"), REVERSAL, run=folder / "run")
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+def test_without_its_only_head_a_reversal_model_guesses(how: Any, reversing: Run) -> None:
+    effects = reversing.switch_off("encoder", 0, 0, how=how, examples=100, text="0 1 2 3 4 5 6 7")
+    accuracy, chance = effects.metrics["accuracy"], 1 / 8
+    assert accuracy.before > 0.99
+    # One place in eight may still be known without reading any other, none can be in this task.
+    assert accuracy.after == pytest.approx(chance, abs=0.06)
+    assert accuracy.interval is not None and accuracy.interval[1] < -0.7
+    assert effects.metrics["loss"].interval is not None and effects.metrics["loss"].interval[0] > 1
+    assert effects.metrics["exact_match"].after < 0.05
+    assert effects.answer is not None and effects.answer["before"] == "7 6 5 4 3 2 1 0"
+    assert effects.answer["after"] != effects.answer["before"]
+
+
+def test_the_edge_that_matters_is_the_bright_one(reversing: Run) -> None:
+    """Position 2 reads position 5: without that edge its answer is wrong, and without another it is not."""
+    bright = reversing.cut_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 5, examples=50)
+    other = reversing.cut_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 3, examples=50)
+    assert bright.examples == other.examples == 50
+    assert bright.metrics["accuracy"].change == pytest.approx(-1 / 8, abs=0.04)
+    assert bright.metrics["accuracy"].interval is not None and bright.metrics["accuracy"].interval[1] < -0.08
+    assert abs(other.metrics["accuracy"].change) < 0.02
+    assert bright.answer is not None and other.answer is not None
+    before, after = (bright.answer[name].split() for name in ("before", "after"))
+    assert [place for place in range(8) if before[place] != after[place]] == [2]
+    assert other.answer["before"] == other.answer["after"]
+
+
+def test_a_hidden_token_changes_its_own_place_in_the_answer(reversing: Run) -> None:
+    effects = reversing.occlude("0 1 2 3 4 5 6 7", 1, examples=30)
+    assert effects.answer is not None
+    for other in effects.answer["others"]:
+        assert other["output"] == f"7 6 5 4 3 2 {other['token']} 0" and other["token"] != "1"
+    assert effects.metrics["accuracy"].change == pytest.approx(-1 / 8, abs=0.02)
+    assert effects.metrics["exact_match"].after == 0
+
+
+def test_of_a_text_without_a_right_answer_the_models_own_is_the_measure(
+    built: dict[str, tuple[Experiment, Model]],
+) -> None:
+    of, model = built["texts of all lengths"]
+    asked = question(model, of.task, tokens_of(of))
+    assert "own answer" in asked.reference
+    (loss,) = scores(model, of.task, [asked.group], None).loss
+    chosen = of.task.answer(model, [asked.group.inputs[0]])[0][0]
+    assert loss == pytest.approx(-math.log(chosen.probability or 0), rel=1e-4)
+    assert shown_answer(model, of.task, asked.group.inputs[0], None) == of.task.show_output(chosen.tokens)
+
+
+def test_every_verb_of_the_run_ends_in_json(reversing: Run, tmp_path: Path) -> None:
+    import json
+
+    json.dumps(reversing.trace("1 2 3").document(), allow_nan=False)
+    json.dumps(reversing.heads(4, switch_off="zero"), allow_nan=False)
+    json.dumps(reversing.logit_lens("1 2 3").document(), allow_nan=False)
+    reversing.rollout("1 2 3").save(tmp_path / "rollout.npz")
+
+
+def test_taps_are_of_attentions_only() -> None:
+    _, model = sharp(experiment(TASKS["per token"]))
+    assert all(isinstance(attention, MultiHeadAttention) for attention in attentions(model))

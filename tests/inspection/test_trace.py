@@ -1,0 +1,202 @@
+"""A trace is what the decoding really did, and the maps of its branches are what the decoding attended to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import Problem
+from glassformer.experiment import Experiment
+from glassformer.generation import (
+    BeamConfig,
+    DecodingConfig,
+    GreedyConfig,
+    NoCache,
+    SampleConfig,
+    generate,
+    observing,
+)
+from glassformer.inspection import attention_maps, capture
+from glassformer.inspection.reading import read_written
+from glassformer.inspection.trace import Trace, read_branch, trace
+from glassformer.models.base import Model
+
+from .conftest import experiment
+
+DECODINGS = [GreedyConfig(), SampleConfig(temperature=2.0, seed=3), BeamConfig(size=3, n_best=2)]
+
+
+def sharpened(of: Experiment) -> Model:
+    """First weights are near uniform; larger ones make branches that differ."""
+    model = of.build_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3)
+    return model
+
+
+@pytest.fixture
+def language() -> Experiment:
+    return experiment({"kind": "language-model", "examples": 20, "max_length": 12})
+
+
+def tokens_of(of: Experiment, count: int | None = None) -> np.ndarray:
+    return np.asarray(of.task.splits["test"].inputs[0]).astype(np.int64)[:count]
+
+
+@pytest.mark.parametrize("decoding", DECODINGS, ids=lambda decoding: decoding.kind)
+def test_answers_are_those_of_the_decoding(decoding: DecodingConfig, arithmetic: Experiment) -> None:
+    model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
+    traced = trace(model, arithmetic.task, tokens, decoding)
+    (answers,) = arithmetic.task.answer(model, [tokens], decoding)
+    given = [outcome for outcome in traced.answers if outcome.is_answer]
+    assert len(given) == len(answers)
+    for outcome, answer in zip(given, answers, strict=True):
+        assert outcome.output == arithmetic.task.show_output(answer.tokens)
+        assert outcome.probability == pytest.approx(answer.probability)
+        is_ended = len(answer.probabilities) > len(answer.tokens)
+        assert outcome.branch is not None
+        assert traced.written(outcome.branch) == [*answer.tokens, *[arithmetic.task.end] * is_ended]  # type: ignore[attr-defined]
+    scores = [outcome.score for outcome in traced.answers if outcome.score is not None]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_tree_adds_up(arithmetic: Experiment) -> None:
+    model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
+    traced = trace(model, arithmetic.task, tokens, BeamConfig(size=3), alternatives=4)
+    assert traced.branches is not None
+    states = {branch.state for branch in traced.branches}
+    assert {"chosen", "dropped", "kept"} <= states
+    for branch in traced.branches:
+        if branch.parent is None:
+            assert branch.step == 0 and branch.total == pytest.approx(branch.log_probability)
+            continue
+        parent = traced.branches[branch.parent]
+        assert parent.step == branch.step - 1 and parent.state in ("kept", "chosen")
+        assert branch.total == pytest.approx(parent.total + branch.log_probability)
+    by_step = {step: [b for b in traced.branches if b.step == step] for step in range(len(traced.steps))}
+    for step, moment in enumerate(traced.steps):
+        assert moment.branch is not None and traced.branches[moment.branch] in by_step[step]
+        assert traced.branches[moment.branch].state == "chosen"
+        assert len(moment.alternatives) == 4
+        probabilities = [each.probability for each in moment.alternatives]
+        assert probabilities == sorted(probabilities, reverse=True)
+        shown = {each.token: each.probability for each in moment.alternatives}
+        if moment.chosen in shown:
+            assert shown[moment.chosen] == pytest.approx(moment.probability)
+    assert traced.answers[0].probability == pytest.approx(
+        math.prod(moment.probability or 0 for moment in traced.steps)
+    )
+    document = traced.document()
+    assert [node["id"] for node in document["tree"]["nodes"]] == list(range(len(traced.branches)))
+
+
+def test_a_branch_of_probability_is_the_models_own(arithmetic: Experiment) -> None:
+    """Read anew without a cache, each token of each branch has the log-probability that the tree says."""
+    model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
+    traced = trace(model, arithmetic.task, tokens, BeamConfig(size=2))
+    assert traced.branches is not None
+    model.eval()
+    for number, branch in enumerate(traced.branches):
+        reading = read_written(model, arithmetic.task, tokens, traced.written(number))
+        with torch.inference_mode():
+            logits = model(**reading.inputs)[0, -1]
+        assert float(logits.log_softmax(-1)[branch.token]) == pytest.approx(branch.log_probability, abs=1e-4)
+
+
+@pytest.mark.parametrize("decoding", DECODINGS, ids=lambda decoding: decoding.kind)
+@pytest.mark.parametrize("task", ["arithmetic", "language"])
+def test_maps_of_a_branch_are_what_the_decoding_attended_to(
+    task: str, decoding: DecodingConfig, request: pytest.FixtureRequest
+) -> None:
+    """Every branch, dropped ones too: row by row against what the cached steps recorded."""
+    of: Experiment = request.getfixturevalue(task)
+    model, tokens = sharpened(of), tokens_of(of, None if task == "arithmetic" else 3)
+    with capture(model) as tap, observing() as observed:
+        of.task.answer(model, [tokens], decoding)
+    place = "cross" if task == "arithmetic" else "encoder"
+    layers = 3 if task == "arithmetic" else 2
+    calls = tap.records[place]  # type: ignore[index]
+    assert len(calls) == layers * len(observed.rows[0])
+    traced = trace(model, of.task, tokens, decoding)
+    assert traced.branches is not None
+    candidates = [candidate for step in observed.rows[0] for candidate in step.candidates]
+    assert len(candidates) == len(traced.branches)
+    for number in range(len(traced.branches)):
+        reading, about = read_branch(model, of.task, tokens, decoding, number)
+        maps = attention_maps(model, reading)[place]
+        assert about["branch"] == f"{number} ({traced.branches[number].state})"
+        at: int | None = number
+        while at is not None:
+            step = traced.branches[at].step
+            row = step if task == "arithmetic" else len(tokens) - 1 + step
+            for layer in range(layers):
+                recorded = calls[step * layers + layer].weights_BHLM[candidates[at].branch, :, -1]
+                keys = recorded.shape[-1]
+                np.testing.assert_allclose(maps.weights[layer, :, row, :keys], recorded, atol=1e-5)
+                assert (maps.weights[layer, :, row, keys:] == 0).all()
+            at = traced.branches[at].parent
+
+
+def test_observing_notes_and_changes_nothing(arithmetic: Experiment) -> None:
+    model, task = sharpened(arithmetic), arithmetic.task
+    rows = [np.asarray(row).astype(np.int64) for row in task.splits["test"].inputs[:2]]
+    alone = task.answer(model, rows, BeamConfig(size=3))
+    with observing() as observed:
+        watched = task.answer(model, rows, BeamConfig(size=3))
+    assert watched == alone and len(observed.rows) == 2
+    observed.rows.clear()
+    task.answer(model, rows, BeamConfig(size=3))
+    assert observed.rows == []  # it is over
+
+
+def test_a_trace_that_is_handed_over_goes_before(arithmetic: Experiment) -> None:
+    from glassformer.generation import Trace as Observed
+
+    model = NoCache(sharpened(arithmetic))
+    mine = Observed()
+    with observing() as observed:
+        generate(
+            model,
+            {"tokens": torch.from_numpy(tokens_of(arithmetic))[None], "real": None},
+            begin=10,
+            end=11,
+            max_length=4,
+            trace=mine,
+        )
+    assert mine.rows and not observed.rows
+
+
+@pytest.mark.parametrize(
+    ("task", "steps"),
+    [
+        ({"kind": "reversal", "length": 5, "categories": 4}, 5),
+        ({"kind": "palindrome", "length": 6, "categories": 4}, 1),
+    ],
+)
+def test_what_is_not_written_has_steps_and_no_tree(task: dict[str, Any], steps: int) -> None:
+    of = experiment({**task, "train_examples": 8, "validation_examples": 2, "test_examples": 2})
+    model = sharpened(of)
+    traced = trace(model, of.task, tokens_of(of), alternatives=2)
+    assert len(traced.steps) == steps and traced.document()["tree"] is None
+    for moment in traced.steps:
+        assert moment.chosen == moment.alternatives[0].token and len(moment.alternatives) == 2
+        assert moment.probability == pytest.approx(moment.alternatives[0].probability)
+    assert traced.answers[0].probability == pytest.approx(
+        math.prod(moment.probability or 0 for moment in traced.steps)
+    )
+    with pytest.raises(Problem, match="no branches"):
+        traced.written(0)
+    with pytest.raises(Problem, match="at least 1"):
+        trace(model, of.task, tokens_of(of), alternatives=0)
+
+
+def test_a_branch_that_is_not_there(arithmetic: Experiment) -> None:
+    traced: Trace = trace(arithmetic.build_model(), arithmetic.task, tokens_of(arithmetic))
+    with pytest.raises(Problem, match="numbered from 0"):
+        traced.written(10_000)

@@ -1,0 +1,205 @@
+"""Watching heads form changes nothing: the same weights to the bit, and the same record on resume."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.config import dump_yaml, read_yaml_file, validate
+from glassformer.errors import UserError
+from glassformer.experiment import Experiment, ExperimentConfig, resolve
+from glassformer.inspection.examples import groups_of
+from glassformer.inspection.heads import average_heads
+from glassformer.inspection.watch import HeadWatch, InspectionConfig
+from glassformer.launch import Training, train
+from glassformer.runs import RunFolder
+from glassformer.trained import Run
+from glassformer.training.checkpoints import WATCHED, Checkpoint, CheckpointStore
+from glassformer.training.trainer import Trainer
+
+from .test_attention_verb import REVERSAL
+
+WATCHING = {
+    "inspection.watch": True,
+    "inspection.every": 5,
+    "inspection.examples": 3,
+    "inspection.keep_checkpoints": True,
+}
+MakeConfig = Callable[..., ExperimentConfig]
+
+
+def run_of(config: ExperimentConfig, path: Path) -> RunFolder:
+    Training(config, RunFolder(path)).run()
+    return RunFolder(path)
+
+
+def final(folder: RunFolder) -> dict[str, Tensor]:
+    store = folder.checkpoints()
+    checkpoint = store.load(store.find("latest"))
+    return {
+        f"{group}.{name}": tensor
+        for group, tensors in checkpoint.tensors.items()
+        for name, tensor in tensors.items()
+    }
+
+
+def looks(folder: RunFolder) -> list[dict[str, Any]]:
+    return [event for event in folder.events if event["event"] == "heads"]
+
+
+def without_clock(folder: RunFolder) -> list[dict[str, Any]]:
+    from glassformer.training.events import CLOCK_FIELDS
+
+    return [{k: v for k, v in event.items() if k not in CLOCK_FIELDS} for event in folder.events]
+
+
+@pytest.mark.parametrize("more", [{}, {"training.ema_decay": 0.9}, {"training.average_last": 3}], ids=str)
+def test_weights_are_the_same_to_the_bit(
+    more: dict[str, Any], tiny_config: MakeConfig, tmp_path: Path, one_thread: None
+) -> None:
+    """Dropout is on in this model: a random number that a look had taken would show."""
+    blind = run_of(tiny_config(more), tmp_path / "blind")
+    seeing = run_of(tiny_config({**more, **WATCHING}), tmp_path / "seeing")
+    one, other = final(blind), final(seeing)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [look["step"] for look in looks(seeing)] == [0, 5, 10, 15, 20, 24] and not looks(blind)
+    rest = [event for event in without_clock(seeing) if event["event"] != "heads"]
+    assert rest == without_clock(blind)
+    assert blind.checkpoints().regular() == seeing.checkpoints().regular()
+    assert blind.results()["metrics"] == seeing.results()["metrics"]
+
+
+@pytest.mark.parametrize("stop", [3, 5, 13])
+def test_a_resumed_run_has_the_same_record(
+    stop: int,
+    tiny_config: MakeConfig,
+    tmp_path: Path,
+    one_thread: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed after some step, with looks that no checkpoint has seen."""
+    config = tiny_config({**WATCHING, "training.save_every": 4})
+    whole = run_of(config, tmp_path / "whole")
+    take = Trainer.step
+
+    def dies(self: Trainer, batches: Any) -> bool:
+        if self.state.step == stop:
+            raise KeyboardInterrupt
+        return take(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run_of(config, tmp_path / "killed")
+    resumed = run_of(config, tmp_path / "killed")
+    assert without_clock(resumed) == without_clock(whole)
+    one, other = final(whole), final(resumed)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert resumed.checkpoints().names() == whole.checkpoints().names()
+    for name in whole.checkpoints().names():
+        weights = [folder.checkpoints().load(name).tensors["model"] for folder in (whole, resumed)]
+        assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_the_record_is_what_the_kept_weights_say(tiny_config: MakeConfig, tmp_path: Path) -> None:
+    folder = run_of(tiny_config(WATCHING), tmp_path / "run")
+    names = folder.checkpoints().names()
+    steps = [int(name.split("-")[1]) for name in names]
+    assert {0, 5, 10, 15, 20, 24} <= set(steps) and len(set(steps)) == len(steps)
+    for look in looks(folder):
+        run = Run(folder.path, str(look["step"]))
+        groups = groups_of(run.task, "validation", 3)
+        average = average_heads(run.model, run.task, groups)["encoder"].patterns["anti-diagonal"]["mass"]
+        np.testing.assert_allclose(look["scores"]["encoder"]["anti-diagonal"], average.mean, atol=1e-5)
+        assert look["examples"] == 3
+        assert look["uniform"]["encoder"]["anti-diagonal"] == pytest.approx(1 / 6)
+    first = Run(folder.path, "0").attention("1 2 3")["encoder"].weights
+    control = Run(folder.path).attention("1 2 3", is_untrained=True)["encoder"].weights
+    np.testing.assert_array_equal(first, control)
+
+
+def test_one_sees_at_which_step_a_head_became_the_reversal_head(tmp_path: Path) -> None:
+    (tmp_path / "reversal.yaml").write_text("task: {kind: reversal}\n")
+    options = {**REVERSAL, "inspection.watch": True, "inspection.every": 25}
+    train(str(tmp_path / "reversal.yaml"), options, run=tmp_path / "run")
+    scores = {
+        look["step"]: look["scores"]["encoder"]["anti-diagonal"][0][0]
+        for look in looks(RunFolder(tmp_path / "run"))
+    }
+    assert scores[0] < 0.3
+    assert list(scores.values())[-1] >= 0.9
+    assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith(WATCHED)]
+
+
+def test_looking_leaves_the_model_and_chance_alone(tiny_config: MakeConfig) -> None:
+    experiment = Experiment(tiny_config())
+    model = experiment.build_model().train()
+    watch = HeadWatch(experiment.task, InspectionConfig(every=3, examples=2))
+    assert [step for step in range(8) if watch.is_due(step)] == [0, 3, 6]
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    assert watch.look(model) == watch.look(model)
+    assert torch.equal(torch.get_rng_state(), state) and model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# ---------------------------------------------------------------- the config
+
+
+def test_a_run_from_before_the_node_loads_and_goes_on(
+    tiny_config: MakeConfig, tmp_path: Path, one_thread: None
+) -> None:
+    folder = run_of(tiny_config({"training.max_epochs": 2}), tmp_path / "run")
+    path = folder.path / "config.yaml"
+    old = read_yaml_file(path)
+    del old["inspection"]
+    path.write_text(dump_yaml(old), encoding="utf-8")
+    assert Run(folder.path).config.inspection == InspectionConfig()
+    longer = tiny_config({"training.max_epochs": 3, **WATCHING})  # and may be watched from here on
+    assert run_of(longer, folder.path).results()["steps"] == 24
+    assert [look["step"] for look in looks(folder)] == [20, 24]
+
+
+def test_what_is_watched_is_no_part_of_a_fingerprint(tiny_config: MakeConfig) -> None:
+    blind, seeing = tiny_config(), tiny_config(WATCHING)
+    assert blind != seeing and blind.fingerprint() == seeing.fingerprint()
+    assert validate(ExperimentConfig, seeing.dump()) == seeing
+    with pytest.raises(UserError, match=r"inspection\.every"):
+        resolve("reversal", {"inspection.every": 0})
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def checkpoint(value: float) -> Checkpoint:
+    return Checkpoint({"model": {"w": torch.tensor([value])}}, {"training": {}})
+
+
+def test_kept_weights_are_no_state_to_go_on_from_and_stay(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=1)
+    store.keep_watched("step-00000000", checkpoint(0))
+    assert store.names() == [f"step-00000000{WATCHED}"] and store.load_newest() is None
+    assert store.find("latest") == f"step-00000000{WATCHED}" and store.pointed("latest") is None
+    for step in (10, 20, 30):
+        store.save(f"step-000000{step}", checkpoint(step))
+        store.keep_watched(f"step-000000{step}", checkpoint(step))
+    store.keep_watched("step-00000035", checkpoint(35))
+    assert store.states() == store.regular() == ["step-00000030"]
+    # The same weights are not told twice.
+    kept = [f"step-000000{step}{WATCHED}" for step in ("00", "10", "20")]
+    assert store.names() == [*kept, "step-00000030", f"step-00000035{WATCHED}"]
+    assert store.pointed("latest") == store.find("latest") == "step-00000030"
+    newest = store.load_newest()
+    assert newest is not None and newest[0] == "step-00000030"
+    assert store.find("10") == store.find("step-00000010") == f"step-00000010{WATCHED}"
+    store.forget_watched(20)
+    assert store.names() == [*kept, "step-00000030"]
+    store.save("step-00000040", checkpoint(40))
+    assert store.names() == [*kept, "step-00000040"]
