@@ -1,0 +1,140 @@
+"""`trace`, `heads`, `intervene` and the branches of `attention`, on an arithmetic model of a few steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.cli import main
+from glassformer.inspection import AttentionMaps
+from glassformer.launch import train
+from glassformer.trained import Run
+
+OPTIONS: dict[str, Any] = {
+    "model.num_layers": 1,
+    "model.num_heads": 2,
+    "model.hidden_dim": 16,
+    "model.feed_forward_dim": 16,
+    "training.max_steps": 10,
+    "training.max_epochs": None,
+    "training.threads": 1,
+}
+BEAM = "kind=beam,size=3,n_best=2"
+
+
+@pytest.fixture(scope="module")
+def adding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adding")
+    (folder / "adding.yaml").write_text("task: {kind: arithmetic, max_examples: 200}\n")
+    train(str(folder / "adding.yaml"), OPTIONS, run=folder / "run")
+    return folder / "run"
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(list(map(str, arguments)))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    code, out, _ = ask(capsys, *arguments, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_trace_and_the_maps_of_its_branches(
+    adding: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = document(capsys, "trace", adding, "4 + -11", "--decoding", BEAM)
+    answers = [answer for answer in found["answers"] if answer["is_answer"]]
+    predicted = Run(adding).predict("4 + -11", {"kind": "beam", "size": 3, "n_best": 2})["answers"]
+    assert [answer["output"] for answer in answers] == [answer["output"] for answer in predicted]
+    nodes = found["tree"]["nodes"]
+    dropped = next(node for node in nodes if node["state"] == "dropped")
+    out = tmp_path / "branch.npz"
+    asked = ("attention", adding, "4 + -11", "--decoding", BEAM, "--out", out)
+    chosen = document(capsys, *asked)
+    assert chosen["branch"] == f"{answers[0]['branch']} (chosen)" and chosen["checks"]["passed"]
+    other = document(capsys, *asked, "--branch", dropped["id"])
+    assert other["branch"] == f"{dropped['id']} (dropped)" and "beam" in other["decoding"]
+    maps = AttentionMaps.load(out)
+    assert maps["cross"].queries[-1] == dropped["token"]
+    assert len(maps["cross"].queries) == dropped["step"] + 1
+
+
+def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, expected in (
+        (
+            ("trace", adding, "1 + 2", "--decoding", "beam", "--lens"),
+            ("chosen", "dropped", "logit lens (a hint)"),
+        ),
+        (("trace", adding, "1 + 2"), ("→", "p = ")),
+        (("heads", adding, "--examples", 4, "--switch-off", "zero"), ("same", "fact:", "cause:", "cross")),
+        (
+            ("intervene", adding, "1 + 2", "--edge", "cross:0:1:0:2"),
+            ("before", "cause:", "by the right answer"),
+        ),
+        (("intervene", adding, "--head", "decoder:0:0", "--examples", 4), ("4 examples", "95 %")),
+        (("intervene", adding, "1 + 2", "--token", 3), ("hidden behind", "most frequent")),
+        (("attention", adding, "--rollout", "--out", tmp_path / "rollout.svg"), ("✓ each row", "rolled out")),
+    ):
+        code, out, err = ask(capsys, *arguments)
+        assert code == 0 and not err
+        assert all(words in out for words in expected), out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["trace", "RUN", "1 + 2", "--decoding", "beem"], "did you mean 'beam'?"),
+        (["trace", "RUN", "1 + 2", "--decoding", "kind=beam,size=many"], "decoding.size"),
+        (["trace", "RUN", "1 + 2", "--decoding", "kind=greedy,size=2"], "unknown key"),
+        (["trace", "RUN", "1 + 2", "--alternatives", "0"], "alternatives: at least 1"),
+        (["trace", "RUN", "1 ? 2"], "not one operation"),
+        (["attention", "RUN", "1 + 2", "--branch", "999"], "no such branch"),
+        (["attention", "RUN", "1 + 2", "--rollout", "--layers", "0"], "--rollout"),
+        (["heads", "RUN", "--examples", "0"], "examples: at least 1"),
+        (["heads", "RUN", "--split", "tset"], "did you mean 'test'?"),
+        (["heads", "RUN", "--switch-off", "zer"], "did you mean 'zero'?"),
+        (["intervene", "RUN"], "--head --edge --token"),
+        (["intervene", "RUN", "--head", "cross:0"], "--head encoder:0:0"),
+        (["intervene", "RUN", "--head", "crss:0:0"], "did you mean 'cross'?"),
+        (["intervene", "RUN", "--head", "cross:4:0"], "no such layer"),
+        (["intervene", "RUN", "--edge", "cross:0:0:0:x"], "--edge cross:0:0:2:3"),
+        (["intervene", "RUN", "--edge", "cross:0:0:0:99"], "key: no such key"),
+        (["intervene", "RUN", "--edge", "decoder:0:0:1:2"], "no token sees what comes after it"),
+        (["intervene", "RUN", "--token", "0"], "cannot be hidden"),
+        (["intervene", "RUN", "--token", "99"], "no such token"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_few_lines(
+    arguments: list[str], expected: str, adding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = ask(capsys, *[str(adding) if word == "RUN" else word for word in arguments])
+    assert (code, out) == (2, "")
+    assert expected in err and len(err.splitlines()) <= 5 and "Traceback" not in err
+
+
+def test_a_model_that_writes_nothing_has_no_branches(
+    trained_once: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (
+        ("trace", trained_once, "1 2", "--decoding", "beam"),
+        ("attention", trained_once, "1 2", "--branch", 0),
+    ):
+        code, _, err = ask(capsys, *arguments)
+        assert code == 2 and "token by token" in err
+
+
+def test_a_beam_of_the_run_is_what_its_own_decoding_says(adding: Path) -> None:
+    run = Run(adding)
+    own = run.attention("1 + 2")
+    greedy = run.attention("1 + 2", decoding={"kind": "greedy"})
+    np.testing.assert_array_equal(own["cross"].weights, greedy["cross"].weights)
+    assert own.about["output"] == greedy.about["output"] == run.predict("1 + 2")["output"]
