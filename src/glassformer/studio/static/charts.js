@@ -10,32 +10,38 @@ const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)
 
 /**
  * Bars from 0 to `most`. A bar has `label`, `value`, `text`, and maybe `mark` (a tick, such as what equal weights
- * would give), `other` (a faint bar, such as the untrained model), `interval` and `isChosen`.
+ * would give), `other` (a thin bar, such as the untrained model), `interval` and `isChosen`.
  */
-export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, title = "" } = {}) {
-  const height = rows.length * ROW + 4;
+export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, title = "", isStacked = false } = {}) {
+  const row = isStacked ? 2 * ROW - 8 : ROW;
+  const height = rows.length * row + 4;
+  if (isStacked) label = 0;
   const room = width - label - VALUE_WIDTH;
   const x = (value) => label + (Math.max(0, Math.min(value, most)) / most) * room;
   const svg = draw("svg.bars", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(rows, title) });
-  rows.forEach((row, place) => {
-    const top = place * ROW + 4;
-    svg.append(draw("text.bar-label", { x: label - 10, y: top + 14, "text-anchor": "end" }, shorten(row.label, 20)));
-    svg.append(draw("rect.bar-ground", { x: label, y: top + 4, width: room, height: 12, rx: 2 }));
-    if (row.value !== null) {
-      svg.append(draw(`rect.bar${row.isChosen ? ".is-chosen" : ""}`, { x: label, y: top + 4, width: Math.max(x(row.value) - label, 1), height: 12, rx: 2 }));
-    }
-    if (row.other !== undefined && row.other !== null) {
-      svg.append(draw("rect.bar-other", { x: label, y: top + 17, width: Math.max(x(row.other) - label, 1), height: 3 }));
-    }
-    if (row.interval) {
-      svg.append(draw("line.bar-interval", { x1: x(row.interval[0]), x2: x(row.interval[1]), y1: top + 10, y2: top + 10 }));
-    }
-    if (row.mark !== undefined && row.mark !== null) {
-      svg.append(draw("line.bar-mark", { x1: x(row.mark), x2: x(row.mark), y1: top + 1, y2: top + 19 }));
-    }
-    svg.append(draw("text.bar-value", { x: width, y: top + 14, "text-anchor": "end" }, row.text));
-  });
+  rows.forEach((of, place) => drawBar(svg, of, place * row + 4, { isStacked, label, room, width, x }));
   return svg;
+}
+
+/** One bar; stacked, its label stands above it and has all the width. */
+function drawBar(svg, row, above, { isStacked, label, room, width, x }) {
+  const top = isStacked ? above + 18 : above;
+  svg.append(isStacked ? draw("text.bar-label", { x: 0, y: above + 13 }, shorten(row.label, Math.floor(width / 7)))
+    : draw("text.bar-label", { x: label - 10, y: top + 14, "text-anchor": "end" }, shorten(row.label, 20)));
+  svg.append(draw("rect.bar-ground", { x: label, y: top + 4, width: room, height: 12, rx: 2 }));
+  if (row.value !== null) {
+    svg.append(draw(`rect.bar${row.isChosen ? ".is-chosen" : ""}`, { x: label, y: top + 4, width: Math.max(x(row.value) - label, 1), height: 12, rx: 2 }));
+  }
+  if (row.other !== undefined && row.other !== null) {
+    svg.append(draw("rect.bar-other", { x: label, y: top + 17, width: Math.max(x(row.other) - label, 1), height: 3 }));
+  }
+  if (row.interval) {
+    svg.append(draw("line.bar-interval", { x1: x(row.interval[0]), x2: x(row.interval[1]), y1: top + 10, y2: top + 10 }));
+  }
+  if (row.mark !== undefined && row.mark !== null) {
+    svg.append(draw("line.bar-mark", { x1: x(row.mark), x2: x(row.mark), y1: top + 1, y2: top + 19 }));
+  }
+  svg.append(draw("text.bar-value", { x: width, y: top + 14, "text-anchor": "end" }, row.text));
 }
 
 const described = (rows, title) => `${title}: ${rows.map((row) => `${row.label} ${row.text}`).join("; ")}`;

@@ -60,6 +60,12 @@ const SHARES = new Set(["accuracy", "exact_match", "macro_f1"]);
 /** A metric by its name: shares as per cent. */
 export const metric = (name, value) => (SHARES.has(name) && typeof value === "number" ? `${(100 * value).toFixed(1)} %` : measure(value));
 
+/** A change of a metric, with its sign: of shares in points of a hundred. */
+export function change(name, value) {
+  if (value === null || value === undefined) return "–";
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${SHARES.has(name) ? (100 * Math.abs(value)).toFixed(1) : measure(Math.abs(value))}`;
+}
+
 export const words = (name) => name.replaceAll("_", " ");
 
 export function duration(seconds) {

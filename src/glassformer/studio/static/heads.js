@@ -2,7 +2,7 @@
 
 import { ask, path } from "./api.js";
 import { bars } from "./charts.js";
-import { button, choice, field, make, measure, metric, words } from "./dom.js";
+import { button, change, choice, field, make, measure, metric, words } from "./dom.js";
 import { commandLine, figureFiles, panel, trust } from "./panel.js";
 import { failure, working } from "./states.js";
 
@@ -175,11 +175,9 @@ function shown(effect) {
     lines.push(make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
       make("th", { scope: "row" }, words(name)),
       make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
-      make("td.number", { title: "95 % interval of the change" }, of.interval ? `[${signed(of.interval[0])}, ${signed(of.interval[1])}]` : ""))))));
-    lines.push(make("p.note", {}, `${effect.examples === 1 ? "this input" : `${effect.examples} examples`}${entries.some(([, of]) => of.interval) ? " · in brackets: 95 % interval of the change" : ""}`));
+      make("td.number", { title: "95 % interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))));
+    lines.push(make("p.note", {}, `${effect.examples === 1 ? "this input" : `${effect.examples} examples`}${entries.some(([, of]) => of.interval) ? " · right: 95 % interval of the change" : ""}`));
   }
   if (effect.command) lines.push(commandLine(effect.command));
   return lines;
 }
-
-const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${measure(value)}`);

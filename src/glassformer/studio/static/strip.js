@@ -58,7 +58,8 @@ export class AttentionRow {
       if (this.asked !== asked) return;
       this.heads.replaceChildren(
         make("p.note", {}, `${place.query_axis} ${query + place.first_query}: “${place.queries[query]}”`),
-        ...maps.map((bytes, head) => this.strip(bytes, place, query, head)));
+        ...maps.map((bytes, head) => this.strip(bytes, place, query, head)),
+        ...(place.keys.length <= MOST_TOKENS ? [tokenLine(place)] : []));
     } catch (error) {
       if (!this.signal.aborted) this.fail(error);
     }
@@ -73,11 +74,16 @@ export class AttentionRow {
     const best = row.indexOf(Math.max(...row));
     const said = `head ${place.heads[head]} reads most at “${place.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
     canvas.setAttribute("aria-label", said);
-    const tokens = make("div.strip-tokens", { "aria-hidden": "true" }, keys <= MOST_TOKENS
-      ? place.keys.map((token, at) => make(`span${at === best ? ".is-best" : ""}`, { title: `${token}: ${scale.valueOf(row[at]).toFixed(3)}` }, token)) : []);
-    tokens.style.gridTemplateColumns = canvas.style.gridTemplateColumns = `repeat(${keys}, minmax(0, 1fr))`;
-    return make("div.strip", {}, make("span.label", {}, `head ${place.heads[head]}`), make("div", {}, canvas, tokens), make("span.note", {}, `${place.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
+    return make("div.strip", {}, make("span.label", {}, `head ${place.heads[head]}`), canvas, make("span.note", { title: said }, `${place.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
   }
+}
+
+/** The tokens under the strips, upright where they are long. */
+function tokenLine(place) {
+  const isLong = place.keys.some((token) => token.length > 2);
+  const tokens = make(`div.strip-tokens${isLong ? ".is-upright" : ""}`, { "aria-hidden": "true" }, place.keys.map((token) => make("span", { title: token }, token)));
+  tokens.style.gridTemplateColumns = `repeat(${place.keys.length}, minmax(0, 1fr))`;
+  return make("div.strip", {}, make("span.label"), tokens, make("span.note"));
 }
 
 /** The query that stands for a step: rows begin with what was given first, and a language model reads its prompt before. */

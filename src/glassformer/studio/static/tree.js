@@ -13,22 +13,18 @@ function placed(nodes) {
   for (const node of nodes) (node.parent === null ? roots : children.get(node.parent)).push(node);
   const worth = (node) => (node.state === "chosen" ? 0 : node.state === "dropped" ? 2 : 1);
   const order = (list) => [...list].sort((first, second) => worth(first) - worth(second) || second.total - first.total);
-  const rows = new Map(), ends = [];
-  /** The first free line from `least` on in which nothing stands at this step or after the last one there. */
-  const free = (step, least) => {
-    let line = least;
-    while ((ends[line] ?? -1) >= step) line += 1;
-    return line;
-  };
+  const rows = new Map(), taken = [];
+  const isFree = (line, step) => !taken[line]?.has(step);
   const waiting = order(roots).map((node) => [node, 0]);
   while (waiting.length) {
     const [node, least] = waiting.shift();
-    const line = free(node.step, least);
+    let line = least;
+    while (!isFree(line, node.step)) line += 1;
     rows.set(node.id, line);
-    ends[line] = node.step;
+    (taken[line] ??= new Set()).add(node.step);
     waiting.unshift(...order(children.get(node.id)).map((child) => [child, line]));
   }
-  return { rows, lines: ends.length };
+  return { rows, lines: taken.length };
 }
 
 export function beamTree(nodes, step, choose) {

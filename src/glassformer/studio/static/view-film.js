@@ -160,7 +160,7 @@ class Film {
   say(points) {
     const { step } = this.checkpoint;
     const near = points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best), points[0]);
-    this.scoreNow.textContent = near ? `this head at step ${number(near[0])}: ${near[1].toFixed(3)} · others are faint` : "";
+    this.scoreNow.textContent = near ? `this head at step ${number(near[0])}: ${near[1].toFixed(3)}${this.scores.series.length > 1 ? " · others are faint" : ""}` : "";
   }
 
   toggle() {

@@ -66,7 +66,7 @@ class Probe {
       return made;
     }
     const [best, ...others] = answers;
-    figure = bars(answers.map((of, place) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: place === 0 })), { width: 460, label: 200, title: "answers" });
+    figure = bars(answers.map((of, place) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: place === 0 })), { width: 380, isStacked: true, title: "answers" });
     made.querySelector("header").after(make("div.answer", {},
       make("p.mono.muted", {}, this.trace.input.join(" ")),
       make("p.best", { role: "status" }, best.output || "∅"),
