@@ -10,7 +10,9 @@
 
 import { paint } from "./painting.js";
 
-const SMALL_MAP = 440;
+const SMALLEST_MAP = 40;
+const FLATTEST = 8;
+const REPAINT_AFTER = 150;
 const MOST_BYTES = 64 << 20;
 
 export function element(parent, name, text = "", className = "") {
@@ -96,40 +98,51 @@ export function showGrid(parent, name, source, detail) {
   return section;
 }
 
-/** One whole map on a small canvas, painted when it comes into sight. */
-export function showSmall(canvas, source, name, layer, head, side = SMALL_MAP) {
+/**
+ * One whole map on a small canvas, painted when it comes into sight. It has the pixels that it takes on the screen:
+ * a browser that made it smaller would take the mean, and a needle would fade.
+ */
+export function showSmall(canvas, source, name, layer, head) {
   const place = source.places[name];
   const queries = place.queries.length, keys = place.keys.length;
-  const scale = side / Math.max(queries, keys);
-  canvas.width = Math.max(Math.round(keys * scale), 40);
-  canvas.height = Math.max(Math.round(queries * scale), 40);
-  whenSeen(canvas, async () => {
+  const whole = { row: 0, column: 0, rows: queries, columns: keys };
+  const shape = Math.min(Math.max(keys / queries, 1 / FLATTEST), FLATTEST);
+  canvas.style.aspectRatio = String(shape);
+  const paintNow = async () => {
+    const width = Math.max(Math.round(canvas.clientWidth * (window.devicePixelRatio || 1)), SMALLEST_MAP);
+    if (width === Number(canvas.dataset.painted)) return;
     try {
       const bytes = await source.bytes(name, layer, head);
-      const whole = { row: 0, column: 0, rows: queries, columns: keys };
+      canvas.width = width;
+      canvas.height = Math.max(Math.round(width / shape), 1);
       canvas.getContext("2d").putImageData(paint(bytes, keys, whole, canvas.width, canvas.height, source.scale), 0, 0);
-      canvas.dataset.painted = "true";
+      canvas.dataset.painted = String(width);
     } catch (error) {
       if (error.name !== "AbortError") canvas.title = error.message;
     }
-  });
+  };
+  whenSeen(canvas, paintNow);
 }
 
+/** When the target comes into sight, and again when its size has changed. */
 function whenSeen(target, act) {
+  let isSeen = false, timer = 0;
   const observer = new IntersectionObserver((entries) => {
-    if (entries.some((entry) => entry.isIntersecting)) {
-      observer.disconnect();
-      act();
-    }
+    isSeen = entries.at(-1).isIntersecting;
+    if (isSeen) act();
   }, { rootMargin: "200px" });
   observer.observe(target);
+  new ResizeObserver(() => {
+    clearTimeout(timer);
+    if (isSeen) timer = setTimeout(act, REPAINT_AFTER);
+  }).observe(target);
 }
 
 /** Whether the maps are what the model did, and what the small ones leave out. */
 export function showChecks(parent, data) {
   for (const [passed, line] of data.checks) element(parent, "p", line, passed ? "" : "map-failed");
-  const isPooled = Object.values(data.places).some(({ queries, keys }) => Math.max(queries.length, keys.length) > SMALL_MAP);
-  if (isPooled) element(parent, "p", "Small maps have fewer pixels than weights: each pixel shows the maximum of its weights.");
+  const isPooled = Object.values(data.places).some(({ queries, keys }) => Math.max(queries.length, keys.length) > SMALLEST_MAP);
+  if (isPooled) element(parent, "p", "Where a small map has fewer pixels than weights, each pixel shows the maximum of its weights.");
 }
 
 export const KEYS = [
