@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Tree, flatten, read_written_yaml
+from glassformer.config import Node, Tree, flatten, read_written_yaml
 from glassformer.errors import UserError
+from glassformer.experiment import ExperimentConfig
 from glassformer.runs import CONFIG, RunFolder, Status
 from glassformer.studio.record import last_event
 from glassformer.studio.replies import Refusal, refusal
@@ -63,6 +66,9 @@ class RunsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._known: dict[str, _Known] = {}
+        self._changes = 0
+        self._compared: tuple[Tree, list[str]] = ({}, [])
+        self._compared_state: tuple[int, list[str]] | None = None
         self._lock = threading.Lock()
 
     def path_of(self, name: str) -> Path:
@@ -74,7 +80,7 @@ class RunsFolder:
 
     def open(self, name: str) -> RunFolder:
         run = RunFolder(self.path_of(name))
-        if not run.exists() or _leads_out(run.path):
+        if not run.exists() or _leads_out(str(run.path)):
             raise _no_run(name)
         return run
 
@@ -91,7 +97,7 @@ class RunsFolder:
                     config = os.lstat(os.path.join(entry.path, CONFIG))
                 except OSError:
                     continue
-                if not _leads_out(Path(entry.path)):
+                if not _leads_out(entry.path):
                     found.append((config.st_mtime_ns, entry.name))
         return [name for _, name in sorted(found, reverse=True)]
 
@@ -103,15 +109,14 @@ class RunsFolder:
                 del self._known[gone]
             rows = [self._row(name) for name in names]
             options = [self._known[name].options for name in names]
-        common, different = _compare(options)
+            common, different = self._compare(names)
         for row, of_run in zip(rows, options, strict=True):
             row["differences"] = {path: of_run[path] for path in different if path in of_run}
         return {"runs": rows, "common": common}
 
     def _row(self, name: str) -> dict[str, Any]:
         known = self._known.setdefault(name, _Known())
-        run = RunFolder(self.path / name)
-        self._refresh(run, known)
+        self._refresh(f"{self.path}/{name}", known)
         status = known.status
         last = known.last or {}
         summary = dict(known.summary)
@@ -126,40 +131,76 @@ class RunsFolder:
             "last": known.last,
         }
 
-    def _refresh(self, run: RunFolder, known: _Known) -> None:
+    def _refresh(self, path: str, known: _Known) -> None:
+        """Paths are texts here: of a thousand runs, Path alone would cost more than all the rest."""
         try:
-            beat = _signature(run.path, ("status.json",))
+            beat = _signature(path, ("status.json",))
             if beat != known.beat_signature or known.status.name in CAN_CHANGE_UNSEEN:
-                known.status, known.beat_signature = run.status(), beat
-            signature = _signature(run.path, SUMMARISED)
+                known.status, known.beat_signature = RunFolder(Path(path)).status(), beat
+            signature = _signature(path, SUMMARISED)
             if signature != known.signature:
-                known.options = flatten(read_written_yaml(run.path / CONFIG))
+                run = RunFolder(Path(path))
+                known.options = flatten(_own_defaults() | read_written_yaml(run.path / CONFIG))
                 known.summary = _summary_of(known.options, run.results(), run.environment())
                 known.signature = signature
-            record = _signature(run.path, ("events.jsonl",))
+                self._changes += 1
+            record = _signature(path, ("events.jsonl",))
             if record != known.record_signature:
-                known.last, known.record_signature = last_event(run.events.path, "step"), record
+                known.last, known.record_signature = last_event(f"{path}/events.jsonl", "step"), record
         except (UserError, OSError, TypeError, AttributeError) as error:
             known.status = Status("damaged", 0, None, None)
             known.signature = known.beat_signature = ()
             known.summary = {**_summary_of({}, {}, {}), "problem": str(error).splitlines()[0]}
             known.options = {}
+            self._changes += 1
+
+    def _compare(self, names: list[str]) -> tuple[Tree, list[str]]:
+        """What all configs have alike, and the paths at which they do not agree; of the damaged, nothing."""
+        state = (self._changes, names)
+        if state != self._compared_state:
+            options = [self._known[name].options for name in names]
+            self._compared = compare([of_run for of_run in options if of_run])
+            self._compared_state = state
+        return self._compared
+
+
+def compare(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
+    missing = object()
+    common: Tree = {}
+    different: list[str] = []
+    for path in dict.fromkeys(path for of_run in options for path in of_run):
+        first = options[0].get(path, missing)
+        if all(of_run.get(path, missing) == first for of_run in options[1:]):
+            common[path] = first
+        else:
+            different.append(path)
+    return common, different
+
+
+@cache
+def _own_defaults() -> Tree:
+    """Of the parts that an older run's config may lack altogether."""
+    return {
+        name: info.default.dump()
+        for name, info in ExperimentConfig.model_fields.items()
+        if isinstance(info.default, Node)
+    }
 
 
 def _no_run(name: str) -> Refusal:
     return refusal(404, "no such run", place="run", value=name, remedy="the table of runs has all there are")
 
 
-def _leads_out(path: Path) -> bool:
+def _leads_out(path: str) -> bool:
     """Whether a part of the run is a link, to wherever that may be."""
-    return any(os.path.islink(path / part) for part in PARTS)
+    return any(os.path.islink(f"{path}/{part}") for part in PARTS)
 
 
-def _signature(path: Path, names: tuple[str, ...]) -> Signature:
+def _signature(path: str, names: tuple[str, ...]) -> Signature:
     found: list[tuple[int, int] | None] = []
     for name in names:
         try:
-            status = os.stat(path / name)
+            status = os.stat(f"{path}/{name}")
         except FileNotFoundError:
             found.append(None)
         else:
@@ -186,21 +227,6 @@ def _headline(results: dict[str, Any]) -> dict[str, Any] | None:
         if name in metrics.get(split, {}):
             return {"name": name, "split": split, "value": metrics[split][name]}
     return None
-
-
-def _compare(options: list[Tree]) -> tuple[Tree, list[str]]:
-    """What all configs have alike, and the paths at which they do not agree."""
-    paths = list(dict.fromkeys(path for of_run in options for path in of_run))
-    missing = object()
-    common: Tree = {}
-    different: list[str] = []
-    for path in paths:
-        first = options[0].get(path, missing)
-        if all(of_run.get(path, missing) == first for of_run in options[1:]):
-            common[path] = first
-        else:
-            different.append(path)
-    return common, different
 
 
 NOTHING_KNOWN: dict[str, Any] = {

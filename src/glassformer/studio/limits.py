@@ -30,7 +30,9 @@ RETRY_SECONDS = 2
 MAPS_BYTES = 1 << 30
 LOADED_RUNS = 4
 STATISTICS_KEPT = 64
-EVENTS_BYTES = 8 << 20
+EVENTS_BYTES = 64 << 20
 """Of a run's record that one reply reads."""
+STEPS = 12_000
+"""Of a run's record that one reply has: more than a curve has pixels."""
 STARTED_AT_ONCE = 8
 """Trainings that were started here and still run."""
