@@ -17,7 +17,7 @@ from glassformer.errors import Problem
 from glassformer.evaluation.bootstrap import RESAMPLES, mean_intervals
 from glassformer.inspection.examples import Group
 from glassformer.inspection.maps import PLACES, Place
-from glassformer.inspection.statistics import Measured, measure, nested, templates
+from glassformer.inspection.statistics import Layout, Measured, measure, nested, templates
 from glassformer.inspection.taps import attentions, layers, other_kernels, value_norms
 from glassformer.inspection.trust import Trust
 from glassformer.models.base import Model
@@ -88,10 +88,10 @@ class _Observer:
                 part = slice(start, start + size)
                 scores_BHLM = explicit_scores(q_BHLK[part], k_BHMK[part], _part(bias, part))
                 may = _part(allowed, part)
+                own = self._templates(place, range(batch)[part], queries, keys)
                 found = measure(
                     reference.weights(scores_BHLM, may),
-                    may,
-                    self._templates(place, range(batch)[part], queries, keys),
+                    Layout(queries, keys, may, own, device=q_BHLK.device),
                     is_cross=place == "cross",
                     value_norms_BHM=value_norms(attention, v_BHMK[part]),
                 )

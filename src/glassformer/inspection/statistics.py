@@ -103,39 +103,64 @@ class Measured:
     """The mean length of what a row adds, if all that it reads pointed the same way."""
 
 
+class Layout:
+    """Where attention may go and where the patterns lie: the same for many maps, and found once for them."""
+
+    def __init__(
+        self,
+        queries: int,
+        keys: int,
+        allowed: Tensor | None,
+        patterns: Mapping[str, Tensor],
+        *,
+        first_query: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        """`allowed` and the patterns broadcast to (B, H, L, M)."""
+        if allowed is None:
+            allowed = torch.ones(queries, keys, dtype=torch.bool, device=device)
+        self.choices = allowed.sum(-1)
+        self.cells = {name: pattern.to(allowed.device) & allowed for name, pattern in patterns.items()}
+        self.has_cell = {name: cells.any(-1) for name, cells in self.cells.items()}
+        self.uniform = {name: cells.sum(-1) / self.choices.clamp(min=1) for name, cells in self.cells.items()}
+        # Most patterns have a cell a row: it is quicker to fetch these than to go through the whole map.
+        self._places = {name: cells.nonzero().T for name, cells in self.cells.items() if cells.ndim == 2}
+        query = torch.arange(first_query, first_query + queries, device=device)[:, None]
+        self.away_LM = (query - torch.arange(keys, device=device)).abs().float()
+
+    def on(self, name: str, values_BHLM: Tensor) -> Tensor:
+        """What of a map's rows lies on a pattern (B, H, L)."""
+        if name not in self._places:
+            return (values_BHLM * self.cells[name]).sum(-1)
+        rows, columns = self._places[name]
+        sums_BHL = values_BHLM.new_zeros(values_BHLM.shape[:3])
+        return sums_BHL.index_add_(2, rows, values_BHLM[:, :, rows, columns])
+
+
 def measure(
     weights_BHLM: Tensor,
-    allowed: Tensor | None,
-    patterns: Mapping[str, Tensor],
+    layout: Layout,
     *,
-    first_query: int = 0,
     is_cross: bool = False,
     value_norms_BHM: Tensor | None = None,
 ) -> Measured:
-    """`allowed` and the patterns broadcast to the weights. Means are over the rows that have such cells."""
-    queries, keys = weights_BHLM.shape[2:]
-    if allowed is None:
-        allowed = torch.ones(queries, keys, dtype=torch.bool, device=weights_BHLM.device)
-    choices = allowed.sum(-1)
+    """Means over the rows that have such cells."""
     nothing = torch.full(weights_BHLM.shape[:2], torch.nan, dtype=torch.float64)
     added_BHLM = None if value_norms_BHM is None else weights_BHLM * value_norms_BHM[:, :, None]
     length_BHL = None if added_BHLM is None else added_BHLM.sum(-1)
     mass, uniform, value_weighted = {}, {}, {}
-    for name, pattern in patterns.items():
-        cells = pattern.to(weights_BHLM.device) & allowed
-        has_cell = cells.any(-1)
-        mass[name] = _mean((weights_BHLM * cells).sum(-1), has_cell)
-        uniform[name] = _mean((cells.sum(-1) / choices.clamp(min=1)).expand(weights_BHLM.shape[:3]), has_cell)
+    for name, has_cell in layout.has_cell.items():
+        mass[name] = _mean(layout.on(name, weights_BHLM), has_cell)
+        uniform[name] = _mean(layout.uniform[name].expand(weights_BHLM.shape[:3]), has_cell)
         value_weighted[name] = nothing
         if added_BHLM is not None and length_BHL is not None:
-            share_BHL = (added_BHLM * cells).sum(-1) / length_BHL.clamp(min=torch.finfo().tiny)
+            share_BHL = layout.on(name, added_BHLM) / length_BHL.clamp(min=torch.finfo().tiny)
             value_weighted[name] = _mean(share_BHL, has_cell)
+    choices = layout.choices
     entropy_BHL = torch.special.entr(weights_BHLM).sum(-1) / choices.clamp(min=2).log()
     distance = nothing
     if not is_cross:
-        query = torch.arange(first_query, first_query + queries, device=weights_BHLM.device)[:, None]
-        away_LM = (query - torch.arange(keys, device=weights_BHLM.device)).abs()
-        distance = _mean((weights_BHLM * away_LM).sum(-1), choices > 0)
+        distance = _mean(torch.einsum("bhlm,lm->bhl", weights_BHLM, layout.away_LM), choices > 0)
     value_length = nothing if length_BHL is None else _mean(length_BHL, choices > 0)
     entropy = _mean(entropy_BHL, choices > 1)
     return Measured(mass, uniform, value_weighted, entropy, distance, value_length)
@@ -154,14 +179,13 @@ def head_statistics(maps: PlaceMaps) -> HeadStatistics:
     patterns = templates(queries, keys, maps.patterns, maps.first_query)
     arrays = {name: [np.full((layers, heads), np.nan) for _ in range(3)] for name in patterns}
     entropy, distance, value_length = (np.full((layers, heads), np.nan) for _ in range(3))
+    layouts: dict[tuple[int, int], Layout] = {}
     for layer, head in np.ndindex(layers, heads):
-        allowed = maps.allowed_at(layer, head)
+        layout = _layout(maps, patterns, layer, head, layouts)
         norms = None if maps.value_norms is None else torch.from_numpy(maps.value_norms[layer, head])
         found = measure(
             torch.from_numpy(maps.weights[layer, head])[None, None],
-            None if allowed is None else torch.from_numpy(allowed),
-            patterns,
-            first_query=maps.first_query,
+            layout,
             is_cross=maps.is_cross,
             value_norms_BHM=None if norms is None else norms[None, None],
         )
@@ -177,3 +201,27 @@ def head_statistics(maps: PlaceMaps) -> HeadStatistics:
         distance,
         value_length / value_length.sum(1, keepdims=True),
     )
+
+
+def _layout(
+    maps: PlaceMaps,
+    patterns: Mapping[str, Tensor],
+    layer: int,
+    head: int,
+    known: dict[tuple[int, int], Layout],
+) -> Layout:
+    """Where layers or heads share a mask they share the layout."""
+    shared = (1, 1) if maps.allowed is None else maps.allowed.shape[:2]
+    key = (min(layer, shared[0] - 1), min(head, shared[1] - 1))
+    if key not in known:
+        allowed = maps.allowed_at(layer, head)
+        known.clear()  # one at a time: a layout is as large as a map
+        queries, keys = maps.weights.shape[2:]
+        known[key] = Layout(
+            queries,
+            keys,
+            None if allowed is None else torch.from_numpy(allowed),
+            patterns,
+            first_query=maps.first_query,
+        )
+    return known[key]
