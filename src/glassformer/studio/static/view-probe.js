@@ -103,10 +103,13 @@ class Probe {
   }
 
   async takeMaps() {
-    const { map } = this.trace;
+    const { input, checkpoint, decoding } = this.request;
+    // An empty decoding is the run's own: the maps go over all that it has written.
+    const request = { input, checkpoint, decoding: this.trace.tree ? decoding ?? {} : null };
     try {
-      const request = { input: this.request.input, checkpoint: this.request.checkpoint, decoding: this.request.decoding };
-      const source = map?.places ? new StudioMaps(this.name, request, map, this.signal) : await StudioMaps.take(this.name, request, this.signal);
+      if (this.trace.map_problem) throw this.trace.map_problem;
+      const source = this.trace.attention
+        ? new StudioMaps(this.name, request, this.trace.attention, this.signal) : await StudioMaps.take(this.name, request, this.signal);
       await this.row.take(source, here().params);
       this.row.show(this.step);
     } catch (error) {
