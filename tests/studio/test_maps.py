@@ -118,6 +118,12 @@ def test_a_table_of_cells(client: TestClient, studio: Studio) -> None:
     assert lines[2].endswith(",")  # masked
 
 
+def test_a_table_that_would_be_too_long(client: TestClient, studio: Studio) -> None:
+    address = f"/api/maps/{studio.maps.add(make_maps((1, 3, 1000, 1000)))}/export?format=csv"
+    reply = client.get(address)
+    assert reply.status_code == 400 and "npz" in reply.json()["error"]["remedy"]
+
+
 def test_files_that_cannot_be(client: TestClient, asked: dict[str, Any]) -> None:
     for query in ("format=exe", "format=", "format=png&head=0", "format=../x"):
         reply = client.get(f"/api/maps/{asked['map']}/export?{query}")

@@ -19,14 +19,12 @@ async def form(studio: Studio, request: Request) -> Response:
     what = request.query_params.get("what")
     if not what:
         raise refusal(400, "of what?", place="what", remedy="what=reversal")
-    made = await studio.read(draft, studio.folder, what, {})
-    return json_reply(request, made.document())
+    return await studio.reply(request, lambda: draft(studio.folder, what, {}).document())
 
 
 async def filled(studio: Studio, request: Request) -> Response:
     body = await body_of(request, FormBody)
-    made = await studio.read(draft, studio.folder, body.what, body.values)
-    return json_reply(request, made.document())
+    return await studio.reply(request, lambda: draft(studio.folder, body.what, body.values).document())
 
 
 async def start(studio: Studio, request: Request) -> Response:

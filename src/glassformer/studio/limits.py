@@ -27,6 +27,8 @@ IDLE_SECONDS = 15
 WRITE_SECONDS = 30.0
 RETRY_SECONDS = 2
 
+TABLE_CELLS = 2_000_000
+"""A map of 1,400 tokens, as a table with a line a cell."""
 MAPS_BYTES = 1 << 30
 LOADED_RUNS = 4
 STATISTICS_KEPT = 64

@@ -21,7 +21,7 @@ from glassformer.studio.replies import refusal
 MEDIA_TYPES = {
     "png": "image/png",
     "svg": "image/svg+xml",
-    "npz": "application/octet-stream",
+    "npz": "application/zip",
     "html": "text/html",
     "csv": "text/csv",
 }
@@ -104,12 +104,25 @@ def exported(
     chosen = _part(maps, place, layer, head)
     file = io.BytesIO()
     if ending == "csv":
+        _check_cells(chosen)
         _write_csv(chosen, file)
     elif f".{ending}" in WRITERS:
         WRITERS[f".{ending}"](chosen, file)
     else:
         raise refusal(400, "no such format", place="format", value=ending, allowed=list(MEDIA_TYPES))
     return file.getvalue()
+
+
+def _check_cells(maps: AttentionMaps) -> None:
+    cells = sum(place.weights.size for place in maps.places.values())
+    if cells > limits.TABLE_CELLS:
+        raise refusal(
+            400,
+            f"a table of {cells:,} lines; at most {limits.TABLE_CELLS:,}",
+            place="format",
+            value="csv",
+            remedy="one head, or npz, which holds everything",
+        )
 
 
 def _part(maps: AttentionMaps, place: str | None, layer: int | None, head: int | None) -> AttentionMaps:

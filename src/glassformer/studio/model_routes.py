@@ -22,7 +22,7 @@ from glassformer.studio.state import Studio
 async def attention(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     body = await body_of(request, AttentionBody)
-    return json_reply(request, await studio.worker.run(lambda: _attention(studio, folder, body), request))
+    return await studio.ask_model(request, _attention, studio, folder, body)
 
 
 def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
 async def trace(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     body = await body_of(request, TraceBody)
-    return json_reply(request, await studio.worker.run(lambda: _trace(studio, folder, body), request))
+    return await studio.ask_model(request, _trace, studio, folder, body)
 
 
 def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]
 async def heads(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     body = await body_of(request, HeadsBody)
-    return json_reply(request, await studio.worker.run(lambda: _heads(studio, folder, body), request))
+    return await studio.ask_model(request, _heads, studio, folder, body)
 
 
 def _heads(studio: Studio, folder: RunFolder, body: HeadsBody) -> dict[str, Any]:
@@ -96,7 +96,7 @@ async def known_heads(studio: Studio, request: Request) -> Response:
 async def intervene(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     body = await body_of(request, InterveneBody)
-    return json_reply(request, await studio.worker.run(lambda: _intervene(studio, folder, body), request))
+    return await studio.ask_model(request, _intervene, studio, folder, body)
 
 
 def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[str, Any]:
@@ -135,10 +135,15 @@ def _asked(studio: Studio, request: Request) -> tuple[AttentionMaps, str, int, i
 
 
 async def export(studio: Studio, request: Request) -> Response:
+    """Drawing takes long: it waits for its turn as the models do."""
     maps = studio.maps.get(request.path_params["map"])
     query = request.query_params
     ending = query.get("format", "png")
     layer, head = (number_of(request, name) if name in query else None for name in ("layer", "head"))
-    data = await studio.read(exported, maps, ending, query.get("place"), layer, head)
-    headers = {"Content-Disposition": f'attachment; filename="attention.{ending}"'}
-    return bytes_reply(request, data, MEDIA_TYPES[ending], headers=headers)
+
+    def drawn() -> Response:
+        data = exported(maps, ending, query.get("place"), layer, head)
+        headers = {"Content-Disposition": f'attachment; filename="attention.{ending}"'}
+        return bytes_reply(request, data, MEDIA_TYPES[ending], headers=headers)
+
+    return await studio.worker.run(drawn, request)

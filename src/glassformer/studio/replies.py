@@ -12,6 +12,7 @@ from glassformer.documents import json_text
 from glassformer.errors import Problem, UserError, near_match, shorten
 
 WORTH_COMPRESSING = 1024
+COMPRESSED = ("image/png", "application/zip")
 LONGEST_SHOWN = 300
 MOST_ALLOWED_SHOWN = 40
 UNPROCESSABLE = 400
@@ -79,7 +80,7 @@ def bytes_reply(
 ) -> Response:
     """Compressed, if that pays and the page takes it."""
     headers = {"Vary": "Accept-Encoding", **(headers or {})}
-    if len(body) >= WORTH_COMPRESSING and accepts_gzip(request):
+    if len(body) >= WORTH_COMPRESSING and media_type not in COMPRESSED and accepts_gzip(request):
         body = gzip.compress(body, compresslevel=4, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(body, status, headers, media_type)

@@ -14,7 +14,7 @@ from glassformer.studio import limits
 from glassformer.studio.folder import shown_path, status_of
 from glassformer.studio.introduction import introduce
 from glassformer.studio.record import read_after
-from glassformer.studio.replies import json_reply, refusal
+from glassformer.studio.replies import refusal
 from glassformer.studio.requests import number_of
 from glassformer.studio.state import Studio
 
@@ -22,7 +22,7 @@ FILM_POINTS = 2000
 
 
 async def table(studio: Studio, request: Request) -> Response:
-    return json_reply(request, await studio.read(_table, studio))
+    return await studio.reply(request, _table, studio)
 
 
 def _table(studio: Studio) -> dict[str, Any]:
@@ -33,12 +33,11 @@ def _table(studio: Studio) -> dict[str, Any]:
 
 async def run(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    document = await studio.read(_described, folder)
-    document["said"] = await studio.read(studio.trainings.said, folder.path.name)
-    return json_reply(request, document | await introduce(studio, folder))
+    introduction = await introduce(studio, folder)
+    return await studio.reply(request, lambda: _described(studio, folder) | introduction)
 
 
-def _described(folder: RunFolder) -> dict[str, Any]:
+def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
     config = folder.config()
     return {
         "name": folder.path.name,
@@ -48,6 +47,7 @@ def _described(folder: RunFolder) -> dict[str, Any]:
         "results": folder.results(),
         "environment": folder.environment(),
         "checkpoints": checkpoints(folder),
+        "said": studio.trainings.said(folder.path.name),
         "command": f"glassformer train {shlex.quote(shown_path(folder.path / 'config.yaml'))}",
     }
 
@@ -71,7 +71,7 @@ def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
 async def events(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     after, mark = number_of(request, "after", 0), request.query_params.get("mark")
-    return json_reply(request, await studio.read(_events, folder, after, mark))
+    return await studio.reply(request, _events, folder, after, mark)
 
 
 def _events(folder: RunFolder, after: int, mark: str | None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ async def compare(studio: Studio, request: Request) -> Response:
             remedy=f"run=A&run=B, at most {limits.COMPARED_RUNS}",
         )
     folders = [studio.folder.open(name) for name in dict.fromkeys(names)]
-    return json_reply(request, {"differences": await studio.read(_differences, folders)})
+    return await studio.reply(request, lambda: {"differences": _differences(folders)})
 
 
 def _differences(folders: list[RunFolder]) -> dict[str, dict[str, Any]]:
@@ -107,19 +107,17 @@ def _differences(folders: list[RunFolder]) -> dict[str, dict[str, Any]]:
 
 async def film(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    return json_reply(request, await studio.read(_film, folder))
+    return await studio.reply(request, _film, folder)
 
 
 def _film(folder: RunFolder) -> dict[str, Any]:
-    scores, loss = [], []
-    for event in folder.events:
-        if event.get("event") == "heads":
-            scores.append(event)
-        elif event.get("event") == "step":
-            loss.append([event.get("step"), event.get("loss")])
-    apart = -(-len(loss) // FILM_POINTS)
-    thinned = loss[:: max(apart, 1)]
-    if loss and thinned[-1] != loss[-1]:
-        thinned.append(loss[-1])
-    shown = [{"name": item["name"], "step": item["step"]} for item in checkpoints(folder)]
-    return {"checkpoints": shown, "scores": scores, "loss": thinned}
+    events: list[dict[str, Any]] = []
+    reply: dict[str, Any] = {"next": 0, "mark": None, "more": True}
+    while reply["more"] and not reply.get("restart"):
+        reply = read_after(folder.events.path, reply["next"], reply["mark"], most_steps=FILM_POINTS)
+        events += reply["events"]
+    return {
+        "checkpoints": [{"name": item["name"], "step": item["step"]} for item in checkpoints(folder)],
+        "scores": [event for event in events if event.get("event") == "heads"],
+        "loss": [[event.get("step"), event.get("loss")] for event in events if event.get("event") == "step"],
+    }

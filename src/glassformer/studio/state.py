@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
 
 from glassformer.studio import limits
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.kept import Kept
 from glassformer.studio.map_store import MapStore
+from glassformer.studio.replies import json_reply
 from glassformer.studio.trainings import Trainings
 from glassformer.studio.work import LoadedRuns, Worker
 
@@ -36,6 +39,16 @@ class Studio:
 
     def __post_init__(self) -> None:
         self.trainings = Trainings(self.folder, self.plugins)
+
+    async def reply(
+        self, request: Request, work: Callable[..., Any], *arguments: Any, status: int = 200
+    ) -> Response:
+        """What `work` gives, as JSON, all of it made in a thread."""
+        return await self.read(lambda: json_reply(request, work(*arguments), status))
+
+    async def ask_model(self, request: Request, work: Callable[..., Any], *arguments: Any) -> Response:
+        """The same, by the worker."""
+        return await self.worker.run(lambda: json_reply(request, work(*arguments)), request)
 
     async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Files and pictures: in a thread, so that nobody waits for a disk but who asked."""
