@@ -67,8 +67,17 @@ def preset_text(name: str) -> str:
 
 def resolve(what: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ExperimentConfig:
     """A preset's name, a YAML file or a run's folder, with options changed."""
-    overlay = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    return validate(ExperimentConfig, merge(ExperimentConfig.fill_kinds(_read(what)), overlay))
+    changes = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    return overlay(read_what(what), changes)
+
+
+def read_what(what: str) -> Tree:
+    """The tree of a preset, a file or a run, not yet validated: `overlay` does it."""
+    return ExperimentConfig.fill_kinds(_read(what))
+
+
+def overlay(tree: Tree, changes: Tree) -> ExperimentConfig:
+    return validate(ExperimentConfig, merge(tree, changes))
 
 
 def _read(what: str) -> Tree:

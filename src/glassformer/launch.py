@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,16 @@ MAY_CHANGE_ON_RESUME = (
 class Training:
     """One training in one run folder, from its first step or from where it stopped."""
 
-    def __init__(self, config: ExperimentConfig, folder: RunFolder, reporter: Reporter | None = None) -> None:
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        folder: RunFolder,
+        reporter: Reporter | None = None,
+        is_unwanted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """A training that becomes unwanted stops as by a signal: after its step, saved."""
         self.config = config
+        self.is_unwanted = is_unwanted
         self.folder = folder
         self.reporter = reporter or Reporter()
         try:
@@ -64,7 +72,7 @@ class Training:
         try:
             with self.signals:
                 self._prepare()
-                if type(self.reporter) is not Reporter:
+                if self.reporter.is_heard:
                     self._announce()
                 self._beat("running")
                 try:
@@ -86,7 +94,7 @@ class Training:
             events=self.folder.events,
             reporter=self.reporter,
             heartbeat=lambda state: self._beat("running"),
-            stop_requested=self.signals.is_set,
+            stop_requested=lambda: self.signals.is_set() or self.is_unwanted(),
         )
         self.trainer = self.experiment.build_trainer(around)
         transferred = self.experiment.transferred

@@ -30,6 +30,7 @@ VERBS = {
     "doctor": "check a model, or this machine, before a long run",
     "bench": "measure speed",
     "prove-resume": "show that an interrupted run equals an uninterrupted one, to the bit",
+    "sweep": "train many variants, on one machine or many, and say which is best",
     "reproduce": "regenerate a published table beside ours",
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",

@@ -19,6 +19,9 @@ SECONDS_OF_SILENCE = 2.0
 class Reporter:
     """Says nothing. The others say the same things, each in its own way."""
 
+    is_heard = False
+    """Whether somebody listens: what is said to people only costs time."""
+
     def begin(self, step: int, total_steps: int | None) -> None: ...
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None: ...
@@ -42,6 +45,8 @@ class Reporter:
 
 
 class LineReporter(Reporter):
+    is_heard = True
+
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
         self.total_steps: int | None = None
@@ -66,6 +71,8 @@ class LineReporter(Reporter):
 
 class BarReporter(Reporter):
     """A rich progress bar with loss, accuracy, speed and the time left."""
+
+    is_heard = True
 
     def __init__(self) -> None:
         self.progress: Progress | None = None

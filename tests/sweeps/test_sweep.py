@@ -1,0 +1,124 @@
+"""`glassformer sweep` from the command to its results, with real workers."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.cli import main
+from glassformer.experiment import resolve
+from glassformer.reproduce.study import interval
+from glassformer.runs import RunFolder
+
+Ask = Callable[..., dict[str, Any]]
+RATE = "training.optimizer.learning_rate"
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
+    def run(*arguments: object, code: int = 0) -> dict[str, Any]:
+        capfd.readouterr()
+        assert main(["sweep", *map(str, arguments), "--json"]) == code
+        output = capfd.readouterr()
+        assert output.out.count("\n") == 1
+        document = json.loads(output.out)
+        assert isinstance(document, dict)
+        return document | {"said": output.err}
+
+    return run
+
+
+def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    command = (tiny_file, f"{RATE}=1e-2,1e-4,1e2", "training.max_epochs=2", "--seeds", 2, "--workers", 2)
+    document = ask(*command, "--out", out)
+    assert {"study", "storage", "best", "trials"} <= document.keys()
+    assert document["storage"] == f"sqlite:///{out}/sweep.db"
+    assert [(trial["trial"], trial["seed"]) for trial in document["trials"]] == [
+        (setting, seed) for setting in range(3) for seed in range(2)
+    ]
+    for trial in document["trials"]:
+        config = RunFolder(Path(trial["run"])).config()
+        assert config["training"]["optimizer"]["learning_rate"] == trial["params"][RATE]
+        assert (config["seed"], config["training"]["max_epochs"]) == (trial["seed"], 2)
+        if trial["params"][RATE] == 100:
+            assert trial["state"] == "diverged" and trial["explanation"].startswith("step ")
+            assert trial["explanation"] in document["said"]
+        else:
+            assert trial["state"] == "complete" and trial["attempts"] == 1
+            assert trial["metrics"] == RunFolder(Path(trial["run"])).results()["metrics"]
+
+    for row in document["settings"][:2]:
+        runs = [trial for trial in document["trials"] if trial["trial"] == row["trial"]]
+        values = [trial["metrics"]["validation"]["accuracy"] for trial in runs]
+        assert row["value"] == pytest.approx(statistics.fmean(values))
+        assert row["interval"] == pytest.approx(interval(values))
+    complete = [row for row in document["settings"] if row["state"] == "complete"]
+    assert document["best"]["value"] == max(row["value"] for row in complete)
+    assert document["settings"][2]["state"] == "diverged" and not document["settings"][2]["is_stable"]
+    table = (out / "table.md").read_text(encoding="utf-8")
+    assert f"{document['best']['value']:.4f}" in table and "seed 1 diverged: step" in table
+    best = resolve(str(out / "best.yaml")).dump()
+    assert best["training"]["optimizer"]["learning_rate"] == document["best"]["params"][RATE]
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG") and (out / "curves.svg").exists()
+
+    before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")}
+    again = ask(*command, "--out", out)
+    assert again["trials"] == document["trials"] and again["best"] == document["best"]
+    assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")} == before
+    assert main(["sweep", str(tiny_file), f"{RATE}=1e-2,1e-3", "--out", str(out)]) == 2
+
+
+def test_several_values_by_tpe_with_pruning_have_optunas_plots(
+    ask: Ask, tiny_file: Path, tmp_path: Path
+) -> None:
+    document = ask(
+        *(tiny_file, f"{RATE}=log:1e-5..1e-1", "model.num_layers=1..2", "training.validate_every=4"),
+        *("--trials", 8, "--prune", "--workers", 2, "--out", tmp_path / "sweep"),
+    )
+    states = [trial["state"] for trial in document["trials"]]
+    assert len(states) == 8 and set(states) <= {"complete", "pruned", "diverged"}
+    assert (document["sampler"], document["pruner"]) == ("tpe", "median")
+    for trial in document["trials"]:
+        assert 1e-5 <= trial["params"][RATE] <= 1e-1 and trial["params"]["model.num_layers"] in (1, 2)
+        run = RunFolder(Path(trial["run"]))
+        if trial["state"] == "pruned":
+            assert trial["steps"] < 24 and run.status().name == "stopped" and not run.results()
+    assert document["importances"].keys() == {RATE, "model.num_layers"}
+    for name in ("parallel.html", "importance.html"):
+        page = (tmp_path / "sweep" / name).read_text(encoding="utf-8")
+        assert 'src="plotly.min.js"' in page and "https://cdn" not in page
+    assert (tmp_path / "sweep" / "plotly.min.js").stat().st_size > 1_000_000
+
+
+def test_a_setting_that_cannot_be_trained_is_kept_with_its_reason(
+    ask: Ask, tiny_file: Path, tmp_path: Path
+) -> None:
+    document = ask(
+        *(tiny_file, "training.start_from=/nowhere/a,/nowhere/b", "--out", tmp_path / "sweep"), code=2
+    )
+    assert document["best"] is None
+    assert [trial["state"] for trial in document["trials"]] == ["failed", "failed"]
+    assert "/nowhere/a" in document["trials"][0]["explanation"]
+
+
+def test_mistakes_are_told_before_anything_is_made(
+    tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "sweep"
+    for arguments, said in (
+        (["task.length=4,x"], "task.length"),
+        (["task.length=4,5", "--workers", "0"], "--workers"),
+        (["task.length=4,5", "--seeds", "0"], "--seeds"),
+        (["task.length=4,5", "--storage", "mysql://a/b"], "--storage"),
+    ):
+        assert main(["sweep", str(tiny_file), *arguments, "--out", str(out)]) == 2
+        assert said in capsys.readouterr().err and not out.exists()
+    assert main(["sweep", "worker", "study"]) == 2
+    assert main(["sweep", "worker", "study", "--storage", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert "no such study" in capsys.readouterr().err

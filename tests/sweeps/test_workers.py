@@ -1,0 +1,143 @@
+"""Workers as real processes: killed, paused, stopped. What they had begun goes on, and counts once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from glassformer.runs import RunFolder
+from glassformer.sweeps.crew import Crew
+from glassformer.sweeps.definition import define
+from glassformer.sweeps.storage import Database
+from glassformer.sweeps.study import Board, living, outcome_of
+from glassformer.sweeps.worker import serve
+
+LONG = (
+    "training.max_epochs=null",
+    "training.max_steps=150",
+    "training.save_every=10",
+    "training.validate_every=50",
+)
+"""Long enough to be caught in the middle."""
+
+PATIENCE_SECONDS = 240.0
+STUDY = "study"
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < PATIENCE_SECONDS, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+class Sweep:
+    """A study of a tiny config in an SQLite file, with workers that a test may hurt."""
+
+    def __init__(self, folder: Path, tiny_file: Path, arguments: list[str]) -> None:
+        self.runs = folder / "runs"
+        self.url = f"sqlite:///{folder}/sweep.db"
+        definition = define(str(tiny_file), arguments, heartbeat=1)
+        database = Database(self.url)
+        database.set_heartbeat(1)
+        self.board = Board.create(database, STUDY, definition, None)
+        self.crew = Crew(self.url, STUDY, self.runs, 1, 1, [])
+
+    def wait_for_checkpoint(self, run: Path) -> None:
+        wait_until(lambda: (run / "checkpoints" / "latest").exists(), f"{run} has saved")
+
+
+@pytest.fixture
+def begin(tmp_path: Path, tiny_file: Path) -> Iterator[Callable[..., Sweep]]:
+    begun: list[Sweep] = []
+
+    def make(*arguments: str) -> Sweep:
+        begun.append(Sweep(tmp_path, tiny_file, list(arguments)))
+        return begun[-1]
+
+    yield make
+    for sweep in begun:
+        for process in sweep.crew.processes.values():
+            process.kill()
+            process.join()
+        sweep.board.database.close()
+
+
+Begin = Callable[..., Sweep]
+
+
+def finish(sweep: Sweep) -> None:
+    """A worker in this process brings the study to its end."""
+    _, code = serve(sweep.url, STUDY, sweep.runs, name="here", threads=1, say=lambda text: None)
+    assert code == 0
+
+
+def validations(run: Path) -> list[int]:
+    return [event["step"] for event in RunFolder(run).events if event["event"] == "validation"]
+
+
+def test_the_trial_of_a_killed_worker_goes_on_from_its_checkpoint(begin: Begin) -> None:
+    sweep = begin("task.length=4,5", *LONG)
+    sweep.crew.add(["victim"])
+    run = sweep.runs / "trial-0000-seed-0"
+    sweep.wait_for_checkpoint(run)
+    os.kill(sweep.crew.processes["victim"].pid or 0, signal.SIGKILL)
+    wait_until(lambda: sweep.crew.wait(0.1) == ["victim"], "the worker is dead")
+    saved = RunFolder(run).checkpoints()
+    begun = saved.load(saved.find("latest")).state
+    record = (run / "events.jsonl").read_bytes()[: begun["events_bytes"]]
+    assert begun["training"]["step"] < 150 and not RunFolder(run).results()
+
+    sweep.board.abandon_all_of("victim")
+    finish(sweep)
+    trials = sweep.board.settle()
+    assert Counter(map(outcome_of, trials)) == {"complete": 2, "abandoned": 1}
+    assert {key: trial.user_attrs["run"] for key, trial in living(trials).items()} == {
+        (setting, 0): str(sweep.runs / f"trial-000{setting}-seed-0") for setting in (0, 1)
+    }
+    # The clocks in the record would differ if these steps had been made again.
+    assert record and (run / "events.jsonl").read_bytes().startswith(record)
+    assert validations(run) == [50, 100, 150] and RunFolder(run).results()["steps"] == 150
+
+
+def test_a_paused_worker_is_replaced_and_its_late_result_does_not_count(begin: Begin) -> None:
+    sweep = begin("task.length=4,5", *LONG)
+    sweep.crew.add(["sleeper"])
+    run = sweep.runs / "trial-0000-seed-0"
+    sweep.wait_for_checkpoint(run)
+    process = sweep.crew.processes["sleeper"]
+    os.kill(process.pid or 0, signal.SIGSTOP)
+    finish(sweep)  # it waits until the silence has lasted, then takes both trials
+    copy = sweep.runs / "trial-0000-seed-0-attempt-2"
+    assert living(sweep.board.trials())[(0, 0)].user_attrs["run"] == str(copy)
+    results = RunFolder(copy).results()
+    assert results["steps"] == 150
+
+    os.kill(process.pid or 0, signal.SIGCONT)
+    process.join(120)
+    assert process.exitcode == 0  # nothing was left for it
+    trials = sweep.board.settle()
+    assert Counter(map(outcome_of, trials)) == {"complete": 2, "abandoned": 1}
+    assert RunFolder(copy).results() == results
+    assert sorted(path.name for path in sweep.runs.iterdir()) == [copy.name, "trial-0001-seed-0"]
+
+
+def test_a_worker_that_is_asked_to_stop_saves_and_gives_its_trial_back(begin: Begin) -> None:
+    sweep = begin("task.length=4,5", *LONG)
+    sweep.crew.add(["polite"])
+    run = sweep.runs / "trial-0000-seed-0"
+    sweep.wait_for_checkpoint(run)
+    process = sweep.crew.processes["polite"]
+    sweep.crew.stop()
+    assert process.exitcode == 128 + signal.SIGTERM
+    status = RunFolder(run).status()
+    assert status.name == "stopped" and 0 < status.step < 150
+    (trial,) = [trial for trial in sweep.board.trials() if "worker" in trial.user_attrs]
+    assert outcome_of(trial) == "abandoned" and trial.user_attrs["is_given_back"]
+    assert outcome_of(living(sweep.board.settle())[(0, 0)]) == "waiting"
