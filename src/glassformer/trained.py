@@ -56,7 +56,13 @@ CLASSES_SHOWN_OF_MORE = 5
 class Run:
     """A trained model with its task: ask it, measure it, look inside."""
 
-    def __init__(self, path: str | Path, checkpoint: str = "best", task: Task | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        checkpoint: str = "best",
+        task: Task | None = None,
+        device: str = "auto",
+    ) -> None:
         """`task` spares a caller who has it already the reading of the data."""
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
@@ -83,7 +89,7 @@ class Run:
                 place=str(self.path / CONFIG),
                 remedy="restore it from a copy of the run",
             ) from None
-        self.model.to(choose_device("auto")).eval()
+        self.model.to(choose_device(device)).eval()
 
     def evaluate(
         self,

@@ -1,6 +1,6 @@
 """Work of a model: one job at a time in a thread of its own, a short queue before it, and what it loaded.
 
-Trainings go first: the thread is nice to them and takes half of the cores.
+Trainings go first: the thread takes at most half of the cores, and no accelerator, whose memory is theirs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from glassformer.studio import limits
 from glassformer.studio.replies import refusal
 from glassformer.tasks.base import Task
 from glassformer.trained import Run
-
-NICENESS = 5
 
 Result = TypeVar("Result")
 Job = tuple[Callable[[], Any], Future[Any]]
@@ -79,8 +77,7 @@ class Worker:
     def _work(self) -> None:
         import torch
 
-        with contextlib.suppress(AttributeError, OSError):  # only Linux knows the niceness of a thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # Not by niceness: who holds the interpreter while it waits for a core makes everybody wait.
         torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
         while (job := self._jobs.get()) is not None:
             work, future = job
@@ -115,7 +112,7 @@ class LoadedRuns:
     def get(self, folder: RunFolder, checkpoint: str | None) -> Run:
         key = self.key(folder, checkpoint)
         if key not in self._loaded:
-            self._loaded[key] = Run(folder.path, key[1], task=self._task_of(key))
+            self._loaded[key] = Run(folder.path, key[1], self._task_of(key), device="cpu")
         self._loaded.move_to_end(key)
         while len(self._loaded) > self._most:
             self._loaded.popitem(last=False)
