@@ -25,6 +25,7 @@ _HOMES = {
     "load_plugin": "glassformer.registry",
     "presets": "glassformer.experiment",
     "register": "glassformer.registry",
+    "report": "glassformer.reports.report",
     "resolve": "glassformer.experiment",
     "train": "glassformer.launch",
 }
@@ -40,6 +41,7 @@ __all__ = [
     "load_plugin",
     "presets",
     "register",
+    "report",
     "resolve",
     "train",
 ]
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from glassformer.launch import train
     from glassformer.models.huggingface import from_huggingface
     from glassformer.registry import load_plugin, register
+    from glassformer.reports.report import report
     from glassformer.trained import Run
 
 

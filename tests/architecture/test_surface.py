@@ -28,6 +28,7 @@ PUBLIC_NAMES = {
     "load_plugin",
     "presets",
     "register",
+    "report",
     "resolve",
     "train",
 }

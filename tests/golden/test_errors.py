@@ -77,6 +77,15 @@ CASES: dict[str, Case] = {
     "unknown-preset-without-a-near-one": Case(["train", "q"]),
     "run-that-is-none": Case(["evaluate", "runs/none"]),
     "unknown-benchmark": Case(["bench", "atention"]),
+    # Reports.
+    "report-of-nothing": Case(["report"]),
+    "report-of-a-run-that-is-none": Case(["report", "runs/none"]),
+    "report-of-a-folder-without-a-run": Case(["report", "folder"], {"folder/file.txt": b""}),
+    "report-of-a-folder-of-runs": Case(["report", "folder"], {"folder/run/config.yaml": TASK}),
+    "report-of-no-study": Case(["report", "folder"], {"folder/results.json": b'{"metrics": {}}'}),
+    "report-to-another-ending": Case(
+        ["report", "folder", "--out", "report.pdf"], {"folder/config.yaml": TASK}
+    ),
     # Overrides.
     "unknown-key": of_override("model.num_layer=2"),
     "unknown-path": of_override("trainer.max_steps=2"),
@@ -231,7 +240,7 @@ def files_in(folder: Path) -> set[str]:
 def test_what_is_said(name: str, nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[name]
     for file, content in case.files.items():
-        (nowhere / file).parent.mkdir(exist_ok=True)
+        (nowhere / file).parent.mkdir(parents=True, exist_ok=True)
         (nowhere / file).write_bytes(content)
     before = files_in(nowhere)
     code = main(case.arguments)

@@ -32,6 +32,7 @@ VERBS = {
     "prove-resume": "show that an interrupted run equals an uninterrupted one, to the bit",
     "sweep": "train many variants, on one machine or many, and say which is best",
     "reproduce": "regenerate a published table beside ours",
+    "report": "one page about runs or a study: results, curves, samples, maps, commands",
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",
 }
@@ -62,7 +63,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "are required" in message:  # argparse would also name what may be left out
             needed = [
-                str(action.metavar) for action in self._get_positional_actions() if action.nargs is None
+                str(action.metavar)
+                for action in self._get_positional_actions()
+                if action.nargs in (None, argparse.ONE_OR_MORE)
             ]
             message = f"needs {' '.join(needed)}"
         near = near_match(message.rpartition(": ")[2], self._option_string_actions)

@@ -1,0 +1,172 @@
+"""From runs and studies to files: the page and, if asked for, its tables in Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import user_error
+from glassformer.reports.content import Content
+from glassformer.reports.inside import Inside, look_inside
+from glassformer.reports.page import page
+from glassformer.reports.reading import Record, read_run
+from glassformer.reports.settings import Setting, by_setting
+from glassformer.reports.studies import Study, is_study, read_study
+from glassformer.runs import RunFolder, list_runs
+from glassformer.training.files import replace_file, storage_error
+
+Say = Callable[[str], None]
+
+ENDINGS = {"--out": (".html", ".htm"), "--markdown": (".md", ".markdown"), "--latex": (".tex",)}
+MOST_INSIDES = 4
+"""Settings whose model is asked: a page with twenty models' maps is no page."""
+
+
+def report(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path = "report.html",
+    *,
+    markdown: str | Path | None = None,
+    latex: str | Path | None = None,
+    samples: int = 6,
+    maps: int = 2,
+    checkpoint: str = "best",
+    plugins: Sequence[str] = (),
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Write the report on runs and studies, by their folders; what `report --json` prints.
+
+    `samples` is how many answers of a model are shown, and `maps` of how many models the attention maps are.
+    """
+    given = [str(path) for path in ([runs] if isinstance(runs, (str, Path)) else runs)]
+    files = {"--out": Path(out)}
+    files |= {"--markdown": Path(markdown)} if markdown is not None else {}
+    files |= {"--latex": Path(latex)} if latex is not None else {}
+    _check(given, files, samples, maps)
+    records, studies = _read(given, say)
+    settings = by_setting(records)
+    insides = [
+        _inside(setting, checkpoint, samples, place < maps, say)
+        for place, setting in enumerate(settings[:MOST_INSIDES])
+    ]
+    content = Content(records, studies, insides, _words(given, files), list(plugins))
+    texts = {
+        "--out": lambda: page(content),
+        "--markdown": lambda: "\n".join(table.markdown() for table in content.tables()),
+        "--latex": lambda: (
+            "% \\usepackage{booktabs}\n" + "\n".join(table.latex() for table in content.tables())
+        ),
+    }
+    for option, path in files.items():
+        _write(path, texts[option]())
+    return _document(content, files)
+
+
+def _check(given: Sequence[str], files: dict[str, Path], samples: int, maps: int) -> None:
+    """Before the work is done."""
+    if not given:
+        raise user_error("which runs?", place="RUN", remedy="glassformer report RUN … --out report.html")
+    for option, path in files.items():
+        if path.suffix.lower() not in ENDINGS[option]:
+            raise user_error(
+                "the ending says what it is",
+                place=option,
+                value=str(path),
+                remedy=f"{path.stem}{ENDINGS[option][0]}",
+            )
+        if not os.path.isdir(path.parent):
+            raise user_error(
+                "no such folder", place=option, value=str(path.parent), remedy="make it, or name another"
+            )
+    for option, count in (("--samples", samples), ("--maps", maps)):
+        if count < 0:
+            raise user_error("0 or more belongs here", place=option, value=count, remedy=f"{option} 2")
+
+
+def _read(given: Sequence[str], say: Say) -> tuple[list[Record], list[Study]]:
+    records: dict[Path, Record] = {}
+    studies: dict[Path, Study] = {}
+    for path in given:
+        place = Path(path).resolve()
+        if place in records or place in studies:
+            say(f"{path}: named twice, shown once")
+        elif is_study(place):
+            studies[place] = study = read_study(path)
+            for run in study.runs:
+                records.setdefault(run.resolve(), read_run(str(run)))
+        else:
+            records[place] = read_run(_checked(path))
+    for record in records.values():
+        if not record.is_finished:
+            say(f"{record.given}: {record.state()}")
+    return list(records.values()), list(studies.values())
+
+
+def _checked(path: str) -> str:
+    """A folder of runs is none itself, and says how to name them all."""
+    if not RunFolder(Path(path)).exists() and list_runs(Path(path)):
+        raise user_error(
+            "is a folder of runs, not a run", place=path, remedy=f"glassformer report {path.rstrip('/')}/*"
+        )
+    return path
+
+
+def _inside(setting: Setting, checkpoint: str, samples: int, with_maps: bool, say: Say) -> Inside:
+    """Of the first run that is finished; where none is, of the first."""
+    record = next(iter(setting.finished), setting.records[0])
+    say(f"asking the model of {record.given}")
+    inside = look_inside(record, checkpoint, samples, with_maps)
+    for problem in inside.problems:
+        say(f"{record.given}: {problem}")
+    return inside
+
+
+def _words(given: Sequence[str], files: dict[str, Path]) -> list[str]:
+    return [*given, *(word for option, path in files.items() for word in (option, str(path)))]
+
+
+def _write(path: Path, text: str) -> None:
+    data = text.encode("utf-8", errors="replace")
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        raise storage_error(error, path, len(data)) from error
+
+
+def _document(content: Content, files: dict[str, Path]) -> dict[str, Any]:
+    return {
+        "out": str(files["--out"]),
+        "markdown": str(files["--markdown"]) if "--markdown" in files else None,
+        "latex": str(files["--latex"]) if "--latex" in files else None,
+        "title": content.title,
+        "studies": [study.given for study in content.studies],
+        "runs": [
+            {
+                "run": record.given,
+                "status": record.status.name,
+                "seed": record.seed,
+                "problems": record.problems,
+            }
+            for record in content.records
+        ],
+        "settings": [_setting_document(setting) for setting in content.settings],
+        "problems": content.problems + [problem for inside in content.insides for problem in inside.problems],
+    }
+
+
+def _setting_document(setting: Setting) -> dict[str, Any]:
+    split = setting.split
+    measured = (
+        {} if split is None else {name: setting.quantity(split, name) for name in setting.metrics(split)}
+    )
+    return {
+        "setting": setting.label,
+        "runs": [record.given for record in setting.records],
+        "seeds": [record.seed for record in setting.finished],
+        "split": split,
+        "headline": setting.headline,
+        "metrics": {name: quantity.value for name, quantity in measured.items() if quantity},
+        "intervals": {name: quantity.interval for name, quantity in measured.items() if quantity},
+    }
