@@ -91,6 +91,7 @@ def reproduce(
         "title": table.title,
         "metric": table.metric,
         "is_quick": is_quick,
+        "with_theirs": with_theirs,
         "workers": workers,
         "threads_per_worker": threads,
         **measured,
