@@ -27,13 +27,16 @@ THEIRS = {
     "training.max_epochs": 20,
 }
 
+RECIPE = {"training.optimizer": {"kind": "adamw", "learning_rate": 6e-3}}
+"""The table was recorded at this rate. The preset has a higher one, which makes attention sharper."""
+
 
 def _setting(length: int, categories: int) -> Setting:
     return Setting(
         name=f"{length}×{categories}",
         published=PUBLISHED[length, categories],
         what="reversal",
-        overrides={"task.length": length, "task.categories": categories},
+        overrides={"task.length": length, "task.categories": categories, **RECIPE},
         theirs=THEIRS,
         is_quick=length == 100,
     )
