@@ -61,7 +61,11 @@ export class CurvePanel {
         this.draw();
       }
     }, SECONDS, this.signal).catch((error) => {
-      if (!this.signal.aborted) this.body.replaceChildren(empty("No curves", error.message));
+      if (this.signal.aborted) return;
+      this.records.delete(record.name); // it was removed, or cannot be read: the others stay
+      this.shown = this.shown.filter((name) => name !== record.name);
+      if (this.shown.length) this.draw();
+      else this.body.replaceChildren(empty("No curves", error.message));
     });
   }
 

@@ -22,7 +22,7 @@ function filled(made, name, properties, children) {
     else if (key in made && made.namespaceURI !== SVG && !key.startsWith("aria")) made[key] = value;
     else made.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return made;
 }
 

@@ -17,7 +17,10 @@ export async function introduceRun(name, signal) {
   }
 }
 
-export const runNames = async (signal) => (await ask("runs", { signal })).runs.map((run) => run.name);
+/** A training that was started here is in the table before it is a run, and stays there if it never becomes one. */
+export const isRun = ({ status }) => status !== "starting" && status !== "failed";
+
+export const runNames = async (signal) => (await ask("runs", { signal })).runs.filter(isRun).map((run) => run.name);
 
 /** What `attention` is asked for, from the address; a branch is one of a decoding, kept or dropped. */
 export const requestOf = (params) => ({

@@ -6,12 +6,13 @@ import { tableFigure } from "./charts.js";
 import { button, make, metric, number, option, words } from "./dom.js";
 import { figureFiles, panel, shellWords } from "./panel.js";
 import { link } from "./route.js";
-import { failure } from "./states.js";
+import { failure, working } from "./states.js";
 import { describeRun } from "./subject.js";
 import { progress, statusPill } from "./view-runs.js";
 
 export async function showRun(root, { name, params, studio, signal }) {
-  let about = await describeRun(name, signal);
+  let about = await begun(root, name, signal);
+  if (!about) return;
   const state = make("div.run-state", { role: "status" });
   const rest = make("div.stack");
   const acts = make("div.actions");
@@ -23,7 +24,7 @@ export async function showRun(root, { name, params, studio, signal }) {
       make("a.button", { href: link("inspect", name) }, "Inspect"), make("a.button", { href: link("probe", name) }, "Probe"),
       make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"));
   };
-  const showRest = () => rest.replaceChildren(...[resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
+  const showRest = () => rest.replaceChildren(...[saidPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
   const curves = new CurvePanel(params, signal, {
     height: 340, command: about.command,
     onStatus: async (record) => {
@@ -41,6 +42,32 @@ export async function showRun(root, { name, params, studio, signal }) {
   tell(about.status, about.step, about.total_steps);
   curves.show([name]);
   showRest();
+}
+
+/** The run, once it is one; a training that was just started takes some seconds until then. */
+async function begun(root, name, signal) {
+  for (;;) {
+    try {
+      return await describeRun(name, signal);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
+      if (!row) throw error;
+      if (row.status === "failed") {
+        root.replaceChildren(make("h1", {}, name), failure({ problem: "The training ended before it became a run.", remedy: "What it said:" }), make("pre.said", {}, row.problem ?? ""));
+        return null;
+      }
+      if (!root.querySelector(".working")) root.replaceChildren(make("h1", {}, name), working("The training is starting…"));
+    }
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    signal.throwIfAborted();
+  }
+}
+
+/** What a run that ended badly said last. */
+function saidPanel(about) {
+  if (!about.said || !["crashed", "diverged", "damaged"].includes(about.status)) return null;
+  return panel("What it said last", {}, make("pre.said", {}, about.said));
 }
 
 function stopButton(name, acts) {

@@ -8,13 +8,14 @@ import { duration, make, metric, number, option, words } from "./dom.js";
 import { figureFiles, panel, shellWords } from "./panel.js";
 import { link, remember } from "./route.js";
 import { empty, skeleton } from "./states.js";
+import { isRun } from "./subject.js";
 
 const SECONDS = 1.5;
 const CHOSEN_AT_FIRST = 3;
 const MOST_DIFFERENCES = 3;
 
 const STATUS = {
-  new: "has not begun", running: "is training", stalled: "lives, but has been silent for a while", stopped: "was stopped and can go on",
+  starting: "is being started", failed: "has ended before it became a run", new: "has not begun", running: "is training", stalled: "lives, but has been silent for a while", stopped: "was stopped and can go on",
   crashed: "its process is gone; it can go on from its last checkpoint", damaged: "its files cannot be read", diverged: "its loss became useless", done: "has ended",
 };
 
@@ -29,7 +30,7 @@ export async function showRuns(root, { params, studio, signal }) {
   const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: shellWords(["glassformer", "runs", "--runs", studio.runs_shown]) },
     make("div.scroll", {}, make("table.runs", {}, make("thead", {}, make("tr", {},
       ["", "Run", "Status", "Result", "Loss", "Task", "Seed", "Parameters", "Time", "Options that differ"].map((name) => make("th", { scope: "col" }, name)))), view.table)));
-  const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name));
+  const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name && isRun(run)));
   const choose = () => {
     remember({ select: chosen().join(",") || "none" });
     curves.show(chosen());
@@ -62,7 +63,7 @@ export async function showRuns(root, { params, studio, signal }) {
 function firstChoice(params, runs) {
   const asked = params.get("select");
   if (asked !== null) return asked.split(",");
-  const live = runs.filter((run) => run.status === "running"), others = runs.filter((run) => run.status !== "running");
+  const live = runs.filter((run) => run.status === "running"), others = runs.filter((run) => run.status !== "running" && isRun(run));
   return [...live, ...others].slice(0, CHOSEN_AT_FIRST).map((run) => run.name);
 }
 
@@ -85,7 +86,7 @@ function fillTable(view, runs, choose) {
 
 function row(run, view, colours, choose) {
   const box = make("input", {
-    type: "checkbox", checked: view.chosen.has(run.name), "aria-label": `curves of ${run.name}`, data: { run: run.name },
+    type: "checkbox", checked: view.chosen.has(run.name), disabled: !isRun(run), "aria-label": `curves of ${run.name}`, data: { run: run.name },
     onchange: () => { if (box.checked) view.chosen.add(run.name); else view.chosen.delete(run.name); choose(); },
   });
   const swatch = make("span.swatch");
@@ -101,7 +102,7 @@ function row(run, view, colours, choose) {
     make("td.number", {}, option(run.seed)),
     make("td.number", {}, number(run.parameters)),
     make("td.number", {}, duration(run.seconds)),
-    make("td", {}, run.problem ? make("span.alarm", {}, run.problem) : differences(run.differences)));
+    make("td", {}, run.problem ? make("span.alarm.said", {}, run.problem) : differences(run.differences)));
 }
 
 function differences(of) {
