@@ -105,17 +105,16 @@ def test_a_reproduction(tmp_path: Path) -> None:
 
 
 def test_the_table_has_what_can_be_shown() -> None:
-    (table,) = study_tables(REPRODUCED)
-    assert list(table.headings) == [
-        "setting",
-        "published",
-        "ours, mean",
-        "lowest seed",
-        "seeds",
-        "seconds",
-        "config",
+    front, aside = study_tables(REPRODUCED)
+    assert list(front.headings) == ["setting", "published", "ours, mean", "lowest seed"]
+    assert list(aside.headings) == ["setting", "seeds", "seconds", "config"] and aside.is_aside
+    assert [plain(cell) for cell in aside.rows[0]] == [
+        "100×10 <b>",
+        "0, 1, 2",
+        "1.5, 2.5, 3.5",
+        "b142341535b9",
     ]
-    assert [plain(cell) for cell in table.rows[0]][-3:] == ["0, 1, 2", "1.5, 2.5, 3.5", "b142341535b9"]
+    assert front.notes[-1].startswith("Intervals") and not aside.notes
 
 
 def test_a_sweep(tmp_path: Path) -> None:

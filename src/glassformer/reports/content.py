@@ -48,7 +48,8 @@ class Content:
 
     def tables(self) -> list[Table]:
         """Those of the numbers: what Markdown and LaTeX are written of."""
-        return [table for study in self.studies for table in study.tables] + results_tables(self.settings)
+        told = [table for study in self.studies for table in study.tables if not table.is_aside]
+        return told + results_tables(self.settings)
 
 
 def results_tables(settings: Sequence[Setting]) -> list[Table]:

@@ -187,7 +187,7 @@ def _study(content: Content) -> list[Markup]:
         if len(content.studies) > 1:
             parts.append(tag("h3", study.title))
         for table in study.tables:
-            is_long = len(table.rows) > MOST_ROWS and bool(table.caption)
+            is_long = table.is_aside or (len(table.rows) > MOST_ROWS and bool(table.caption))
             title = f"{table.caption} ({len(table.rows)})"
             parts.append(folded(title, replace(table, caption="").html()) if is_long else table.html())
         parts += [tag("p", note, class_="note") for note in study.notes]

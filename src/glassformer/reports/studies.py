@@ -10,7 +10,7 @@ import base64
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ MOST_IN_A_CELL = 12
 TAKEN_APART = {"params", "metrics", "intervals", "interval", "value", "runs", "run", "config"}
 """Of a setting of a sweep: shown as columns of their own, or told elsewhere."""
 
-FIRST_COLUMNS = ("setting", "published", "theirs", "ours", "interval", "lowest", "seeds", "steps", "seconds")
+FIRST_COLUMNS = ("setting", "published", "theirs", "ours", "lowest")
 HEADINGS = {
     "theirs": "their recipe",
     "ours": "ours, mean",
@@ -115,8 +115,7 @@ def study_tables(document: Mapping[str, Any]) -> list[Table]:
         entries = document.get(key)
         if isinstance(entries, list) and entries:
             notes = [f"Metric: {wanted}."] if wanted and key == "rows" else []
-            table = _table(caption, [_flat(entry, wanted) for entry in entries], notes)
-            tables += [table] if table is not None else []
+            tables += _tables(caption, [_flat(entry, wanted) for entry in entries], notes)
     return tables
 
 
@@ -139,25 +138,38 @@ def _intervals(limits: Any) -> dict[str, tuple[float, float]]:
     return {path: pair for path, value in found.items() if (pair := interval_of(value)) is not None}
 
 
-def _table(caption: str, rows: Sequence[Any], notes: Sequence[str]) -> Table | None:
+def _tables(caption: str, rows: Sequence[Any], notes: Sequence[str]) -> list[Table]:
+    """What was asked and what came out; where a row says much more, that stands in a table of its own."""
     entries = [row for row in rows if isinstance(row, dict)]
     present = dict.fromkeys(key for row in entries for key, value in row.items() if _is_shown(value))
-    columns = [key for key in FIRST_COLUMNS if key in present]
-    columns += [key for key in present if key not in columns]
-    columns = [key for key in columns if not (key == "values" and "ours" in columns)]
-    if "ours" in columns and "interval" in columns:
-        columns.remove("interval")
-    if not columns:
-        return None
-    told = list(notes)
-    if any(row.get("interval") or _has_interval(row) for row in entries):
-        told.append("Intervals: 95 %, of the mean over seeds, by Student's t.")
-    return Table(
-        caption,
-        [_heading(key) for key in columns],
-        [[_row_cell(row, key) for key in columns] for row in entries],
-        told,
-    )
+    told = [*notes, *_interval_notes(entries)]
+    if "ours" not in present:
+        return [_table(caption, entries, list(present), told)] if present else []
+    front = [key for key in FIRST_COLUMNS if key in present]
+    others = [key for key in present if key not in (*FIRST_COLUMNS, "interval", "values")]
+    tables = [_table(caption, entries, front, told)]
+    if others:
+        aside = _table("Seed by seed, and all else", entries, [*front[:1], *others], ())
+        tables.append(replace(aside, is_aside=True))
+    return tables
+
+
+def _table(
+    caption: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], notes: Sequence[str]
+) -> Table:
+    cells = [[_row_cell(row, key) for key in columns] for row in rows]
+    return Table(caption, [_heading(key) for key in columns], cells, notes)
+
+
+def _interval_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Over seeds, if every row that has an interval has several of them."""
+    with_one = [row for row in rows if row.get("interval") or _has_interval(row)]
+    if not with_one:
+        return []
+    seeds = [row.get("seeds") for row in with_one]
+    if all(isinstance(of_row, list) and len(of_row) > 1 for of_row in seeds):
+        return ["Intervals: 95 %, of the mean over seeds, by Student's t."]
+    return ["Intervals: 95 %; of more than one seed, of their mean by Student's t."]
 
 
 def _heading(key: str) -> str:
@@ -256,11 +268,11 @@ def _commands(document: Mapping[str, Any], path: Path, given: str) -> list[list[
     if not isinstance(document.get("name"), str) or "is_quick" not in document:
         return best
     rows = [row for row in document.get("rows") or [] if isinstance(row, dict)]
-    seeds = {len(row["seeds"]) for row in rows if isinstance(row.get("seeds"), list)}
+    seeds = max((len(row["seeds"]) for row in rows if isinstance(row.get("seeds"), list)), default=0)
     words = ["reproduce", document["name"]]
     words += ["--quick"] if document["is_quick"] else []
     words += ["--ours-only"] if document.get("with_theirs") is False else []
-    words += ["--seeds", str(*seeds)] if len(seeds) == 1 else []
+    words += ["--seeds", str(seeds)] if seeds else []
     if isinstance(document.get("workers"), int):
         words += ["--workers", str(document["workers"])]
     return [[*words, "--out", given], *best]

@@ -30,6 +30,8 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default_factory=tuple)
+    is_aside: bool = False
+    """Whether it holds what few will ask for: folded on a page, and in no other file."""
 
     def is_numeric(self, column: int) -> bool:
         cells = [row[column] for row in self.rows if row[column] is not None]
@@ -130,7 +132,7 @@ def _html_cell(cell: Cell) -> Markup | str:
 
 def _breakable(content: str) -> Markup:
     """A long path may go on in the next line after a dot."""
-    pieces = re.split(r"(?<=[._/])(?=\w)", content)
+    pieces = re.split(r"(?<=[._/])(?=[^\W\d])", content)
     return join(
         part for place, piece in enumerate(pieces) for part in ((tag("wbr"), piece) if place else (piece,))
     )
