@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +78,30 @@ def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Pat
     assert main(["sweep", str(tiny_file), f"{RATE}=1e-2,1e-3", "--out", str(out)]) == 2
 
 
+def test_an_interrupted_sweep_goes_on_with_the_same_command(
+    ask: Ask, tiny_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "sweep"
+    command = (tiny_file, "model.num_layers=1,2", "training.max_epochs=20", "--out", out)
+    latest = out / "runs" / "trial-0000-seed-0" / "checkpoints" / "latest"
+
+    def interrupt() -> None:
+        while not latest.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    stopped = ask(*command, code=130)
+    assert "the same command goes on" in stopped["said"] and stopped["counts"]["complete"] < 2
+    record = (latest.parents[1] / "events.jsonl").read_bytes()
+    document = ask(*command)
+    assert [trial["state"] for trial in document["trials"]] == ["complete", "complete"]
+    assert (latest.parents[1] / "events.jsonl").read_bytes().startswith(record)
+    assert sorted(path.name for path in (out / "runs").iterdir()) == [
+        f"trial-000{setting}-seed-0" for setting in (0, 1)
+    ]
+
+
 def test_several_values_by_tpe_with_pruning_have_optunas_plots(
     ask: Ask, tiny_file: Path, tmp_path: Path
 ) -> None:
@@ -121,4 +149,4 @@ def test_mistakes_are_told_before_anything_is_made(
         assert said in capsys.readouterr().err and not out.exists()
     assert main(["sweep", "worker", "study"]) == 2
     assert main(["sweep", "worker", "study", "--storage", f"sqlite:///{tmp_path}/none.db"]) == 2
-    assert "no such study" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err and not (tmp_path / "none.db").exists()

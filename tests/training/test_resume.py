@@ -74,6 +74,8 @@ class Killed(BaseException):
 class Listener(Reporter):
     """Before it, a run announces its time, for which steps are tried out on a copy."""
 
+    is_heard = True
+
 
 def train(config: ExperimentConfig, path: Path) -> dict[str, Any]:
     return Training(config, RunFolder(path)).run()

@@ -534,6 +534,8 @@ FINE_TUNING = {
 
 
 class Listener(Reporter):
+    is_heard = True
+
     def __init__(self) -> None:
         self.notes: list[str] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.evaluation.metrics import is_better
+from glassformer.evaluation.metrics import falls, is_better
 from glassformer.inspection.sheet import ALARM, BODY, FAINT, HEADING, INK, MUTED, TITLE, fonts
 from glassformer.reproduce.curves import FILE_DPI, STYLES, write
 from glassformer.sweeps.definition import Definition, short
@@ -55,13 +55,13 @@ def curves(definition: Definition, rows: Sequence[Row]) -> Figure:
         figure.suptitle(f"{best}: the ring", x=0.5, y=1 - 0.25 / size[1], fontsize=TITLE, color=INK)
         caption = "green: stable, within 5 % of the best and no run lost · red cross: diverged or failed"
         if definition.seeds > 1 and len(paths) == 1:
-            caption += " · bars: 95 % intervals over seeds"
-        figure.text(0.5, 0.15 / size[1], caption, ha="center", fontsize=BODY, color=MUTED)
+            caption += "\nbars: 95 % intervals of the mean over seeds"
+        figure.text(0.5, 0.12 / size[1], caption, ha="center", fontsize=BODY, color=MUTED)
         figure.subplots_adjust(
             left=0.8 / size[0],
             right=1 - 0.2 / size[0],
             top=1 - 0.65 / size[1],
-            bottom=0.85 / size[1],
+            bottom=0.95 / size[1],
             wspace=0.08,
             hspace=0.12,
         )
@@ -92,7 +92,7 @@ def _draw_panel(
     found.sort(key=lambda point: point[0])
     is_line = len(definition.texts) == 1 and len(found) > 1
     stable = [point for point in found if point[2]["is_stable"]]
-    halo = {"color": STABLE_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}
+    halo: dict[str, Any] = {"color": STABLE_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}
     axes.plot([point[0] for point in stable], [point[1] for point in stable], "o", **halo)
     if is_line:
         _mark_region(axes, found)
@@ -115,6 +115,10 @@ def _draw_panel(
     at_the_foot = axes.get_xaxis_transform()
     axes.plot(lost, [0.04] * len(lost), "x", color=ALARM, markersize=8, transform=at_the_foot, zorder=5)
     _scale(axes, definition, path, ticks)
+    if not falls(name) and all(0 <= point[1] <= 1 for point in found):
+        # Of few seeds, an interval reaches far beyond what a fraction can be.
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -0.05), min(high, 1.05))
 
 
 def _draw_intervals(axes: Axes, found: Sequence[tuple[float, float, Row]], name: str, colour: str) -> None:

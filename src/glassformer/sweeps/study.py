@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.data.batching import generator
@@ -367,6 +368,9 @@ class Board:
 
 def join(url: str, name: str, **callbacks: Any) -> Board:
     """The board of a study that is there, with the heartbeat that its creator chose."""
+    file = url.removeprefix("sqlite:///")
+    if file != url and not Path(file).exists():  # SQLite would make an empty one
+        raise user_error("no such file", place=file, remedy="check --storage")
     database = connect(url, **callbacks)
     board = Board.open(database, name)
     database.set_heartbeat(board.definition.heartbeat)
