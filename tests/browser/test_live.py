@@ -51,13 +51,13 @@ def test_points_appear_live_and_a_killed_trainer_is_a_crash(
     _wait(lambda: record.exists() and b'"step"' in record.read_bytes())
     page = open_page("#/run/live")
     page.see(".status-running", "running")
-    shown = "() => Number(document.querySelector('.chart')?.dataset.points)"
+    shown = "() => Number(document.querySelector('.chart')?.dataset.points ?? 0)"
     page.until(shown)
     delays = []
     for _ in range(3):
         written = record.read_bytes().count(b'"event": "step"')
         start = time.monotonic()
-        page.until(f"() => Number(document.querySelector('.chart').dataset.points) >= {written}")
+        page.until(f"() => Number(document.querySelector('.chart').dataset.points ?? 0) >= {written}")
         delays.append(time.monotonic() - start)
     assert min(delays) < 2 * slowness(), delays
     trainer.send_signal(signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_a_run_is_started_from_the_form_and_stopped(open_page: OpenPage, runs: P
     folder = RunFolder(runs / name)
     try:
         page.see(".status-running", "running")
-        page.until("() => Number(document.querySelector('.chart')?.dataset.points)")
+        page.until("() => Number(document.querySelector('.chart')?.dataset.points ?? 0)")
         page.page.get_by_role("button", name="Stop").click()
         page.see(".status-stopped", "stopped")
         assert folder.checkpoints().names()  # it was saved

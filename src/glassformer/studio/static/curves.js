@@ -120,7 +120,8 @@ export class Chart {
 
   files() {
     const picture = (format) => async () => {
-      const address = await window.Plotly.toImage(this.element, {
+      await this.queue; // what is being drawn is what is wanted
+      const address = await (await plotly()).toImage(this.element, {
         format, width: this.element.clientWidth, height: this.height, scale: format === "png" ? 2 : 1,
       });
       return blobOf(address);
