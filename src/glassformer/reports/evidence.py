@@ -92,7 +92,12 @@ def _figure(place: int, maps: AttentionMaps, words: str) -> Markup:
         tag("p", maps.subtitle, class_="subtitle"),
         tag("div", class_="live"),
         tag("img", src=f"data:image/png;base64,{picture}", alt=f"Attention maps: {maps.title}"),
-        tag("figcaption", tag("p", CAPTION), tag("ul", *checks), tag("p", words) if words else None),
+        tag(
+            "figcaption",
+            tag("p", CAPTION, class_="caption"),
+            tag("ul", *checks),
+            tag("p", words) if words else None,
+        ),
         class_="maps",
         data_maps=f"maps-{place}",
     )
