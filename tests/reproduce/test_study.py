@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def test_the_interval_is_students() -> None:
     low, high = interval([1.0, 2.0, 3.0]) or (0, 0)
     assert (low + high) / 2 == pytest.approx(2.0)
     assert (high - low) / 2 == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+    # Beyond the table: 2.228 for 11 values, 1.984 for 101.
+    for count, quantile in ((11, 2.228), (101, 1.984)):
+        values = [float(number % 2) for number in range(count)]
+        low, high = interval(values) or (0, 0)
+        half = quantile * statistics.stdev(values) / math.sqrt(count)
+        assert (high - low) / 2 == pytest.approx(half, rel=0.002)
 
 
 def test_an_unknown_table_has_a_near_match() -> None:
