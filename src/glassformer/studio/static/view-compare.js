@@ -10,7 +10,7 @@ import { checkpointOptions, chosenIn, introduceRun, listenToKeys, placeDetail, r
 const SIDES = ["a", "b"];
 
 export async function showCompare(root, { params, studio, signal }) {
-  root.replaceChildren(make("div.view-head", {}, make("div", {}, make("h1", {}, "Compare"), make("p.muted", {}, "Two runs, two checkpoints, two inputs, or a model and itself before training."))));
+  root.replaceChildren(make("h1.unseen", {}, "Compare"));
   const body = make("div", {}, skeleton(6));
   root.append(body);
   const runs = await runNames(signal);
