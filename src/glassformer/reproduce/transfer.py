@@ -49,7 +49,7 @@ MOVIES = Options(
         "task.data.validation_fraction": 0.02,
         "training.batch_tokens": 4096,
         "model.tied_output": False,
-        "training.max_epochs": 3,
+        "training.max_epochs": 2,
         "task.masked_fraction": 0.2,
     },
     quick_pretraining={"training.max_steps": 60, "training.schedule.warmup_steps": 10},
