@@ -229,7 +229,12 @@ def test_arguments_that_cannot_be(
 def test_the_verb_prints_its_link_and_ends_at_a_signal(tmp_path: Path, number: int, code: int) -> None:
     command = [sys.executable, "-m", "glassformer", "studio", "--json", "--no-browser", "--port", "0"]
     with subprocess.Popen(
-        [*command, "--runs", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--runs", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell runs in the background is deaf to Ctrl-C, and so would be its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         document = json.loads(process.stdout.readline())
