@@ -253,6 +253,7 @@ def read_yaml_file(path: Path) -> Tree:
     return tree
 
 
+_COMMENTS_ABOVE = re.compile(r"\A(?:#[^\n]*\n)+")
 _WRITTEN_LINE = re.compile(r"( *)([A-Za-z_]\w*):(?: (.+))?", re.ASCII)
 
 
@@ -273,7 +274,7 @@ def _read_lines(text: str) -> Tree | None:
     tree: Tree = {}
     branches = [(0, tree)]
     opened: str | None = None
-    for line in text.removesuffix("\n").split("\n"):
+    for line in _COMMENTS_ABOVE.sub("", text).removesuffix("\n").split("\n"):
         match = _WRITTEN_LINE.fullmatch(line)
         if match is None or match[2] in ("true", "false", "null"):
             return None

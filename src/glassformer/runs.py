@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import platform
 import shutil
@@ -21,11 +20,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from glassformer import __version__
-from glassformer.config import Tree, dump_yaml, flatten, read_yaml_file
-from glassformer.errors import user_error
+from glassformer.config import MAX_CONFIG_BYTES, Tree, dump_yaml, flatten, read_written_yaml
+from glassformer.errors import UserError, user_error
+from glassformer.seals import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.events import EventLog
-from glassformer.training.files import json_bytes, replace_file, storage_error
+from glassformer.training.files import file_sha256, json_bytes, replace_file, storage_error
 
 KEPT_APART = {"tokenizer", "target_tokenizer"}
 """Parts of a task's state that are files of their own, for other programs to read."""
@@ -74,22 +74,45 @@ class RunFolder:
     def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Write what does not change; the config comes last, since it makes the folder a run."""
         text = dump_yaml(config)
-        for name in KEPT_APART & task_state.keys():
-            self._write(f"{name}.json", json_bytes(task_state[name]))
-        self._write(
-            "task.json",
-            json_bytes({name: None if name in KEPT_APART else v for name, v in task_state.items()}),
-        )
-        self._write("environment.json", json_bytes(environment))
-        self._write(CONFIG, text.encode())
+        state = dict(task_state)
+        for name in KEPT_APART & state.keys():
+            self._write(f"{name}.json", json_bytes(state[name]))
+            state[name] = file_sha256(self.path / f"{name}.json")
+        self._write("task.json", seal_json(state))
+        self._write("environment.json", seal_json(environment))
+        self._write(CONFIG, seal_text(text))
 
     def config(self) -> Tree:
-        return read_yaml_file(self.path / CONFIG)
+        self._is_sealed()
+        return read_written_yaml(self.path / CONFIG)
+
+    def _is_sealed(self) -> bool:
+        """Whether its files carry checksums: those of the first versions do not."""
+        path = self.path / CONFIG
+        try:
+            with open(path, "rb") as file:
+                return is_sealed_text(file.read(MAX_CONFIG_BYTES))
+        except BrokenSeal as broken:
+            raise user_error(
+                f"cannot be used: {broken}",
+                place=str(path),
+                remedy="restore it from a copy of the run; if you changed it yourself, remove its first line",
+            ) from None
+        except OSError:
+            return False  # whoever reads it next says why
 
     def task_state(self) -> dict[str, Any]:
         state = self._read_json("task.json")
-        apart = {name: self._read_json(f"{name}.json") for name in KEPT_APART if name in state}
-        return state | apart
+        for name in KEPT_APART & state.keys():
+            state[name] = self._read_apart(f"{name}.json", state[name])
+        return state
+
+    def _read_apart(self, name: str, sha256: str | None) -> dict[str, Any]:
+        """Without a seal in it, since other programs read it too: its checksum is in `task.json`."""
+        path = self.path / name
+        if sha256 is not None and os.path.isfile(path) and file_sha256(path) != sha256:
+            raise _unreadable(path, BrokenSeal())
+        return self._read_json(name, may_be_sealed=False)
 
     def environment(self) -> dict[str, Any]:
         return self._read_json("environment.json")
@@ -99,7 +122,7 @@ class RunFolder:
         return self._read_json("results.json") if (self.path / "results.json").exists() else {}
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        self._write("results.json", json_bytes(results))
+        self._write("results.json", seal_json(results))
 
     def _write(self, name: str, data: bytes) -> None:
         try:
@@ -107,19 +130,12 @@ class RunFolder:
         except OSError as error:
             raise storage_error(error, self.path / name, len(data)) from error
 
-    def _read_json(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str, *, may_be_sealed: bool = True) -> dict[str, Any]:
         path = self.path / name
         try:
-            content = json.loads(path.read_bytes())
+            return open_json(path.read_bytes(), must_be_sealed=may_be_sealed and self._is_sealed())
         except (OSError, ValueError, RecursionError) as error:
-            raise user_error(
-                f"cannot be read: {error}", place=str(path), remedy="restore it from a copy of the run"
-            ) from None
-        if not isinstance(content, dict):
-            raise user_error(
-                "is not a JSON object", place=str(path), remedy="restore it from a copy of the run"
-            )
-        return content
+            raise _unreadable(path, error) from None
 
     def lock(self) -> None:
         """One process at a time; the lock goes with the process, however it ends."""
@@ -178,7 +194,7 @@ class RunFolder:
             return
         self._last_beat = now
         beat = {"state": state, "step": step, "total_steps": total_steps, "pid": os.getpid()}
-        data = json_bytes({**beat, "host": socket.gethostname(), "time": time.time()})
+        data = seal_json({**beat, "host": socket.gethostname(), "time": time.time()})
         temporary = self.path / ".status.saving"
         try:
             temporary.write_bytes(data)
@@ -191,6 +207,10 @@ class RunFolder:
             return Status("running" if self.is_locked() else "new", 0, None, None)
         beat = self._read_json("status.json")
         name = beat.get("state", "new")
+        if not isinstance(name, str) or not all(
+            isinstance(beat.get(key, 0), (int, float)) for key in ("step", "time")
+        ):
+            raise _unreadable(self.path / "status.json", ValueError("it is of another form"))
         if name == "running":
             is_alive = self.is_locked() if beat.get("host") == socket.gethostname() else True
             is_silent = time.time() - beat.get("time", 0) > STALLED_AFTER_SECONDS
@@ -217,6 +237,10 @@ class RunFolder:
         if self.is_locked():
             raise user_error("is being trained", place=str(self.path), remedy="stop the training first")
         shutil.rmtree(self.path)
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return user_error(f"cannot be read: {error}", place=str(path), remedy="restore it from a copy of the run")
 
 
 def _html_table(rows: Sequence[Sequence[Any]]) -> str:

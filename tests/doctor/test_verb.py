@@ -17,6 +17,7 @@ from glassformer.registry import kinds, unregister
 from glassformer.runs import RunFolder
 
 CHECKSUMS = "checkpoints are what was written"
+FILES = "the run's other files are what was written"
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_failed_check(
 def test_a_run(run_folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     code, document, _ = doctor(capsys, str(run_folder.path))
     assert code == 0
-    assert [check["name"] for check in document["checks"]] == [CHECKSUMS, *MODEL_CHECKS]
+    assert [check["name"] for check in document["checks"]] == [CHECKSUMS, FILES, *MODEL_CHECKS]
 
 
 def test_a_damaged_run(
@@ -83,11 +84,25 @@ def test_a_damaged_run(
     weights.write_bytes(data)
     code, document, _ = doctor(capsys, str(run_folder.path))
     assert code == 1
-    assert [check["name"] for check in document["checks"]] == [CHECKSUMS]
+    assert [check["name"] for check in document["checks"]] == [CHECKSUMS, FILES]
     assert damaged in document["checks"][0]["detail"]
     code, document, _ = doctor(capsys, str(run_folder.path), "--checkpoint", whole)
-    assert code == 1 and len(document["checks"]) == 3
-    assert [check["passed"] for check in document["checks"]] == [False, True, True]
+    assert code == 1 and len(document["checks"]) == 4
+    assert [check["passed"] for check in document["checks"]] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "task.json", "environment.json", "results.json", "status.json", "events.jsonl"]
+)
+def test_one_bit_of_any_file_is_seen(
+    name: str, run_folder: RunFolder, only_quick_checks: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray((run_folder.path / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (run_folder.path / name).write_bytes(data)
+    code, document, _ = doctor(capsys, str(run_folder.path))
+    assert code == 1 and not document["checks"][1]["passed"]
+    assert str(run_folder.path / name) in document["checks"][1]["detail"]
 
 
 def test_a_run_is_checked_as_it_is(run_folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

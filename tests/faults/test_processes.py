@@ -14,6 +14,7 @@ import pytest
 from glassformer.cli import main
 from glassformer.launch import Training
 from glassformer.runs import RunFolder
+from glassformer.seals import seal_json
 from glassformer.training import events, files
 from glassformer.training.trainer import Trainer
 
@@ -156,7 +157,7 @@ def test_handlers_are_put_back(tiny_config: Any, tmp_path: Path) -> None:
 
 def _set_beat(folder: RunFolder, **changes: Any) -> None:
     file = folder.path / "status.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    file.write_bytes(seal_json({**json.loads(file.read_text()), **changes}))
 
 
 def test_status(run_folder: RunFolder, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from glassformer.errors import UserError
 from glassformer.launch import Training
 from glassformer.reproduce.study import interval
 from glassformer.runs import RunFolder
+from glassformer.seals import seal_json
 
 from .conftest import TASKS, TrainedRun, read_page, small_config
 
@@ -111,8 +112,8 @@ def spoil_weights(folder: RunFolder) -> None:
 
 def spoil_forms(folder: RunFolder) -> None:
     """JSON, but not what it should say."""
-    (folder.path / "results.json").write_text('{"metrics": [1], "intervals": 5, "headline": {}}')
-    (folder.path / "environment.json").write_text('{"git": 7, "data_notes": "x", "created": null}')
+    (folder.path / "results.json").write_bytes(seal_json({"metrics": [1], "intervals": 5, "headline": {}}))
+    (folder.path / "environment.json").write_bytes(seal_json({"git": 7, "data_notes": "x", "created": None}))
     (folder.path / "events.jsonl").write_text(
         '[]\n{"event": "step", "step": "x"}\n{"event": "validation"}\nno\n'
     )
@@ -121,13 +122,13 @@ def spoil_forms(folder: RunFolder) -> None:
 def crash(folder: RunFolder) -> None:
     lose_results(folder)
     status = json.loads((folder.path / "status.json").read_bytes())
-    (folder.path / "status.json").write_text(json.dumps({**status, "state": "running", "step": 7}))
+    (folder.path / "status.json").write_bytes(seal_json({**status, "state": "running", "step": 7}))
 
 
 def diverge(folder: RunFolder) -> None:
     lose_results(folder)
     status = json.loads((folder.path / "status.json").read_bytes())
-    (folder.path / "status.json").write_text(json.dumps({**status, "state": "diverged"}))
+    (folder.path / "status.json").write_bytes(seal_json({**status, "state": "diverged"}))
     with open(folder.path / "events.jsonl", "a", encoding="utf-8") as file:
         file.write(
             '{"event": "step", "step": 25, "loss": NaN}\n{"event": "step", "step": 26, "loss": Infinity}\n'
@@ -168,10 +169,10 @@ def test_the_hostile_text_is_text(run_folder: RunFolder, tmp_path: Path) -> None
         "</style><svg onload=alert(3)>",
         "a\x00b\ud800".encode("utf-8", "replace").decode(),
     ]
-    (path / "environment.json").write_text(json.dumps({**environment, "data_notes": notes, "<b>": "<i>"}))
+    (path / "environment.json").write_bytes(seal_json({**environment, "data_notes": notes, "<b>": "<i>"}))
     results = json.loads((path / "results.json").read_bytes())
     results["metrics"]["test"]["<u>"] = 0.5
-    (path / "results.json").write_text(json.dumps(results))
+    (path / "results.json").write_bytes(seal_json(results))
     gf.report(path, tmp_path / "report.html", markdown=tmp_path / "r.md", latex=tmp_path / "r.tex")
     page = read_page(tmp_path / "report.html")
     page.assert_asks_nobody()

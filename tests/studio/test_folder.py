@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from glassformer.config import dump_yaml, read_written_yaml, read_yaml_file
 from glassformer.errors import UserError
+from glassformer.seals import seal_json, seal_text
 from glassformer.studio.folder import RunsFolder
 
 ROWS = {
@@ -48,9 +49,8 @@ def test_a_finished_run(client: TestClient, runs: Path) -> None:
 def test_differences_are_what_is_not_alike(client: TestClient, runs: Path) -> None:
     shutil.copytree(runs / "tiny", runs / "other")
     config = runs / "other" / "config.yaml"
-    config.write_text(
-        config.read_text().replace("seed: 0", "seed: 7").replace("num_heads: 2", "num_heads: 4")
-    )
+    _, text = config.read_text().split("\n", 1)  # without its seal
+    config.write_text(text.replace("seed: 0", "seed: 7").replace("num_heads: 2", "num_heads: 4"))
     document = client.get("/api/runs").json()
     found = {row["name"]: row["differences"] for row in document["runs"]}
     assert found["other"]["seed"] == 7 and found["tiny"]["seed"] == 0
@@ -64,7 +64,7 @@ def test_differences_are_what_is_not_alike(client: TestClient, runs: Path) -> No
 def beat(run: Path, **changed: Any) -> None:
     status = {"state": "running", "step": 9, "total_steps": 24, "pid": os.getpid()}
     status |= {"host": socket.gethostname(), "time": time.time(), **changed}
-    (run / "status.json").write_text(json.dumps(status))
+    (run / "status.json").write_bytes(seal_json(status))
 
 
 def test_a_killed_run_shows_as_crashed_though_no_file_changes(client: TestClient, runs: Path) -> None:
@@ -90,9 +90,9 @@ def test_a_killed_run_shows_as_crashed_though_no_file_changes(client: TestClient
         ("config.yaml", b"[]"),
         ("status.json", b"{"),
         ("status.json", b"[1]"),
-        ("status.json", b'{"state": "running", "time": "now"}'),
+        ("status.json", seal_json({"state": "running", "time": "now"})),
         ("results.json", b"null"),
-        ("results.json", b'{"metrics": 3, "headline": "x"}'),
+        ("results.json", seal_json({"metrics": 3, "headline": "x"})),
         ("environment.json", b""),
     ],
 )
@@ -119,11 +119,13 @@ def test_a_thousand_runs_are_listed_in_two_seconds(trained_once: Path, tmp_path:
         name: (trained_once / name).read_bytes()
         for name in ("config.yaml", "status.json", "results.json", "environment.json", "events.jsonl")
     }
+    _, config = files.pop("config.yaml").decode().split("\n", 1)  # without its seal
     for number in range(1000):
         run = tmp_path / f"run-{number}"
         run.mkdir()
+        (run / "config.yaml").write_bytes(seal_text(config.replace("seed: 0", f"seed: {number}")))
         for name, data in files.items():
-            (run / name).write_bytes(data.replace(b"seed: 0", b"seed: %d" % number))
+            (run / name).write_bytes(data)
     folder = RunsFolder(tmp_path)
     for limit in (2.0, 1.0):
         start = time.process_time()

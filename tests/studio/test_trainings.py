@@ -16,6 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.runs import RunFolder
+from glassformer.seals import seal_json
 from glassformer.studio import limits, trainings
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.replies import Refusal
@@ -107,6 +108,16 @@ def test_a_start_that_fails_says_why(client: TestClient, studio: Studio) -> None
     assert not (studio.folder.path / name).exists()  # nothing half made is left
 
 
+def test_a_run_that_was_removed_leaves_the_table(client: TestClient, studio: Studio, started: str) -> None:
+    until(lambda: row(client, started)["status"] == "running")
+    process = studio.trainings._started[started]
+    process.terminate()
+    process.wait(PATIENCE_SECONDS)
+    assert row(client, started)["status"] == "stopped"
+    RunFolder(studio.folder.path / started).remove()
+    assert started not in [row["name"] for row in client.get("/api/runs").json()["runs"]]
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -137,7 +148,8 @@ def test_only_the_process_that_holds_the_lock_is_stopped(
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
         status, lock = (runs / "tiny" / "status.json").read_text(), (runs / "tiny" / "lock").read_text()
         other = str(bystander.pid)
-        (runs / "tiny" / "status.json").write_text(status.replace(str(holder.pid), other))
+        beat = json.loads(status) | {"pid": bystander.pid}
+        (runs / "tiny" / "status.json").write_bytes(seal_json(beat))
         assert run.status().pid == bystander.pid
         assert client.post("/api/runs/tiny/stop").status_code == 409
         (runs / "tiny" / "lock").write_text(other)  # as between a new holder's lock and its first words
@@ -155,7 +167,7 @@ def test_a_run_of_another_machine_cannot_be_stopped_here(
     client: TestClient, runs: Path, holder: subprocess.Popen[str]
 ) -> None:
     status = runs / "tiny" / "status.json"
-    status.write_text(json.dumps(json.loads(status.read_text()) | {"host": "elsewhere"}))
+    status.write_bytes(seal_json(json.loads(status.read_text()) | {"host": "elsewhere"}))
     reply = client.post("/api/runs/tiny/stop")
     assert reply.status_code == 400 and "machine" in reply.json()["error"]["problem"]
     assert holder.poll() is None

@@ -16,7 +16,7 @@ from glassformer.experiment import Experiment
 from glassformer.models.base import Model
 from glassformer.runs import RunFolder
 from glassformer.trained import Run
-from glassformer.training.checkpoints import DamagedCheckpoint
+from glassformer.training.checkpoints import POINTERS, DamagedCheckpoint
 
 MODEL_CHECKS: dict[str, Callable[[Subject], Measurement]] = {
     "the future cannot change the past": checks.future,
@@ -57,11 +57,16 @@ def examine_model(
 def examine_run(path: Path, checkpoint: str = "best", *, progress: Progress | None = None) -> Report:
     """The checksums of all its checkpoints, then the model, unless that is damaged."""
     folder = RunFolder.open(path)
-    done = run_checks({"checkpoints are what was written": partial(_checksums, folder)})
+    done = run_checks(
+        {
+            "checkpoints are what was written": partial(_checksums, folder),
+            "the run's other files are what was written": partial(_files, folder),
+        }
+    )
     try:
         run = Run(path, checkpoint)
     except UserError:
-        if done[0].passed:
+        if all(check.passed for check in done):
             raise
         return Report(str(path), done)
     return examine_model(
@@ -82,5 +87,24 @@ def _checksums(folder: RunFolder) -> Measurement:
         except DamagedCheckpoint as damage:
             if name in store.names():  # else a training that goes on has just removed it
                 damages.append(str(damage))
+    damages += [error.problems[0].lines()[0] for error in map(store.damaged_pointer, POINTERS) if error]
     detail = "; ".join(damages) or f"SHA-256 of every file of {len(store.names())} checkpoints"
     return at_most(len(damages), 0, detail)
+
+
+def _files(folder: RunFolder) -> Measurement:
+    """Config, task, environment, results, status, and the record as far as the newest checkpoint knows it."""
+    damages = []
+    for read in (folder.config, folder.task_state, folder.environment, folder.results, folder.status):
+        try:
+            read()
+        except UserError as error:
+            damages.append(error.problems[0].lines()[0])
+    try:
+        newest = folder.checkpoints().load_newest()
+    except UserError:  # said by the check of the checkpoints
+        newest = None
+    if newest is not None:
+        state = newest[1].state
+        damages += filter(None, [folder.events.damage(state["events_bytes"], state.get("events_sha256"))])
+    return at_most(len(damages), 0, "; ".join(dict.fromkeys(damages)) or "each has its SHA-256")

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Node, Tree, flatten, read_written_yaml
+from glassformer.config import Node, Tree, flatten
 from glassformer.errors import UserError
 from glassformer.experiment import ExperimentConfig
 from glassformer.runs import CONFIG, RunFolder, Status
@@ -140,7 +140,7 @@ class RunsFolder:
             signature = _signature(path, SUMMARISED)
             if signature != known.signature:
                 run = RunFolder(Path(path))
-                known.options = flatten(_own_defaults() | read_written_yaml(run.path / CONFIG))
+                known.options = flatten(_own_defaults() | run.config())
                 known.summary = _summary_of(known.options, run.results(), run.environment())
                 known.signature = signature
                 self._changes += 1

@@ -19,7 +19,8 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from glassformer.errors import user_error
+from glassformer.errors import UserError, user_error
+from glassformer.seals import open_json, seal_json
 from glassformer.training.files import (
     file_sha256,
     json_bytes,
@@ -29,8 +30,11 @@ from glassformer.training.files import (
     write_durably,
 )
 
+FORMAT = 2
+"""Of a manifest; in the first one it was not sealed."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
+POINTERS = ("best", "latest")
 SAVING = ".saving-"
 EXTRA = "-extra"
 """Ends the name of a checkpoint that an uninterrupted run would not have; it goes when a newer one comes."""
@@ -75,13 +79,13 @@ class CheckpointStore:
         }
         files[STATE] = json_bytes(checkpoint.state)
         manifest = {
-            "format": 1,
+            "format": FORMAT,
             "files": {
                 file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
                 for file, data in files.items()
             },
         }
-        files[MANIFEST] = json_bytes(manifest)
+        files[MANIFEST] = seal_json(manifest)
         try:
             path = self._commit(name, files)
             if is_state:
@@ -143,6 +147,8 @@ class CheckpointStore:
     ) -> tuple[str, Checkpoint] | None:
         """The newest checkpoint that is whole; what is damaged is said and passed over."""
         latest, names = self.pointed("latest"), self.regular() if only_regular else self.states()
+        if latest is None and names and warn is not None:
+            warn(f"{self.folder / 'latest'} names no checkpoint; using the newest")
         candidates = [name for name in (latest, *reversed(names)) if name in names]
         for name in dict.fromkeys(candidates):
             try:
@@ -194,10 +200,33 @@ class CheckpointStore:
     def pointed(self, pointer: str) -> str | None:
         """The name that `latest` or `best` holds, if that checkpoint exists."""
         try:
-            name = (self.folder / pointer).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+            content = (self.folder / pointer).read_bytes()
+        except OSError:
             return None
-        return name if name in self.names() else None
+        # From before there were checksums in it, a pointer is the bare name.
+        return next(
+            (name for name in self.names() if content in (_pointer(name), f"{name}\n".encode())), None
+        )
+
+    def damaged_pointer(self, pointer: str) -> UserError | None:
+        """What is wrong if a pointer is there and names no checkpoint."""
+        if self.pointed(pointer) or not os.path.lexists(self.folder / pointer):
+            return None
+        return user_error(
+            "does not name a checkpoint",
+            place=str(self.folder / pointer),
+            remedy=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
+        )
+
+    def mend_best(self, step: int | None) -> str | None:
+        """Point to the best checkpoint again if its pointer is damaged; what was done."""
+        if self.damaged_pointer("best") is None or step is None:
+            return None
+        of_step = [name for name in self.regular() if name.startswith(checkpoint_name(step))]
+        if not of_step:
+            return None
+        self._point("best", of_step[-1])
+        return f"{self.folder / 'best'} named no checkpoint; it was {of_step[-1]}"
 
     def find(self, which: str) -> str:
         """`best`, `latest`, a step's number or a checkpoint's name, as a name."""
@@ -206,7 +235,10 @@ class CheckpointStore:
             raise user_error(
                 "no checkpoint yet", place=str(self.folder), remedy="glassformer train … --resume goes on"
             )
-        if which in ("best", "latest"):
+        if which in POINTERS:
+            damage = self.damaged_pointer(which)
+            if damage is not None:
+                raise damage
             return self.pointed(which) or self.pointed("latest") or names[-1]
         if which.isdecimal():
             of_step = [name for name in names if name.startswith(checkpoint_name(int(which)))]
@@ -215,13 +247,17 @@ class CheckpointStore:
             which += WATCHED
         if which not in names:
             raise user_error(
-                "no such checkpoint", place=str(self.folder), value=which, allowed=["best", "latest", *names]
+                "no such checkpoint", place=str(self.folder), value=which, allowed=[*POINTERS, *names]
             )
         return which
 
     def _manifest(self, path: Path) -> dict[str, dict[str, Any]]:
         try:
-            files = json.loads((path / MANIFEST).read_bytes())["files"]
+            data = (path / MANIFEST).read_bytes()
+            manifest = open_json(data, must_be_sealed=b'"format": 1' not in data)
+            if manifest["format"] not in (1, FORMAT):
+                raise ValueError(f"it is of format {manifest['format']}")
+            files = manifest["files"]
             for file, entry in files.items():
                 if Path(file).name != file or not isinstance(entry["bytes"], int) or not entry["sha256"]:
                     raise ValueError(f"it names {file!r}")
@@ -232,9 +268,11 @@ class CheckpointStore:
             raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {error}") from error
 
     def _point(self, pointer: str, name: str) -> None:
-        replace_file(self.folder / pointer, f"{name}\n".encode())
+        replace_file(self.folder / pointer, _pointer(name))
 
     def _prune(self) -> None:
+        if self.damaged_pointer("best"):
+            return  # which one to keep is not known
         kept = {self.pointed("best"), self.pointed("latest"), *self.regular()[-self.keep :]}
         for name in self.states():
             if name not in kept:
@@ -245,6 +283,11 @@ class CheckpointStore:
         if self.folder.is_dir():
             for path in self.folder.glob(f"{SAVING}*"):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _pointer(name: str) -> bytes:
+    """The name and its checksum: one changed digit may be the name of another checkpoint."""
+    return f"{name} {hashlib.sha256(name.encode()).hexdigest()[:16]}\n".encode()
 
 
 def checkpoint_name(step: int, rollbacks: int = 0, *, is_extra: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ class EventLog:
         self.path = path
         self.mirror: Callable[[dict[str, Any]], None] | None = None
         """Told every event too, after it is written."""
+        self._hashed, self._hash = 0, hashlib.sha256()
 
     def append(self, kind: str, **fields: Any) -> None:
         event = {"event": kind, **fields}
@@ -34,6 +36,28 @@ class EventLog:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
+    def seal(self) -> tuple[int, str]:
+        """Bytes and SHA-256 of the record as it is now: its beginning must stay the same."""
+        if self.size() > self._hashed:
+            with open(self.path, "rb") as file:
+                file.seek(self._hashed)
+                while piece := file.read(1 << 20):
+                    self._hash.update(piece)
+                    self._hashed += len(piece)
+        return self._hashed, self._hash.hexdigest()
+
+    def damage(self, size: int, sha256: str | None) -> str | None:
+        """What is wrong with its first `size` bytes; a checkpoint of the first versions cannot tell."""
+        digest, left = hashlib.sha256(), size
+        if self.path.exists():
+            with open(self.path, "rb") as file:
+                while left and (piece := file.read(min(left, 1 << 20))):
+                    digest.update(piece)
+                    left -= len(piece)
+        if not left and sha256 in (None, digest.hexdigest()):
+            return None
+        return f"{self.path} is not what was written: the curves of this run may be wrong"
+
     def sync(self) -> None:
         """Before a checkpoint refers to it, the record is on the disk."""
         if self.path.exists():
@@ -45,6 +69,7 @@ class EventLog:
         try:
             if self.size() > size:  # a longer size would fill up with zeros
                 os.truncate(self.path, size)
+            self._hashed, self._hash = 0, hashlib.sha256()
         except OSError as error:
             raise storage_error(error, self.path, 0) from error
 

@@ -269,8 +269,9 @@ class Trainer:
         }
         if self.averaged is not None:
             tensors["averaged"] = self.averaged.state_dict()
-        events_bytes = self.around.events.size() if self.around.events else 0
-        return Checkpoint(tensors, {"training": self.state.to_json(), "events_bytes": events_bytes})
+        size, sha256 = self.around.events.seal() if self.around.events else (0, None)
+        record = {"events_bytes": size, "events_sha256": sha256}
+        return Checkpoint(tensors, {"training": self.state.to_json(), **record})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         self.model.load_state_dict(dict(checkpoint.tensors["model"]))
@@ -282,8 +283,15 @@ class Trainer:
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
         if self.around.events is not None:
             self.around.events.truncate(checkpoint.state["events_bytes"])
+            seal = checkpoint.state["events_bytes"], checkpoint.state.get("events_sha256")
+            self._tell(self.around.events.damage(*seal))
         if self.around.store is not None:
+            self._tell(self.around.store.mend_best(self.state.best_step))
             self.around.store.forget_watched(self.state.step)
+
+    def _tell(self, note: str | None) -> None:
+        if note is not None:
+            self.around.reporter.note(note)
 
     def _recover(self, divergence: Diverged) -> None:
         """As configured: end with advice, or go back to the last checkpoint at half the rate."""
