@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
+from torch import nn
 
 from glassformer.cli import main
 from glassformer.documents import finite
+from glassformer.studio.app import create_app
+from glassformer.studio.folder import RunsFolder
+from glassformer.studio.gate import Admission
+from glassformer.studio.state import Studio
+from glassformer.studio.work import Unwanted
 from glassformer.trained import Run
 
+from .conftest import ADDRESS, TOKEN
+
 INPUT = "1 2 3 0 1 2"
+PATIENCE_SECONDS = 60
 
 
 def rounded(value: Any) -> Any:
@@ -41,11 +54,11 @@ def test_trace(client: TestClient, runs: Path) -> None:
 
 
 def test_heads_are_measured_once(client: TestClient, runs: Path) -> None:
-    assert client.get("/api/runs/tiny/heads?examples=8").status_code == 404
+    assert client.get("/api/runs/tiny/heads?examples=8").status_code == 204
     document = ask(client, "heads", examples=8)
     assert document["examples"] == 8 and document["untrained"].keys() == document["places"].keys()
     assert client.get("/api/runs/tiny/heads?examples=8").json() == document
-    assert client.get("/api/runs/tiny/heads").status_code == 404
+    assert client.get("/api/runs/tiny/heads").status_code == 204
 
 
 @pytest.mark.parametrize("how", ["zero", "mean"])
@@ -83,6 +96,9 @@ def test_an_edge_cut_and_a_token_hidden(client: TestClient, runs: Path) -> None:
         ("attention", {"branch": 3}),
         ("attention", {"layers": [9]}),
         ("attention", {"rows": [5]}),
+        ("attention", {"rollout": True, "layers": [0]}),
+        ("lens", {"input": "x y z"}),
+        ("lens", {"alternatives": 10**9}),
         ("heads", {"examples": 0}),
         ("heads", {"checkpoint": "../../etc"}),
     ],
@@ -91,6 +107,69 @@ def test_what_cannot_be_is_told(client: TestClient, what: str, body: dict[str, A
     reply = client.post(f"/api/runs/tiny/{what}", json=body)
     assert reply.status_code == 400
     assert reply.json()["error"]["problem"]
+
+
+def test_hints(client: TestClient, runs: Path) -> None:
+    document = ask(client, "lens", input=INPUT, alternatives=3)
+    expected = Run(runs / "tiny").logit_lens(INPUT, 3).document()
+    assert rounded({key: document[key] for key in expected}) == rounded(expected)
+    assert document["trust"] == "hint" and " --lens " in document["command"]
+    rolled = ask(client, "attention", input=INPUT, rollout=True)
+    assert rolled["about"]["trust"] == "hint" and " --rollout " in rolled["command"]
+    weights = client.get(f"/api/maps/{rolled['map']}/encoder/0/0/rows?start=0&stop=6").content
+    wanted = Run(runs / "tiny").rollout(INPUT)["encoder"].weights[0, 0]
+    np.testing.assert_allclose(np.frombuffer(weights, "<f4").reshape(6, 6), wanted, atol=1e-6)
+
+
+def test_commands_name_the_plug_ins(runs: Path, tmp_path: Path) -> None:
+    """Without them a run that has a kind of the user's own could not be opened."""
+    plugin = tmp_path / "my kinds.py"
+    studio = Studio(RunsFolder(runs), [plugin])
+    with TestClient(create_app(studio, Admission(TOKEN)), base_url=ADDRESS) as client:
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        bodies = {"attention": {}, "trace": {}, "lens": {}, "heads": {"examples": 4}}
+        found = [ask(client, what, **body)["command"] for what, body in bodies.items()]
+        found.append(ask(client, "intervene", kind="head", examples=4)["command"])
+        found.append(client.get("/api/runs/tiny").json()["command"])
+        found.append(client.get("/api/form?what=reversal").json()["command"])
+        words = client.get("/api/studio").json()["plugin_words"]
+    assert words == ["--plugin", str(plugin)]
+    for command in found:
+        assert shlex.join(words) in command
+    studio.worker.stop()
+
+
+def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studio) -> None:
+    """Even in the midst of it, at the next call of a part of a model."""
+    part, has_begun, may_go_on, ended = nn.Identity(), Event(), Event(), []
+
+    def work() -> None:
+        has_begun.set()
+        may_go_on.wait(PATIENCE_SECONDS)
+        try:
+            part(torch.zeros(1))
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    async def leave() -> None:
+        waiting = asyncio.ensure_future(studio.worker.run(work, FakeRequest()))  # type: ignore[arg-type]
+        while not has_begun.is_set():
+            await asyncio.sleep(0.01)
+        part(torch.zeros(1))  # in another thread a model goes on
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        part(torch.zeros(1))
+        may_go_on.set()
+
+    class FakeRequest:
+        async def receive(self) -> None:
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+    assert client.portal is not None
+    client.portal.call(leave)
+    assert ask(client, "trace", input=INPUT)["answers"]  # the next one is answered
+    assert ended == [Unwanted]
 
 
 def test_a_film(client: TestClient, runs: Path) -> None:

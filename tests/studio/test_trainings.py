@@ -145,7 +145,8 @@ def test_only_the_process_that_holds_the_lock_is_stopped(
 ) -> None:
     """Not one that has its number by now, whatever the files say."""
     run = RunFolder(runs / "tiny")
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
         status, lock = (runs / "tiny" / "status.json").read_text(), (runs / "tiny" / "lock").read_text()
         other = str(bystander.pid)
         beat = json.loads(status) | {"pid": bystander.pid}
@@ -158,9 +159,11 @@ def test_only_the_process_that_holds_the_lock_is_stopped(
         (runs / "tiny" / "lock").write_text(lock)
         (runs / "tiny" / "status.json").write_text(status)
         assert client.post("/api/runs/tiny/stop").status_code == 202
-        assert holder.wait(10) == -signal.SIGTERM
+        assert holder.wait(PATIENCE_SECONDS) == -signal.SIGTERM
         assert bystander.poll() is None
+    finally:  # or a failed test would wait for it
         bystander.kill()
+        bystander.wait()
 
 
 def test_a_run_of_another_machine_cannot_be_stopped_here(

@@ -31,6 +31,7 @@ async def about(studio: Studio, request: Request) -> Response:
     document = {
         "runs_folder": str(studio.folder.path),
         "runs_shown": shown_path(studio.folder.path),
+        "plugin_words": studio.commands.plugin_words,
         "version": __version__,
         "presets": list(_presets()),
         "colours": base64.b64encode(colours().tobytes()).decode("ascii"),

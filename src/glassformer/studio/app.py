@@ -32,6 +32,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/api/runs/{run}/film": {"GET": run_routes.film},
     "/api/runs/{run}/attention": {"POST": model_routes.attention},
     "/api/runs/{run}/trace": {"POST": model_routes.trace},
+    "/api/runs/{run}/lens": {"POST": model_routes.lens},
     "/api/runs/{run}/heads": {"GET": model_routes.known_heads, "POST": model_routes.heads},
     "/api/runs/{run}/intervene": {"POST": model_routes.intervene},
     "/api/compare": {"GET": run_routes.compare},

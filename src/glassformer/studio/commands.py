@@ -2,55 +2,80 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from glassformer.config import format_value
-from glassformer.runs import RunFolder
+from glassformer.reports.commands import command, plugin_words
+from glassformer.runs import CONFIG, RunFolder
 from glassformer.studio.folder import shown_path
-from glassformer.studio.requests import AttentionBody, Decoding, HeadsBody, InterveneBody, TraceBody
+from glassformer.studio.requests import (
+    AttentionBody,
+    Decoding,
+    HeadsBody,
+    InterveneBody,
+    LensBody,
+    TraceBody,
+)
 
 
-def attention_command(folder: RunFolder, body: AttentionBody) -> str:
-    options = [
-        *(["--random"] if body.untrained else []),
-        *_numbers("--layers", body.layers, ","),
-        *_numbers("--heads", body.heads, ","),
-        *_numbers("--rows", body.rows, ":"),
-        *_decoding(body.decoding),
-        *_option("--branch", body.branch),
-        *("--out", "map.png"),
-    ]
-    return _command("attention", folder, body.checkpoint, options, body.input)
+class Commands:
+    """Each with the plug-ins that the studio was started with: without them a run may have unknown kinds."""
 
+    def __init__(self, plugins: Sequence[Path]) -> None:
+        self.plugin_words = plugin_words([shown_path(path) for path in plugins])
 
-def trace_command(folder: RunFolder, body: TraceBody) -> str:
-    options = [*_decoding(body.decoding), "--alternatives", str(body.alternatives)]
-    return _command("trace", folder, body.checkpoint, options, body.input)
+    def train(self, *words: str) -> str:
+        return command("train", *words, *self.plugin_words)
 
+    def train_again(self, folder: RunFolder) -> str:
+        return self.train(shown_path(folder.path / CONFIG))
 
-def heads_command(folder: RunFolder, body: HeadsBody) -> str:
-    return _command("heads", folder, body.checkpoint, ["--examples", str(body.examples)])
+    def attention(self, folder: RunFolder, body: AttentionBody) -> str:
+        options = [
+            *(["--random"] if body.untrained else []),
+            *_numbers("--layers", body.layers, ","),
+            *_numbers("--heads", body.heads, ","),
+            *_numbers("--rows", body.rows, ":"),
+            *_decoding(body.decoding),
+            *_option("--branch", body.branch),
+            *(["--rollout"] if body.rollout else []),
+            *("--out", "map.png"),
+        ]
+        return self._of_run("attention", folder, body.checkpoint, options, body.input)
 
+    def trace(self, folder: RunFolder, body: TraceBody) -> str:
+        options = [*_decoding(body.decoding), "--alternatives", str(body.alternatives)]
+        return self._of_run("trace", folder, body.checkpoint, options, body.input)
 
-def intervene_command(folder: RunFolder, body: InterveneBody) -> str:
-    where = f"{body.place}:{body.layer}:{body.head}"
-    change = {
-        "head": ["--head", where, "--how", body.how],
-        "edge": ["--edge", f"{where}:{body.query}:{body.key}"],
-        "token": ["--token", str(body.key)],
-    }[body.kind]
-    return _command(
-        "intervene", folder, body.checkpoint, [*change, *_option("--examples", body.examples)], body.input
-    )
+    def lens(self, folder: RunFolder, body: LensBody) -> str:
+        options = ["--lens", "--alternatives", str(body.alternatives)]
+        return self._of_run("trace", folder, body.checkpoint, options, body.input)
 
+    def heads(self, folder: RunFolder, body: HeadsBody) -> str:
+        return self._of_run("heads", folder, body.checkpoint, ["--examples", str(body.examples)])
 
-def _command(
-    verb: str, folder: RunFolder, checkpoint: str | None, options: Sequence[str], text: str | None = None
-) -> str:
-    words = ["glassformer", verb, shown_path(folder.path), *_option("--checkpoint", checkpoint), *options]
-    # Behind -- even an input that begins with a minus is an input.
-    return shlex.join(words if text is None else [*words, "--", text])
+    def intervene(self, folder: RunFolder, body: InterveneBody) -> str:
+        where = f"{body.place}:{body.layer}:{body.head}"
+        change = {
+            "head": ["--head", where, "--how", body.how],
+            "edge": ["--edge", f"{where}:{body.query}:{body.key}"],
+            "token": ["--token", str(body.key)],
+        }[body.kind]
+        options = [*change, *_option("--examples", body.examples)]
+        return self._of_run("intervene", folder, body.checkpoint, options, body.input)
+
+    def _of_run(
+        self,
+        verb: str,
+        folder: RunFolder,
+        checkpoint: str | None,
+        options: Sequence[str],
+        text: str | None = None,
+    ) -> str:
+        words = [shown_path(folder.path), *_option("--checkpoint", checkpoint), *options, *self.plugin_words]
+        # Behind -- even an input that begins with a minus is an input.
+        return command(verb, *(words if text is None else [*words, "--", text]))
 
 
 def _option(name: str, value: object) -> list[str]:

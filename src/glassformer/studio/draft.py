@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,16 +32,11 @@ class Draft:
     def words(self) -> list[str]:
         return [self.source, *(f"{path}={format_value(value)}" for path, value in self.overrides.items())]
 
-    @property
-    def command(self) -> str:
-        return shlex.join(["glassformer", "train", *self.words])
-
     def document(self) -> dict[str, Any]:
         return {
             "what": self.what,
             "fields": [of_form.document() for of_form in self.fields],
             "errors": self.errors(),
-            "command": self.command,
         }
 
     def errors(self) -> list[dict[str, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,12 +21,17 @@ async def form(studio: Studio, request: Request) -> Response:
     what = request.query_params.get("what")
     if not what:
         raise refusal(400, "of what?", place="what", remedy="what=reversal")
-    return await studio.reply(request, lambda: draft(studio.folder, what, {}).document())
+    return await studio.reply(request, _form, studio, what, {})
 
 
 async def filled(studio: Studio, request: Request) -> Response:
     body = await body_of(request, FormBody)
-    return await studio.reply(request, lambda: draft(studio.folder, body.what, body.values).document())
+    return await studio.reply(request, _form, studio, body.what, body.values)
+
+
+def _form(studio: Studio, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    made = draft(studio.folder, what, values)
+    return made.document() | {"command": studio.commands.train(*made.words)}
 
 
 async def start(studio: Studio, request: Request) -> Response:
@@ -34,7 +41,7 @@ async def start(studio: Studio, request: Request) -> Response:
         errors = made.errors()
         return json_reply(request, {"error": errors[0], "errors": errors}, status=400)
     name = await studio.read(studio.trainings.start, NUMBER.sub("", body.what) or body.what, made.words)
-    return json_reply(request, {"run": name, "command": made.command}, status=201)
+    return json_reply(request, {"run": name, "command": studio.commands.train(*made.words)}, status=201)
 
 
 async def stop(studio: Studio, request: Request) -> Response:

@@ -9,13 +9,21 @@ from starlette.responses import Response
 
 from glassformer.config import validate
 from glassformer.errors import Problem
+from glassformer.inspection.hints import rollout
 from glassformer.inspection.html import described
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.runs import RunFolder
-from glassformer.studio.commands import attention_command, heads_command, intervene_command, trace_command
 from glassformer.studio.map_store import MEDIA_TYPES, exact_rows, exported, map_bytes
-from glassformer.studio.replies import bytes_reply, json_reply, problem_document, refusal
-from glassformer.studio.requests import AttentionBody, HeadsBody, InterveneBody, TraceBody, body_of, number_of
+from glassformer.studio.replies import bytes_reply, json_reply, problem_document
+from glassformer.studio.requests import (
+    AttentionBody,
+    HeadsBody,
+    InterveneBody,
+    LensBody,
+    TraceBody,
+    body_of,
+    number_of,
+)
 from glassformer.studio.state import Studio
 
 
@@ -26,6 +34,8 @@ async def attention(studio: Studio, request: Request) -> Response:
 
 
 def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
+    if body.rollout and (body.layers or body.heads or body.rows):
+        raise Problem("takes every layer, head and row", place="rollout", remedy="leave them out")
     maps = studio.loaded.get(folder, body.checkpoint).attention(
         body.input,
         layers=body.layers,
@@ -35,7 +45,9 @@ def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[s
         decoding=body.decoding,
         branch=body.branch,
     )
-    return _shown(studio, maps) | {"command": attention_command(folder, body)}
+    if body.rollout:
+        maps = rollout(maps)
+    return _shown(studio, maps) | {"command": studio.commands.attention(folder, body)}
 
 
 def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
@@ -53,12 +65,23 @@ def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]
     traced = run.trace(body.input, body.decoding, body.alternatives)
     # An empty decoding is the run's own, and the maps go over all that it has written.
     decoding = None if traced.branches is None else body.decoding or {}
-    document = traced.document() | {"command": trace_command(folder, body)}
+    document = traced.document() | {"command": studio.commands.trace(folder, body)}
     try:
         shown = _shown(studio, run.attention(body.input, decoding=decoding))
     except Problem as problem:  # such as too little memory: the trace is there all the same
         return document | {"map": None, "attention": None, "map_problem": problem_document(problem)}
     return document | {"map": shown["map"], "attention": shown}
+
+
+async def lens(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, LensBody)
+    return await studio.ask_model(request, _lens, studio, folder, body)
+
+
+def _lens(studio: Studio, folder: RunFolder, body: LensBody) -> dict[str, Any]:
+    found = studio.loaded.get(folder, body.checkpoint).logit_lens(body.input, body.alternatives)
+    return found.document() | {"command": studio.commands.lens(folder, body)}
 
 
 async def heads(studio: Studio, request: Request) -> Response:
@@ -72,7 +95,7 @@ def _heads(studio: Studio, folder: RunFolder, body: HeadsBody) -> dict[str, Any]
     key = studio.loaded.key(folder, body.checkpoint), body.examples
     known = studio.heads.get(key)
     if known is None:
-        known = run.heads(body.examples) | {"command": heads_command(folder, body)}
+        known = run.heads(body.examples) | {"command": studio.commands.heads(folder, body)}
         studio.heads.add(key, known)
     return known
 
@@ -88,9 +111,8 @@ async def known_heads(studio: Studio, request: Request) -> Response:
         },
     )
     known = studio.heads.get((await studio.read(studio.loaded.key, folder, body.checkpoint), body.examples))
-    if known is None:
-        raise refusal(404, "not measured yet", place="heads", remedy="POST measures them")
-    return json_reply(request, known)
+    # That nothing was measured yet is no error, and no browser's console should say so.
+    return Response(status_code=204) if known is None else json_reply(request, known)
 
 
 async def intervene(studio: Studio, request: Request) -> Response:
@@ -108,7 +130,7 @@ def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[s
         "edge": lambda: run.cut_edge(body.input, *where, body.query, body.key, **more),
         "token": lambda: run.occlude(body.input, body.key, **more),
     }[body.kind]()
-    return effects.document() | {"command": intervene_command(folder, body)}
+    return effects.document() | {"command": studio.commands.intervene(folder, body)}
 
 
 async def map_of(studio: Studio, request: Request) -> Response:

@@ -28,6 +28,7 @@ Text = Annotated[str, Field(max_length=limits.INPUT_CHARACTERS)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 Number = Annotated[int, Field(ge=0, le=1 << 20)]
 Examples = Annotated[int, Field(ge=1, le=limits.EXAMPLES)]
+Alternatives = Annotated[int, Field(ge=1, le=limits.ALTERNATIVES)]
 Decoding = Annotated[dict[str, str | int | float | None], AfterValidator(_few_branches)]
 Values = Annotated[dict[str, Any], Field(max_length=1000)]
 
@@ -43,13 +44,21 @@ class AttentionBody(Node):
     layers: list[Number] | None = None
     heads: list[Number] | None = None
     rows: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
+    rollout: bool = False
+    """A hint: all layers and heads multiplied to one map a place."""
+
+
+class LensBody(Node):
+    input: Text | None = None
+    checkpoint: Name | None = None
+    alternatives: Alternatives = 5
 
 
 class TraceBody(Node):
     input: Text | None = None
     checkpoint: Name | None = None
     decoding: Decoding | None = None
-    alternatives: Annotated[int, Field(ge=1, le=limits.ALTERNATIVES)] = 5
+    alternatives: Alternatives = 5
 
 
 class HeadsBody(Node):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from glassformer.config import dump_yaml, flatten
 from glassformer.runs import RunFolder
 from glassformer.studio import limits
-from glassformer.studio.folder import shown_path, status_of
+from glassformer.studio.folder import status_of
 from glassformer.studio.introduction import introduce
 from glassformer.studio.record import read_after
 from glassformer.studio.replies import refusal
@@ -48,7 +47,7 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "environment": folder.environment(),
         "checkpoints": checkpoints(folder),
         "said": studio.trainings.said(folder.path.name),
-        "command": f"glassformer train {shlex.quote(shown_path(folder.path / 'config.yaml'))}",
+        "command": studio.commands.train_again(folder),
     }
 
 

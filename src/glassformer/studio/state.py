@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.studio import limits
+from glassformer.studio.commands import Commands
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.kept import Kept
 from glassformer.studio.map_store import MapStore
@@ -28,9 +29,10 @@ Result = TypeVar("Result")
 class Studio:
     folder: RunsFolder
     plugins: Sequence[Path] = ()
-    """Files with kinds of the user's own, which trainings started here load too."""
+    """Files with kinds of the user's own, which trainings started here load too, and shown commands name."""
     worker: Worker = field(default_factory=Worker)
     trainings: Trainings = field(init=False)
+    commands: Commands = field(init=False)
     loaded: LoadedRuns = field(default_factory=LoadedRuns)
     maps: MapStore = field(default_factory=MapStore)
     introductions: Kept[Any] = field(default_factory=lambda: Kept(limits.STATISTICS_KEPT))
@@ -39,6 +41,7 @@ class Studio:
 
     def __post_init__(self) -> None:
         self.trainings = Trainings(self.folder, self.plugins)
+        self.commands = Commands(self.plugins)
 
     async def reply(
         self, request: Request, work: Callable[..., Any], *arguments: Any, status: int = 200

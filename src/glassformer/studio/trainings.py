@@ -32,6 +32,7 @@ class Trainings:
         self.folder = folder
         self.plugins = plugins
         self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._became_runs: set[str] = set()
         self._lock = threading.Lock()
 
     def start(self, name: str, words: Sequence[str]) -> str:
@@ -63,6 +64,7 @@ class Trainings:
                     path.rmdir()
                 raise storage_error(error, path, 0) from error
             self._started[path.name] = process
+            self._became_runs.discard(path.name)  # the name of a run that was removed is free again
             return path.name
 
     def _log(self, name: str) -> Path:
@@ -74,12 +76,13 @@ class Trainings:
         return logs / f"{name}.log"
 
     def rows(self, there: set[str]) -> list[dict[str, Any]]:
-        """Those that are not runs yet, or that ended before they became one."""
+        """Those that are not runs yet, or that ended before they became one; `there` are the runs."""
         with self._lock:
+            self._became_runs |= there & self._started.keys()  # one that is gone by now was removed
             states = {
                 name: "starting" if process.poll() is None else "failed"
                 for name, process in self._started.items()
-                if name not in there
+                if name not in self._became_runs and process.returncode != 0
             }
         return [
             {"name": name, "status": state, **NOTHING_KNOWN, "problem": self.said(name)}

@@ -1,6 +1,7 @@
 """Work of a model: one job at a time in a thread of its own, a short queue before it, and what it loaded.
 
 Trainings go first: the thread takes at most half of the cores, and no accelerator, whose memory is theirs.
+What nobody waits for any more ends before the model's next layer.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import os
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -24,7 +26,17 @@ from glassformer.tasks.base import Task
 from glassformer.trained import Run
 
 Result = TypeVar("Result")
-Job = tuple[Callable[[], Any], Future[Any]]
+
+
+class Unwanted(BaseException):
+    """Raised in the midst of a job whose client has left; no handler of errors takes it for one."""
+
+
+@dataclass(frozen=True)
+class Job:
+    work: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+    is_unwanted: threading.Event = field(default_factory=threading.Event)
 
 
 class Worker:
@@ -34,10 +46,13 @@ class Worker:
 
     def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
         """In its turn; what is cancelled while it waits costs nothing."""
+        return asyncio.wrap_future(self._enqueue(work).future)
+
+    def _enqueue(self, work: Callable[[], Any]) -> Job:
         self._start()
-        future: Future[Result] = Future()
+        job = Job(work)
         try:
-            self._jobs.put_nowait((work, future))
+            self._jobs.put_nowait(job)
         except queue.Full:
             raise refusal(
                 503,
@@ -45,11 +60,12 @@ class Worker:
                 retry_after=limits.RETRY_SECONDS,
                 remedy="ask again when the other answers are there",
             ) from None
-        return asyncio.wrap_future(future)
+        return job
 
     async def run(self, work: Callable[[], Result], request: Request) -> Result:
-        """The same for one who waits for it, and may leave."""
-        answer = self.submit(work)
+        """The same for one who waits for it, and may leave: then it ends early, even if it has begun."""
+        job = self._enqueue(work)
+        answer: asyncio.Future[Result] = asyncio.wrap_future(job.future)
         leaving = asyncio.ensure_future(_has_left(request))
         both: list[asyncio.Future[Any]] = [answer, leaving]
         try:
@@ -57,6 +73,7 @@ class Worker:
         finally:
             leaving.cancel()
             if not answer.done():
+                job.is_unwanted.set()
                 answer.cancel()
         if answer.cancelled():
             raise refusal(499, "nobody waits for the answer any more")
@@ -71,7 +88,7 @@ class Worker:
         """What waits is dropped; what is being worked on ends with the process."""
         with contextlib.suppress(queue.Empty):
             while (job := self._jobs.get_nowait()) is not None:
-                job[1].cancel()
+                job.future.cancel()
         self._jobs.put(None)
 
     def _work(self) -> None:
@@ -80,14 +97,35 @@ class Worker:
         # Not by niceness: who holds the interpreter while it waits for a core makes everybody wait.
         torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
         while (job := self._jobs.get()) is not None:
-            work, future = job
-            if not future.set_running_or_notify_cancel():
+            if not job.future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(work())
+                with _ending_when(job.is_unwanted):
+                    job.future.set_result(job.work())
             except BaseException as error:  # told to the one who asked
-                future.set_exception(error)
-            del job, work, future  # or they would keep a run alive until the next job
+                job.future.set_exception(error)
+            del job  # or it would keep a run alive until the next one
+
+
+@contextlib.contextmanager
+def _ending_when(is_unwanted: threading.Event) -> Iterator[None]:
+    """Within it, in this thread, no part of a model is called any more once it is unwanted.
+
+    So all that asks a model can be ended, and none of it has to know of that.
+    """
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    thread = threading.get_ident()
+
+    def look(module: Any, arguments: Any) -> None:
+        if is_unwanted.is_set() and threading.get_ident() == thread:
+            raise Unwanted
+
+    hook = register_module_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 async def _has_left(request: Request) -> None:
