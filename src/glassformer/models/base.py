@@ -33,6 +33,10 @@ class Model(nn.Module):
         """The embedding matrix, if the head borrows it."""
         return None
 
+    def token_vectors(self) -> Tensor | None:
+        """The embedding matrix (V, D) of what is read, if there is one."""
+        return None
+
     def forward(self, **inputs: Tensor | None) -> Tensor:
         return self.head(self.hidden(**inputs), self.tied_weight())
 

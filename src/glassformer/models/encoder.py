@@ -23,6 +23,9 @@ class Backbone(Model):
         self.encoder = encoder
         self.is_causal = is_causal
 
+    def token_vectors(self) -> Tensor | None:
+        return self.embedding.input_net().weight_VD
+
     def encode(self, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
         positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
         placement = Placement(self.embedding.position, positions_BL, positions_BL)
@@ -48,7 +51,7 @@ class TokenPredictor(Backbone):
         self.is_tied = is_tied
 
     def tied_weight(self) -> Tensor | None:
-        return self.embedding.input_net().weight_VD if self.is_tied else None
+        return self.token_vectors() if self.is_tied else None
 
     def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
         return self.encode(tokens, real)

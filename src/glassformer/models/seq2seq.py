@@ -34,6 +34,9 @@ class EncoderDecoder(Backbone):
         self.head = head
         self.is_tied = is_tied
 
+    def token_vectors(self) -> Tensor | None:
+        return self.embedding.input_net().weight_VD
+
     def tied_weight(self) -> Tensor | None:
         return self.target_embedding.input_net(self.embedding.vectors).weight_VD if self.is_tied else None
 

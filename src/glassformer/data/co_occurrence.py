@@ -1,0 +1,114 @@
+"""Vectors of tokens from which others stand near them: counted, weighed, factorised. No training.
+
+Tokens that are used alike get vectors alike. What is counted becomes positive pointwise mutual information
+(Church and Hanks 1990), whose factors are as good as vectors that are learned by predicting the neighbours
+(Levy and Goldberg 2014), and which a small corpus gives in seconds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.data.batching import generator
+
+TOKENS_AT_A_TIME = 1 << 20
+SPARE = 16
+"""Directions more than asked for: the last ones of a random start are the worst."""
+ITERATIONS = 4
+SMOOTHING = 0.75
+"""Rare neighbours count as somewhat less rare than they are, else chance meetings look telling."""
+
+
+def co_occurrence_vectors(
+    rows: Iterable[np.ndarray], vocabulary: int, dim: int, window: int, tell: Callable[[str], None]
+) -> Tensor:
+    """A vector of length 1 for each token that has a neighbour, and zeros for each that has none."""
+    keys, counts = _count_pairs(rows, vocabulary, window)
+    tell(f"{len(keys):,} pairs of tokens stand within {window} of each other")
+    if not len(keys):
+        return torch.zeros(vocabulary, dim)
+    token, neighbour, counts = _both_ways(keys // vocabulary, keys % vocabulary, counts)
+    totals = np.bincount(token, counts, vocabulary)
+    chances = totals**SMOOTHING / (totals**SMOOTHING).sum()
+    information = np.log(counts / (totals[token] * chances[neighbour]))
+    is_kept = information > 0
+    vectors_VD = _factors(
+        _sparse(token[is_kept], neighbour[is_kept], information[is_kept], vocabulary),
+        _sparse(neighbour[is_kept], token[is_kept], information[is_kept], vocabulary),
+        min(dim, vocabulary),
+    )
+    padded_VD = torch.zeros(vocabulary, dim)
+    padded_VD[:, : vectors_VD.shape[1]] = vectors_VD
+    return torch.nn.functional.normalize(padded_VD, dim=1)
+
+
+def _count_pairs(
+    rows: Iterable[np.ndarray], vocabulary: int, window: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each pair that stands together, its lower token first, as one number; and how often it does."""
+    keys, counts = np.empty(0, np.int64), np.empty(0)
+    for tokens, ends in _blocks(rows):
+        found = [keys]
+        weights = [counts]
+        for distance in range(1, window + 1):
+            is_within = np.arange(len(tokens) - distance) + distance < ends[: len(tokens) - distance]
+            left, right = tokens[:-distance][is_within], tokens[distance:][is_within]
+            pairs = np.minimum(left, right) * vocabulary + np.maximum(left, right)
+            new, often = np.unique(pairs, return_counts=True)
+            found.append(new)
+            weights.append(often.astype(np.float64))
+        keys, place = np.unique(np.concatenate(found), return_inverse=True)
+        counts = np.bincount(place, np.concatenate(weights), len(keys))
+    return keys, counts
+
+
+def _blocks(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Many rows as one: the tokens, and for each where its row ends."""
+    kept: list[np.ndarray] = []
+    size = 0
+    for row in rows:
+        kept.append(np.asarray(row, dtype=np.int64))
+        size += len(kept[-1])
+        if size >= TOKENS_AT_A_TIME:
+            yield _joined(kept)
+            kept, size = [], 0
+    if kept:
+        yield _joined(kept)
+
+
+def _joined(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.array([len(row) for row in rows])
+    return np.concatenate(rows), np.repeat(np.cumsum(lengths), lengths)
+
+
+def _both_ways(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
+    is_apart = first != second
+    return (
+        np.append(first, second[is_apart]),
+        np.append(second, first[is_apart]),
+        np.append(counts, counts[is_apart]),
+    )
+
+
+def _sparse(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, size: int) -> Tensor:
+    places = torch.from_numpy(np.stack([rows, columns]))
+    entries = torch.from_numpy(values).float()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that compressed rows are new in PyTorch
+        return torch.sparse_coo_tensor(places, entries, (size, size), check_invariants=True).to_sparse_csr()
+
+
+def _factors(matrix_VV: Tensor, transposed_VV: Tensor, dim: int) -> Tensor:
+    """The directions of the largest singular values, each by its root (Halko et al. 2011)."""
+    size = matrix_VV.shape[0]
+    start = generator(0, "co-occurrence").standard_normal((size, min(dim + SPARE, size)), dtype=np.float32)
+    basis_VK = torch.linalg.qr(matrix_VV @ torch.from_numpy(start)).Q
+    for _ in range(ITERATIONS):
+        basis_VK = torch.linalg.qr(matrix_VV @ torch.linalg.qr(transposed_VV @ basis_VK).Q).Q
+    turned_KK, values_K, _ = torch.linalg.svd((transposed_VV @ basis_VK).T, full_matrices=False)
+    return basis_VK @ turned_KK[:, :dim] * values_K[:dim].sqrt()

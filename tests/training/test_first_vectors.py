@@ -1,0 +1,53 @@
+"""Vectors that begin from which tokens stand together: in the model, its report, and exact resume."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.experiment import Experiment, resolve
+from glassformer.launch import train
+
+SMALL = {
+    "task.examples": 200,
+    "model.num_layers": 1,
+    "model.hidden_dim": 16,
+    "model.num_heads": 2,
+    "training.max_steps": 2,
+    "training.schedule": {"kind": "constant"},
+    "training.validation_examples": 20,
+}
+NEIGHBOURS = {"training.first_vectors.kind": "co-occurrence"}
+
+
+def first_vectors(preset: str, changes: dict[str, object]) -> torch.Tensor:
+    trainer = Experiment(resolve(preset, {**SMALL, **changes})).build_trainer()
+    vectors_VD = trainer.model.token_vectors()
+    assert vectors_VD is not None
+    return vectors_VD.detach()
+
+
+@pytest.mark.parametrize("preset", ["language-model", "masked-language-model", "classification", "translation"])
+def test_vectors_of_tokens_that_occur_are_replaced_at_their_usual_length(preset: str) -> None:
+    random, replaced = first_vectors(preset, {}), first_vectors(preset, NEIGHBOURS)
+    assert not torch.equal(random, replaced)
+    usual = float(random.norm(dim=1).mean())
+    is_new = (random != replaced).any(1)
+    torch.testing.assert_close(replaced[is_new].norm(dim=1), torch.full((int(is_new.sum()),), usual))
+
+
+def test_the_same_texts_give_the_same_vectors_whatever_the_seed() -> None:
+    one, two = (first_vectors("language-model", {**NEIGHBOURS, "seed": seed}) for seed in (0, 1))
+    cosines = torch.nn.functional.cosine_similarity(one, two, dim=1)
+    assert (cosines > 1 - 1e-5).float().mean() > 0.9
+
+
+def test_a_resumed_run_does_not_begin_anew(tmp_path: Path) -> None:
+    options = {**SMALL, **NEIGHBOURS}
+    train("language-model", options, run=tmp_path / "run")
+    resumed = train(
+        "language-model", {**options, "training.max_steps": 4}, run=tmp_path / "run", resume=True
+    )
+    whole = train("language-model", {**options, "training.max_steps": 4}, run=tmp_path / "whole")
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
