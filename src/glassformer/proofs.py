@@ -88,7 +88,7 @@ def prove_resume(
         step = interrupted.checkpoints().pointed("latest")
         say(f"kill {proof.kills}/{kills}{' during a save' if is_during_save else ''}; goes on from {step}")
     _finish(subprocess.Popen([*command, "--run", str(interrupted.path)], **_PIPES), interrupted)
-    proof.compared = _compare(left_alone, interrupted)
+    proof.compared = compare_runs(left_alone, interrupted)
     return proof
 
 
@@ -125,7 +125,8 @@ def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool,
     return child.returncode == -signal.SIGKILL
 
 
-def _compare(left: RunFolder, right: RunFolder) -> dict[str, dict[str, Any]]:
+def compare_runs(left: RunFolder, right: RunFolder) -> dict[str, dict[str, Any]]:
+    """Everything that two equal runs have in common, and whether these have."""
     facts = [_facts(left), _facts(right)]
     return {
         name: {

@@ -3,132 +3,46 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-PATIENCE = 120.0
+sys.path.insert(0, str(Path(__file__).parent))  # as `scripts/prove` finds the programme
 
-
-@dataclass
-class Child:
-    """A `glassformer` command that runs in its own process and folder."""
-
-    pid: int
-    folder: Path
-    wait_for_exit: Callable[[float], int | None]
-
-    def send(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def wait_for_words(self, words: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while words not in self.errors:
-            if time.monotonic() > end:
-                pytest.fail(f"it did not say {words!r}, but:\n{self.errors}")
-            time.sleep(0.002)
-
-    def wait(self) -> int:
-        code = self.wait_for_exit(PATIENCE)
-        if code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.wait_for_exit(PATIENCE)
-            pytest.fail(f"no end within {PATIENCE:g} s; it said:\n{self.errors}")
-        return code
-
-    @property
-    def output(self) -> str:
-        return (self.folder / "out").read_text()
-
-    @property
-    def errors(self) -> str:
-        return (self.folder / "err").read_text()
-
+from programme.children import PATIENCE, Child, Zygote, start_fresh
 
 Start = Callable[..., Child]
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Callable[[dict[str, Any]], Any]]:
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("zygote.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdin is not None and process.stdout is not None
-    requests, answers = process.stdin, process.stdout
-
-    def ask(order: dict[str, Any]) -> Any:
-        print(json.dumps(order), file=requests, flush=True)
-        return json.loads(answers.readline())
-
-    yield ask
-    process.kill()
-    process.communicate()
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
 
 
 @pytest.fixture
-def start(zygote: Callable[[dict[str, Any]], Any], tmp_path: Path) -> Iterator[Start]:
+def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
     """Start `glassformer` with these arguments in a process of its own."""
-    running: dict[int, Child] = {}
+    running: list[Child] = []
 
     def begin(*arguments: str | Path, fresh: bool = False) -> Child:
         words = [str(argument) for argument in arguments]
         folder = tmp_path / f"child-{len(running)}"
         folder.mkdir()
-        if fresh:
-            child = _popen(words, folder)
-        else:
-            pid = zygote({"arguments": words, "folder": str(folder)})
-            child = Child(pid, folder, lambda seconds: zygote({"wait": pid, "seconds": seconds}))
-        ended: list[int | None] = []
-        wait_for_exit = child.wait_for_exit
-
-        def once(seconds: float) -> int | None:
-            if not ended or ended[0] is None:
-                ended[:] = [wait_for_exit(seconds)]
-            return ended[0]
-
-        child.wait_for_exit = once
-        running[len(running)] = child
-        return child
+        running.append(start_fresh(words, folder) if fresh else zygote.start(words, folder))
+        return running[-1]
 
     yield begin
-    for child in running.values():
-        if child.wait_for_exit(0.01) is None:
-            os.kill(child.pid, signal.SIGKILL)
-            child.wait_for_exit(PATIENCE)
-
-
-def _popen(words: list[str], folder: Path) -> Child:
-    with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "glassformer", *words],
-            cwd=folder,
-            stdout=out,
-            stderr=err,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def wait_for_exit(seconds: float) -> int | None:
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    return Child(process.pid, folder, wait_for_exit)
+    for child in running:
+        child.kill()
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """A process with everything imported, whose forks run the command: children to kill, and no wait for torch.
 
-A line of JSON in asks for a child or for its exit code; a line of JSON out answers.
+A line of JSON in asks for a child or for its exit code; a line of JSON out answers. An order may ask the child
+to be somebody else, to wait until strace is there, or to kill itself at an exact place.
 """
 
 import importlib
 import json
 import os
+import resource
+import signal
 import sys
 import time
 import traceback
@@ -20,11 +23,111 @@ for module in (
     importlib.import_module(module)
 
 
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+WRITES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"}
+
+
+class Operations:
+    """Every operation on files below a folder: named in a file, or counted until one is the last."""
+
+    def __init__(self, order: dict) -> None:
+        self.below, self.last, self.count = order["below"], order.get("die_at"), 0
+        self.names = open("operations", "w", buffering=1)
+        fsync = os.fsync
+        os.fsync = lambda number: (
+            self.happens("fsync", os.readlink(f"/proc/self/fd/{number}")),
+            fsync(number),
+        )[1]
+        sys.addaudithook(self.hear)
+
+    def hear(self, event: str, arguments: tuple) -> None:
+        if event in WRITES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+            self.happens(event.removeprefix("os."), arguments[0])
+
+    def happens(self, what: str, path: object) -> None:
+        path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+        if not str(path).startswith(self.below):
+            return
+        self.count += 1
+        self.names.write(f"{what} {str(path).removeprefix(self.below)}\n")
+        if self.count == self.last:
+            die()
+
+
+def die_at_event(order: dict) -> None:
+    """Before the record's line of this kind and step is written."""
+    from glassformer.training.events import EventLog
+
+    append = EventLog.append
+
+    def check(self: EventLog, kind: str, **fields: object) -> None:
+        if (kind, fields.get("step")) == (order["kind"], order["step"]):
+            die()
+        append(self, kind, **fields)
+
+    EventLog.append = check
+
+
+def die_at_backward(order: dict) -> None:
+    """After so many backward passes."""
+    import torch
+
+    backward, done = torch.Tensor.backward, 0
+
+    def count(self: torch.Tensor, *arguments: object, **options: object) -> None:
+        nonlocal done
+        backward(self, *arguments, **options)
+        done += 1
+        if done == order["count"]:
+            die()
+
+    torch.Tensor.backward = count
+
+
+def pause_at_step(step: int) -> None:
+    """Before the record's line of this step, until somebody removes the file that says so."""
+    from glassformer.training.events import EventLog
+
+    append = EventLog.append
+
+    def check(self: EventLog, kind: str, **fields: object) -> None:
+        if (kind, fields.get("step")) == ("step", step):
+            open("paused", "w").close()
+            while os.path.exists("paused"):
+                time.sleep(0.002)
+        append(self, kind, **fields)
+
+    EventLog.append = check
+
+
+PREPARATIONS = {
+    "operations": Operations,
+    "die_at_event": die_at_event,
+    "die_at_backward": die_at_backward,
+    "pause_at_step": pause_at_step,
+}
+
+
 def run(order: dict) -> None:
     os.chdir(order["folder"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
+    used = os.open("used", os.O_WRONLY | os.O_CREAT, 0o644)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    os.environ.update(order.get("environment", {}))
+    if "user" in order:
+        os.setgroups([])
+        os.setgid(order["user"])
+        os.setuid(order["user"])
+    for name, prepare in PREPARATIONS.items():
+        if name in order:
+            prepare(order[name])
+    if order.get("waits"):
+        os.kill(os.getpid(), signal.SIGSTOP)
     try:
         code = main(order["arguments"])
     except BaseException:
@@ -32,6 +135,10 @@ def run(order: dict) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    memory = (after.ru_maxrss - before.ru_maxrss) * 1024
+    os.write(used, json.dumps({"seconds": seconds, "memory": memory}).encode())
     os._exit(code)
 
 

@@ -57,12 +57,7 @@ def examine_model(
 def examine_run(path: Path, checkpoint: str = "best", *, progress: Progress | None = None) -> Report:
     """The checksums of all its checkpoints, then the model, unless that is damaged."""
     folder = RunFolder.open(path)
-    done = run_checks(
-        {
-            "checkpoints are what was written": partial(_checksums, folder),
-            "the run's other files are what was written": partial(_files, folder),
-        }
-    )
+    done = run_checks({name: partial(check, folder) for name, check in RUN_CHECKS.items()})
     try:
         run = Run(path, checkpoint)
     except UserError:
@@ -108,3 +103,9 @@ def _files(folder: RunFolder) -> Measurement:
         state = newest[1].state
         damages += filter(None, [folder.events.damage(state["events_bytes"], state.get("events_sha256"))])
     return at_most(len(damages), 0, "; ".join(dict.fromkeys(damages)) or "each has its SHA-256")
+
+
+RUN_CHECKS: dict[str, Callable[[RunFolder], Measurement]] = {
+    "checkpoints are what was written": _checksums,
+    "the run's other files are what was written": _files,
+}

@@ -1,0 +1,137 @@
+"""Processes to do harm to: forks of one that has imported everything, so that none waits for PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120.0
+
+
+@dataclass
+class Child:
+    """A `glassformer` command that runs in its own process and folder."""
+
+    pid: int
+    folder: Path
+    wait_for_exit: Callable[[float], int | None]
+    _code: int | None = None
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def poll(self, seconds: float = 0.01) -> int | None:
+        if self._code is None:
+            self._code = self.wait_for_exit(seconds)
+        return self._code
+
+    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not is_so():
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited in vain until {what}; it said:\n{self.errors}")
+            time.sleep(0.002)
+
+    def wait_for_words(self, words: str) -> None:
+        self.wait_until(lambda: words in self.errors, f"it says {words!r}")
+
+    def wait_for_step(self, run: Path, step: int) -> None:
+        record = run / "events.jsonl"
+        self.wait_until(
+            lambda: record.exists() and f'"step": {step},' in record.read_text(), f"{run} reaches step {step}"
+        )
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        code = self.poll(seconds)
+        if code is None:
+            self.kill()
+            raise TimeoutError(f"no end within {seconds:g} s; it said:\n{self.errors}")
+        return code
+
+    def kill(self) -> None:
+        """Whatever state it is in; nothing if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.poll(PATIENCE)
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "out").read_text()
+
+    @property
+    def errors(self) -> str:
+        return (self.folder / "err").read_text(errors="replace")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What it used: CPU seconds, and bytes of memory beyond those of the process it came from."""
+        return dict(json.loads((self.folder / "used").read_text()))
+
+
+@dataclass
+class Zygote:
+    _process: subprocess.Popen[str] | None = None
+    _children: list[Child] = field(default_factory=list)
+
+    def ask(self, order: dict[str, Any]) -> Any:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).parent.with_name("zygote.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def start(self, arguments: list[str], folder: Path, **order: object) -> Child:
+        pid = self.ask({"arguments": arguments, "folder": str(folder), **order})
+        child = Child(pid, folder, lambda seconds: self.ask({"wait": pid, "seconds": seconds}))
+        self._children.append(child)
+        return child
+
+    def kill_children(self) -> None:
+        for child in self._children:
+            child.kill()
+        self._children.clear()
+
+    def close(self) -> None:
+        self.kill_children()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def start_fresh(
+    words: list[str], folder: Path, environment: dict[str, str] | None = None, **options: Any
+) -> Child:
+    """The command as a person starts it, in a process that imports everything itself."""
+    given = {**os.environ, "OMP_NUM_THREADS": "1"} if environment is None else environment
+    with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "glassformer", *words],
+            cwd=folder,
+            stdout=out,
+            stderr=err,
+            env=given,
+            **options,
+        )
+
+    def wait_for_exit(seconds: float) -> int | None:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    return Child(process.pid, folder, wait_for_exit)
