@@ -108,6 +108,10 @@ class Page:
     address: str
     requests: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    """In the browser's console."""
+    may_be_refused: bool = False
+    """Whether a browser's word of an answer that is an error is expected."""
 
     def open(self, route: str) -> None:
         self.page.goto(f"{self.address}/{route}")
@@ -139,16 +143,23 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
-    """Pages that may ask this machine only; a test fails if one tried to ask another, or had an error."""
+    """Pages that may ask this machine only; a test fails if one tried to ask another, had an error, or left
+    a word in the console."""
     opened: list[tuple[Any, Page]] = []
 
-    def open_it(route: str = "", *, color_scheme: str = "light", knows_token: bool = True) -> Page:
+    def open_it(
+        route: str = "",
+        *,
+        color_scheme: str = "light",
+        knows_token: bool = True,
+        may_be_refused: bool = False,
+    ) -> Page:
         context = browser.new_context(
             viewport={"width": 1440, "height": 900}, color_scheme=color_scheme, accept_downloads=True
         )
         address: str = studio.address  # type: ignore[attr-defined]
         context.set_default_timeout(1000 * PATIENCE_SECONDS)
-        page = Page(context.new_page(), address)
+        page = Page(context.new_page(), address, may_be_refused=may_be_refused or not knows_token)
         opened.append((context, page))
 
         def decide(route: Any) -> None:
@@ -160,6 +171,7 @@ def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
                 route.abort()
 
         context.route("**/*", decide)
+        page.page.on("console", lambda message: page.said.append(message.text))
         page.page.on("pageerror", lambda error: page.problems.append(str(error)))
         page.page.goto(f"{address}/#token={TOKEN}" if knows_token else f"{address}/")
         if route:
@@ -169,5 +181,7 @@ def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
     yield open_it
     for context, page in opened:
         beyond = [url for url in page.requests if urlsplit(url).hostname not in ("127.0.0.1", None)]
-        assert not beyond and not page.problems
+        refused = [text for text in page.said if text.startswith("Failed to load resource")]
+        said = [text for text in page.said if not (page.may_be_refused and text in refused)]
+        assert not beyond and not page.problems and not said
         context.close()

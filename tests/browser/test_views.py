@@ -85,8 +85,47 @@ def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) ->
     rows = check_exports(page, "Map")
     assert rows[0][0] == "place" and {row[0] for row in rows[1:]} == {"cross"}
     assert check_exports(page, "Test this")[0][0] == "what"
-    assert check_exports(page, "This head in numbers")[0] == ["statistic", "value", "uniform", "untrained"]
+    numbers = check_exports(page, "This head in numbers")
+    assert numbers[0] == ["statistic", "value", "uniform", "untrained", "value-weighted"]
+    assert all(row[1] for row in numbers[1:]) and "value share" in [row[0] for row in numbers]
     assert command_of(page, "Map").startswith("glassformer attention")
+
+
+def test_a_cell_is_cut_in_many_examples_and_a_test_can_be_stopped(open_page: OpenPage) -> None:
+    page = open_page("#/inspect/watched?query=0&key=1")
+    page.see(".map-readout", "× equal weights")
+    page.page.get_by_label("A cell is cut").select_option(index=1)
+    page.see("[data-test=edge]").click()
+    page.see(".effect", "examples · right: 95 % interval of the change")
+    assert page.page.locator(".effect table").count() == 2  # this input alone as well
+    page.until("() => location.hash.includes('over=64')")
+    page.page.route("**/intervene", lambda route: None)  # no answer ever comes
+    page.see("[data-test=head]").click()
+    page.see(".effect .working button", "Stop").click()
+    page.until("() => !document.querySelector('.effect .working')")
+    assert page.page.locator(".effect").count() == 1
+
+
+def test_hints_are_shown_as_hints(open_page: OpenPage) -> None:
+    page = open_page("#/inspect/writing?place=cross")
+    page.see("[data-hint=lens]").click()
+    page.see("table.lens td.is-answer")
+    page.until("() => location.hash.includes('hint=lens')")
+    rows = check_exports(page, "Logit lens")
+    assert rows[0] == ["position", "token", "layers", "rank", "guess", "probability"]
+    assert " --lens " in command_of(page, "Logit lens")
+    page.see("[data-hint=rollout]").click()
+    page.see("section[aria-label='Attention rollout'] h2", "rolled out (a hint)")
+    page.until("() => document.querySelector('.hint .map-canvas')?.dataset.map")
+    assert not page.page.locator("table.lens").count()
+    rolled = check_exports(page, "Attention rollout")
+    assert {row[0] for row in rolled[1:]} == {"cross"}
+    assert " --rollout " in command_of(page, "Attention rollout")
+    assert page.page.locator(".hint .trust-hint").count() == 1
+    page.page.reload()
+    page.until("() => document.querySelector('.hint .map-canvas')?.dataset.map")  # the address has kept it
+    page.see("[data-hint=rollout]").click()
+    page.until("() => !document.querySelector('.hint .panel')")
 
 
 def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
@@ -117,7 +156,7 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
 
 
 def test_the_probe_says_what_is_wrong_with_an_input(open_page: OpenPage) -> None:
-    page = open_page("#/probe/watched?input=nonsense")
+    page = open_page("#/probe/watched?input=nonsense", may_be_refused=True)
     page.see(".failure", "nonsense")
 
 
@@ -166,6 +205,7 @@ def test_compare_shows_a_b_and_their_difference(open_page: OpenPage) -> None:
         float(page.page.locator(".map-readout strong").nth(number).inner_text()) for number in range(3)
     )
     assert difference == pytest.approx(second - first, abs=2e-5)
+    assert " a.npz " in command_of(page, "B − A") and "print(b - a)" in command_of(page, "B − A")
     rows = check_exports(page, "B − A")
     found = {(row[0], row[2]): float(row[4]) for row in rows[1:]}
     assert found["1", "0"] == pytest.approx(difference, abs=2e-5)
@@ -195,7 +235,7 @@ def test_text_is_never_markup(open_page: OpenPage, runs: Path) -> None:
     (runs / name).mkdir()
     try:
         (runs / name / "config.yaml").write_text("task: {kind: <b>bold</b>}\n", encoding="utf-8")
-        page = open_page("#/runs")
+        page = open_page("#/runs", may_be_refused=True)
         page.see("table.runs", name)
         page.open(f"#/probe/watched?input={name}")
         page.see(".failure")
@@ -230,7 +270,7 @@ def test_light_and_dark_follow_the_system_and_the_switch(open_page: OpenPage) ->
 
 
 def test_keys_are_listed_and_links_lead_everywhere(open_page: OpenPage) -> None:
-    page = open_page("#/run/watched")
+    page = open_page("#/run/watched", may_be_refused=True)
     page.see("section.panel[aria-label=Options]")
     page.page.locator("body").press("?")
     page.see("dialog", "change the head")

@@ -66,16 +66,14 @@ def _table(place: str, averages: dict[str, Any], control: dict[str, Any]) -> Tab
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for heading in ("layer", "head", *trained):
-        table.add_column(
-            heading.replace(" ", "\n").replace("-", "-\n"), justify="right", overflow="fold", min_width=5
-        )
+    for heading in ("layer: head", *trained):  # as --head of intervene takes it; a column fewer fits 80
+        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right", overflow="fold")
     for layer in averages["layers"]:
         for head in averages["heads"]:
             cells = [_number(column[layer][head]) for column in trained.values()]
-            table.add_row(str(layer), str(head), *cells)
+            table.add_row(f"{layer}:{head}", *cells)
             before = [f"({_number(column[layer][head])})" for column in untrained.values()]
-            table.add_row("", "", *before, style="dim")
+            table.add_row("", *before, style="dim")
     return table
 
 

@@ -67,6 +67,7 @@ def _one_map(place: PlaceMaps, weights: np.ndarray) -> PlaceMaps:
         allowed=None if place.allowed is None else place.allowed[:1, :1],
         layers=[0],
         heads=[0],
+        is_summary=True,
         value_norms=None,
     )
 

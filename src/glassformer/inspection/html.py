@@ -23,7 +23,7 @@ from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
 from glassformer.inspection.pixels import BYTE_STEPS, MASKED, colours, to_bytes
 from glassformer.inspection.statistics import head_statistics
 
-SHARED_SCRIPTS = ("painting.js", "overview.js", "viewer.js")
+SHARED_SCRIPTS = ("painting.js", "overview.js", "axes.js", "viewer.js")
 SHARED_STYLES = ("viewer.css",)
 """What every page that shows maps is made of: this one, and the studio's."""
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)

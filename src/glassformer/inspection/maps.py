@@ -90,6 +90,8 @@ class PlaceMaps:
     first_query: int = 0
     is_part: bool = False
     """Whether only some of the queries are here, from `first_query` on."""
+    is_summary: bool = False
+    """Whether its one map stands for all layers and heads together."""
     value_norms: np.ndarray | None = None
     """`[layer, head, key]`: how long what is read at a key is after the head's part of the output projection.
     A weight times this is the length of what it adds."""
@@ -103,6 +105,13 @@ class PlaceMaps:
     @property
     def has_masked(self) -> bool:
         return self.allowed is not None and not bool(self.allowed.all())
+
+    def layer_name(self, row: int) -> str:
+        """For people, beside a row of maps."""
+        return "all layers" if self.is_summary else f"layer {self.layers[row]}"
+
+    def head_name(self, column: int) -> str:
+        return "all heads" if self.is_summary else f"head {self.heads[column]}"
 
     def allowed_at(self, layer: int, head: int) -> np.ndarray | None:
         """The mask of one map, by its place in `weights`."""
@@ -124,6 +133,7 @@ class PlaceMaps:
             "is_cross": self.is_cross,
             "first_query": self.first_query,
             "is_part": self.is_part,
+            "is_summary": self.is_summary,
         }
 
 

@@ -58,7 +58,13 @@ export class MapMemory {
   }
 }
 
-export const titleOf = (place, layer, head) => `${place.name}, layer ${place.layers[layer]}, head ${place.heads[head]}`;
+const layerName = (place, row) => (place.is_summary ? "all layers" : `layer ${place.layers[row]}`);
+const headName = (place, column) => (place.is_summary ? "all heads" : `head ${place.heads[column]}`);
+
+/** A head for people; what stands for all of them together needs no number. */
+export const headTitle = (place, layer, head) => `${layerName(place, layer)}, ${headName(place, head)}`;
+
+export const titleOf = (place, layer, head) => (place.is_summary ? place.name : `${place.name}, ${headTitle(place, layer, head)}`);
 
 export const axesOf = (place) =>
   `row: ${place.query_axis} · column: ${place.key_axis} · largest weight ${shown(place.largest)}`;
@@ -81,10 +87,10 @@ export function showGrid(parent, name, source, detail) {
   const grid = element(section, "div", "", "map-grid");
   grid.style.gridTemplateColumns = `auto repeat(${place.heads.length}, minmax(0, 220px))`;
   element(grid, "span");
-  for (const head of place.heads) element(grid, "span", `head ${head}`, "label");
-  place.layers.forEach((layer, row) => {
-    element(grid, "span", `layer ${layer}`, "label layer");
-    place.heads.forEach((head, column) => {
+  place.heads.forEach((_, column) => element(grid, "span", headName(place, column), "label"));
+  place.layers.forEach((_, row) => {
+    element(grid, "span", layerName(place, row), "label layer");
+    place.heads.forEach((__, column) => {
       const button = element(grid, "button");
       button.type = "button";
       button.title = titleOf(place, row, column);

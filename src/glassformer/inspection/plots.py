@@ -117,17 +117,17 @@ class Section:
         sheet.text(x, y + HEADING, self.heading, HEADING, weight="bold")
         for number, line in enumerate(self.lines):
             sheet.text(x, y + HEADING * LINE + (number * LINE + 1) * SMALL, line, SMALL, MUTED)
-        for row, layer in enumerate(maps.layers):
+        for row in range(len(maps.layers)):
             top = y + self.top + row * (self.panel_height + PANEL_GAP)
-            sheet.text(
-                x + 9, top + self.panel_height / 2, f"layer {layer}", BODY, MUTED, "center", rotation=90
-            )
-            for column, head in enumerate(maps.heads):
+            middle = top + self.panel_height / 2
+            sheet.text(x + 9, middle, maps.layer_name(row), BODY, MUTED, "center", rotation=90)
+            for column in range(len(maps.heads)):
                 left = x + self.left + column * (self.panel_width + PANEL_GAP)
                 pixels = paint(maps.weights[row, column], maps.allowed_at(row, column), self.fit)
                 sheet.image(left, top, pixels)
                 if row == 0:
-                    sheet.text(left + self.panel_width / 2, top - 6, f"head {head}", BODY, MUTED, "center")
+                    middle = left + self.panel_width / 2
+                    sheet.text(middle, top - 6, maps.head_name(column), BODY, MUTED, "center")
                 if row == len(maps.layers) - 1:
                     self._draw_columns(sheet, left, top + self.panel_height)
                 if column == 0:

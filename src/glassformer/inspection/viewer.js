@@ -1,17 +1,12 @@
 // One large map that answers to pointer and keys: axes, crosshair, readout, zoom. Text is never markup.
 
-import { paint, paintMasked, paintRamp } from "./painting.js";
+import { boxOf, clamp, drawAxes } from "./axes.js";
 import { axesOf, element, factsOf, shown, titleOf } from "./overview.js";
+import { paint, paintMasked, paintRamp } from "./painting.js";
 
-const READABLE_CELL = 12;
-const LARGEST_CELL = 46;
-const LONGEST_LABEL = 110;
 const LONGEST_CLICK = 4;
-const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 const SPEAK_AFTER = 250;
 const ASK_AFTER = 40;
-
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 const mostOfTheWindow = () => Math.max(320, window.innerHeight * 0.74);
 const axesAndFacts = ({ buttons, place, chosen }) =>
@@ -129,24 +124,6 @@ export class MapDetail {
     }
   }
 
-  /** Sizes in CSS pixels, the same at every zoom: margins for the labels, and square cells where there is room. */
-  measure(context) {
-    const width = Math.max(this.element.clientWidth, 240);
-    const widestOf = (tokens, least) => {
-      const longest = tokens.reduce((found, token) => (token.length > found.length ? token : found), "");
-      return clamp(context.measureText(longest).width, least, LONGEST_LABEL);
-    };
-    const queries = this.place.queries.length, keys = this.place.keys.length;
-    const left = Math.ceil(12 + widestOf(this.place.queries, 30));
-    const widest = Math.min(width - left - 10, LARGEST_CELL * keys);
-    const tallest = Math.min(this.tallest(), LARGEST_CELL * queries);
-    const cell = Math.min(widest / keys, tallest / queries);
-    const mapWidth = Math.floor(Math.max(cell * keys, Math.min(widest, 160)));
-    const mapHeight = Math.floor(Math.max(cell * queries, Math.min(tallest, 160)));
-    const bottom = Math.ceil(10 + widestOf(this.place.keys, 14));
-    return { width, left, top: 6, mapWidth, mapHeight, bottom };
-  }
-
   colour(name) {
     return getComputedStyle(this.canvas).getPropertyValue(name).trim();
   }
@@ -155,8 +132,7 @@ export class MapDetail {
     if (!this.bytes) return;
     const ratio = window.devicePixelRatio || 1;
     const context = this.canvas.getContext("2d");
-    context.font = `12px ${FONT}`;
-    const box = (this.box = this.measure(context));
+    const box = (this.box = boxOf(context, this.place, Math.max(this.element.clientWidth, 240), this.tallest()));
     const height = box.top + box.mapHeight + box.bottom;
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(box.width * ratio);
@@ -171,39 +147,9 @@ export class MapDetail {
       ? `each pixel shows the maximum of up to ${Math.ceil(rows)} × ${Math.ceil(columns)} weights` : "";
     context.putImageData(image, Math.round(box.left * ratio), Math.round(box.top * ratio));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.drawAxes(context, box);
+    drawAxes(context, box, this.view, this.place, { ink: this.colour("--ink"), line: this.colour("--faint") });
     this.still = null;
     this.drawCell();
-  }
-
-  drawAxes(context, box) {
-    context.font = `12px ${FONT}`;
-    context.fillStyle = this.colour("--ink");
-    context.strokeStyle = this.colour("--faint");
-    context.strokeRect(box.left - 0.5, box.top - 0.5, box.mapWidth + 1, box.mapHeight + 1);
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    const { view, place } = this;
-    for (const [tick, text] of ticks(place.queries, view.row, view.rows, box.mapHeight, place.first_query, 26)) {
-      context.fillText(text, box.left - 6, box.top + tick, box.left - 8);
-    }
-    const labels = ticks(place.keys, view.column, view.columns, box.mapWidth, 0, 44);
-    const room = Math.max(box.mapWidth / view.columns, READABLE_CELL) - 3;
-    const isUpright = box.mapWidth / view.columns >= READABLE_CELL
-      && labels.some(([, text]) => context.measureText(text).width > room);
-    for (const [tick, text] of labels) {
-      const x = box.left + tick, y = box.top + box.mapHeight + 6;
-      if (isUpright) {
-        context.save();
-        context.translate(x, y);
-        context.rotate(-Math.PI / 2);
-        context.fillText(text, 0, 0, LONGEST_LABEL);
-        context.restore();
-      } else {
-        context.textAlign = "center";
-        context.fillText(text, x, y + 7);
-      }
-    }
   }
 
   /** The crosshair is drawn over a copy of the still picture, so that hovering costs next to nothing. */
@@ -419,21 +365,4 @@ function standing(row, column, value, values) {
     if (values ? values[other] > value : row[other] > row[column]) larger += 1;
   }
   return `${(value * allowed).toFixed(1)} × equal weights · rank ${larger + 1} of ${allowed}`;
-}
-
-/** [place in pixels, text] of the labels of one axis: tokens while there is room, else round positions. */
-function ticks(tokens, start, count, pixels, firstPosition, apart) {
-  const cell = pixels / count, made = [];
-  const first = Math.max(Math.floor(start), 0), last = Math.min(Math.ceil(start + count), tokens.length);
-  let step = 1;
-  if (cell < READABLE_CELL) {
-    const wanted = apart / cell, scale = 10 ** Math.floor(Math.log10(Math.max(wanted, 1)));
-    step = [1, 2, 5, 10].map((factor) => factor * scale).find((candidate) => candidate >= wanted);
-  }
-  for (let place = first; place < last; place++) {
-    const tick = (place + 0.5 - start) * cell;
-    if (tick < 0 || tick > pixels || (step > 1 && (place + firstPosition) % step)) continue;
-    made.push([tick, cell >= READABLE_CELL ? tokens[place] : String(place + firstPosition)]);
-  }
-  return made;
 }

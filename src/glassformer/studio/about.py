@@ -16,6 +16,7 @@ from glassformer.experiment import preset_text, presets
 from glassformer.inspection.maps import CAPTION
 from glassformer.inspection.pixels import MASKED, colours
 from glassformer.studio.folder import shown_path
+from glassformer.studio.page import plotly_styles
 from glassformer.studio.replies import json_reply
 from glassformer.studio.state import Studio
 
@@ -32,6 +33,7 @@ async def about(studio: Studio, request: Request) -> Response:
         "runs_folder": str(studio.folder.path),
         "runs_shown": shown_path(studio.folder.path),
         "plugin_words": studio.commands.plugin_words,
+        "plotly_styles": await studio.read(plotly_styles),
         "version": __version__,
         "presets": list(_presets()),
         "colours": base64.b64encode(colours().tobytes()).decode("ascii"),

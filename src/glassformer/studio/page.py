@@ -25,6 +25,7 @@ MEDIA_TYPES = {
     ".png": "image/png",
     ".woff2": "font/woff2",
 }
+STYLE_ID = re.compile(r"""getElementById\(["']([0-9a-f]{64})["']\)""", re.ASCII)
 NAME = re.compile(r"(?:[a-z0-9][a-z0-9._-]*/)*[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
@@ -39,6 +40,17 @@ def plotly_path() -> Path:
             remedy='pip install "glassformer[studio]"',
         )
     return path
+
+
+@lru_cache(maxsize=1)
+def plotly_styles() -> tuple[str, ...]:
+    """The ids of the styles that plotly writes into a page unless it finds them there.
+
+    Our policy forbids that, and the browser's console would say so each time. They are of maps of the
+    world, which nobody draws here: the page has something empty by these names.
+    """
+    text = plotly_path().read_text(encoding="utf-8")
+    return tuple(dict.fromkeys(STYLE_ID.findall(text)))
 
 
 def file_of(name: str) -> Path:

@@ -28,6 +28,7 @@ export async function ask(path, { body, method = body ? "POST" : "GET", signal, 
   for (let attempt = 1; ; attempt++) {
     const reply = await send(path, { body, method, signal });
     window.dispatchEvent(new CustomEvent("glassformer:answered"));
+    if (reply.status === 204) return null;
     if (reply.ok) return as === "response" ? reply : reply[as]();
     const busy = reply.status === 429 || reply.status === 503;
     if (busy && attempt < MOST_ATTEMPTS) {
@@ -59,6 +60,12 @@ async function refusal(reply) {
   }
   if (reply.status === 401) window.dispatchEvent(new CustomEvent("glassformer:unknown"));
   return new Refused(reply.status, told.error ?? { problem: `The studio answered ${reply.status}.` }, told.errors ?? []);
+}
+
+/** A signal for work that can be ended before its view is left, and what ends it. */
+export function stoppable(signal) {
+  const own = new AbortController();
+  return { signal: AbortSignal.any([signal, own.signal]), stop: () => own.abort() };
 }
 
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");

@@ -10,7 +10,8 @@ const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)
 
 /**
  * Bars from 0 to `most`. A bar has `label`, `value`, `text`, and maybe `mark` (a tick, such as what equal weights
- * would give), `other` (a thin bar, such as the untrained model), `interval` and `isChosen`.
+ * would give), `other` (a thin bar, such as the untrained model), `dot` (another measure of the same), `interval`
+ * and `isChosen`.
  */
 export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, title = "", isStacked = false } = {}) {
   const row = isStacked ? 2 * ROW - 8 : ROW;
@@ -37,6 +38,9 @@ function drawBar(svg, row, above, { isStacked, label, room, width, x }) {
   }
   if (row.interval) {
     svg.append(draw("line.bar-interval", { x1: x(row.interval[0]), x2: x(row.interval[1]), y1: top + 10, y2: top + 10 }));
+  }
+  if (row.dot !== undefined && row.dot !== null) {
+    svg.append(draw("circle.bar-dot", { cx: x(row.dot), cy: top + 10, r: 4 }));
   }
   if (row.mark !== undefined && row.mark !== null) {
     svg.append(draw("line.bar-mark", { x1: x(row.mark), x2: x(row.mark), y1: top + 1, y2: top + 19 }));

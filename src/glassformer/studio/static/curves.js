@@ -7,11 +7,18 @@ const MOST_POINTS = 2000;
 const SERIES = 8;
 
 let loading = null;
+let styles = [];
+
+/** Ids of styles that plotly would write into the page: it finds them there, and nothing is written. */
+export function keepOut(ids) {
+  styles = ids;
+}
 
 /** Plotly is large: it is loaded when the first curve is wanted. */
 function plotly() {
   loading ??= new Promise((resolve, reject) => {
     if (window.Plotly) return resolve(window.Plotly);
+    for (const id of styles) document.head.append(make("meta", { id, name: "glassformer:not-a-style" }));
     const script = make("script", { src: "/static/plotly.min.js" });
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => { loading = null; reject(new Error("Plotly could not be loaded.")); };

@@ -1,9 +1,11 @@
 // Beside the large map: the head in numbers (facts), and what happens when something is changed (causes).
 
-import { ask, path } from "./api.js";
+import { ask, path, stoppable } from "./api.js";
 import { bars } from "./charts.js";
 import { button, change, choice, field, make, measure, metric, words } from "./dom.js";
+import { headTitle } from "./overview.js";
 import { commandLine, figureFiles, panel, trust } from "./panel.js";
+import { here, remember } from "./route.js";
 import { failure, working } from "./states.js";
 
 const EXAMPLES = 64;
@@ -15,7 +17,8 @@ export class HeadPanel {
     this.body = make("div");
     this.more = make("div");
     this.element = panel("This head in numbers", {
-      trust: "fact", files: figureFiles(() => this.figure, () => [["statistic", "value", "uniform", "untrained"], ...this.rows]), name: `${run}-head`,
+      trust: "fact", name: `${run}-head`, command: detail.source.reply.command,
+      files: figureFiles(() => this.figure, () => [["statistic", "value", "uniform", "untrained", "value-weighted"], ...this.rows]),
     }, this.body, this.more);
     this.offer();
     this.recall();
@@ -35,20 +38,22 @@ export class HeadPanel {
   async recall() {
     try {
       const query = this.request.checkpoint ? `?checkpoint=${encodeURIComponent(this.request.checkpoint)}` : "";
-      this.take(await ask(this.address + query, { signal: this.signal }));
+      const known = await ask(this.address + query, { signal: this.signal });
+      if (known) this.take(known);
     } catch {
-      // Nothing is: then it can be asked for.
+      // Then it can be asked for.
     }
   }
 
   async measure() {
-    this.more.replaceChildren(working("Measuring…"));
+    const { signal, stop } = stoppable(this.signal);
+    this.more.replaceChildren(working("Measuring…", stop));
     try {
-      this.take(await ask(this.address, { body: { checkpoint: this.request.checkpoint, examples: EXAMPLES }, signal: this.signal }));
+      this.take(await ask(this.address, { body: { checkpoint: this.request.checkpoint, examples: EXAMPLES }, signal }));
     } catch (error) {
       if (this.signal.aborted) return;
       this.offer();
-      this.more.append(failure(error));
+      if (!signal.aborted) this.more.append(failure(error));
     }
   }
 
@@ -81,22 +86,25 @@ export class HeadPanel {
   show() {
     const { of, control, isMeasured } = this.statistics();
     const rows = [];
-    const add = (label, statistic, uniform, other) => {
+    const add = (label, statistic, uniform, other, weighted = null) => {
       const { value, interval } = this.at(statistic);
-      if (value !== null) rows.push({ label, value, interval, mark: uniform(value), text: value.toFixed(3), other: control ? this.at(other).value : null });
+      if (value !== null) rows.push({ label, value, interval, mark: uniform(value), text: value.toFixed(3), other: control ? this.at(other).value : null, dot: this.at(weighted).value });
     };
     for (const [name, pattern] of Object.entries(of.patterns ?? {})) {
       const above = this.at(pattern.above_uniform).value;
-      add(name, pattern.mass, (mass) => (above === null ? null : mass - above), control?.patterns?.[name]?.mass);
+      add(name, pattern.mass, (mass) => (above === null ? null : mass - above), control?.patterns?.[name]?.mass, pattern.value_weighted);
     }
     add("entropy", of.entropy, () => 1, control?.entropy);
-    this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other]);
+    const { heads } = this.detail.source.places[this.detail.chosen[0]];
+    if (heads.length > 1) add("value share", of.value_share, () => 1 / heads.length, control?.value_share);
+    this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other, row.dot]);
     this.figure = bars(rows, { width: 320, label: 112, title: "this head" });
     const distance = this.at(of.distance).value;
-    const legend = ["▏ what equal weights would give", control ? "▂ untrained" : null].filter(Boolean).join("   ");
+    const legend = [make("span.key-mark", {}), "equal weights", control ? [make("span.key-other", {}), "untrained"] : null,
+      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight counted as the length of what it adds: a bright cell may read next to nothing" }), "value-weighted"] : null];
     this.body.replaceChildren(
       make("p.note", {}, isMeasured ? `attention mass on a pattern, over ${this.measured.examples} examples` : "attention mass on a pattern, for this input"),
-      this.figure, make("p.note", {}, legend),
+      this.figure, make("p.note.bar-legend", {}, legend),
       distance === null ? "" : make("p.note", {}, `looks ${measure(distance)} positions away on average`));
   }
 }
@@ -107,7 +115,9 @@ export class TestPanel {
     Object.assign(this, { run, request, detail, signal, results: [] });
     this.body = make("div");
     this.list = make("div.effects");
-    this.how = choice([["mean", "by its mean"], ["zero", "by zero"]], "mean", () => {});
+    const { params } = here();
+    this.how = choice([["mean", "by its mean"], ["zero", "by zero"]], params.get("how") ?? "mean", (value) => remember({ how: value }));
+    this.over = choice([["", "in this input"], [String(EXAMPLES), `also in ${EXAMPLES} examples as long`]], params.get("over") ?? "", (value) => remember({ over: value }));
     this.element = panel("Test this", {
       trust: "cause", name: `${run}-tests`,
       files: figureFiles(() => this.drawing(), () => [["what", "metric", "before", "after", "low", "high"], ...this.rows()]),
@@ -118,33 +128,36 @@ export class TestPanel {
     const { cell, source, chosen } = this.detail;
     const [place, layer, head] = chosen;
     const of = source.places[place];
-    const headName = `layer ${of.layers[layer]}, head ${of.heads[head]}`;
-    const acts = [button(`Switch off ${headName}`, () => this.test("head", {}), { data: { test: "head" } })];
+    const acts = [button(`Switch off ${headTitle(of, layer, head)}`, () => this.test("head", {}), { data: { test: "head" } })];
     if (cell) {
       const query = of.queries[cell.row], key = of.keys[cell.column];
       acts.unshift(button(`Cut “${query}” → “${key}”`, () => this.test("edge", { query: cell.row + of.first_query, key: cell.column }), { className: "primary", data: { test: "edge" } }));
       acts.push(button(`Leave out “${key}”`, () => this.test("token", { key: cell.column }), { data: { test: "token" } }));
     }
     this.body.replaceChildren(
-      this.detail.readout, make("h3", {}, "Does the answer need it?"), make("div.test-buttons", {}, ...acts), field("A head is replaced", this.how, "inline"));
+      this.detail.readout, make("h3", {}, "Does the answer need it?"), make("div.test-buttons", {}, ...acts),
+      make("div.test-options", {}, cell ? field("A cell is cut", this.over, "inline") : null, field("A head is replaced", this.how, "inline")));
   }
 
   async test(kind, what) {
     const [place, layer, head] = this.detail.chosen, of = this.detail.source.places[place];
-    const line = make("div.effect", {}, working("Asking the model again…"));
+    const { signal, stop } = stoppable(this.signal);
+    const line = make("div.effect", {}, working("Asking the model again…", stop));
     this.list.prepend(line);
+    const examples = kind === "edge" && this.over.value ? Number(this.over.value) : null;
     try {
       const effect = await ask(`runs/${path(this.run)}/intervene`, {
-        signal: this.signal,
+        signal,
         body: {
           kind, input: this.request.input, checkpoint: this.request.checkpoint, place, layer: of.layers[layer], head: of.heads[head],
-          ...what, how: this.how.value,
+          ...what, how: this.how.value, examples,
         },
       });
       this.results.unshift(effect);
       line.replaceChildren(...shown(effect));
     } catch (error) {
-      if (!this.signal.aborted) line.replaceChildren(failure(error));
+      if (signal.aborted) line.remove();
+      else line.replaceChildren(failure(error));
     }
   }
 
@@ -170,14 +183,23 @@ function shown(effect) {
       ? [make("del", {}, answer.before), make("span.arrow", {}, "→"), make("ins", {}, answer.after)]
       : [make("span", {}, answer.after), make("span.note", {}, " – the answer stays")]));
   }
-  const entries = Object.entries(effect.metrics ?? {});
-  if (entries.length) {
-    lines.push(make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
-      make("th", { scope: "row" }, words(name)),
-      make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
-      make("td.number", { title: "95 % interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))));
-    lines.push(make("p.note", {}, `${effect.examples === 1 ? "this input" : `${effect.examples} examples`}${entries.some(([, of]) => of.interval) ? " · right: 95 % interval of the change" : ""}`));
-  }
+  if (effect.input_metrics) lines.push(...metricTable(effect.input_metrics, "this input"));
+  lines.push(...metricTable(effect.metrics, effect.examples === 1 ? "this input" : `${effect.examples} examples`));
+  for (const note of effect.notes ?? []) lines.push(make("p.note", {}, note));
   if (effect.command) lines.push(commandLine(effect.command));
   return lines;
+}
+
+/** Before and after, and where there are several examples, how sure the change is. */
+function metricTable(metrics, ofWhat) {
+  const entries = Object.entries(metrics ?? {});
+  if (!entries.length) return [];
+  const isSure = entries.some(([, of]) => of.interval);
+  return [
+    make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
+      make("th", { scope: "row" }, words(name)),
+      make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
+      make("td.number", { title: "95 % interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))),
+    make("p.note", {}, `${ofWhat}${isSure ? " · right: 95 % interval of the change" : ""}`),
+  ];
 }

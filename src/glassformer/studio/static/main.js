@@ -1,6 +1,7 @@
 // The page: which view is shown, the way between them, light and dark, keys.
 
 import { ask } from "./api.js";
+import { keepOut } from "./curves.js";
 import { button, make } from "./dom.js";
 import { setScale } from "./maps.js";
 import { KEYS } from "./overview.js";
@@ -68,6 +69,7 @@ async function show() {
 async function introduce(signal) {
   const told = await ask("studio", { signal });
   setScale(told);
+  keepOut(told.plotly_styles);
   return told;
 }
 

@@ -72,8 +72,8 @@ export function listenToKeys(details, signal) {
   }, { signal });
 }
 
-/** A large map with what was chosen before, as the address has it. */
-export function placeDetail(source, params, signal, options = {}) {
+/** A large map that goes when its view does. */
+export function placeDetail(source, signal, options = {}) {
   const detail = new MapDetail(source, { notes: () => [], ...options });
   signal.addEventListener("abort", () => detail.close(), { once: true });
   return detail;

@@ -2,7 +2,7 @@
 
 import { choice, field, make } from "./dom.js";
 import { Difference, StudioMaps } from "./maps.js";
-import { csv, panel } from "./panel.js";
+import { csv, panel, shellWords } from "./panel.js";
 import { go, here, link, remember } from "./route.js";
 import { empty, fill, skeleton, working } from "./states.js";
 import { checkpointOptions, chosenIn, introduceRun, listenToKeys, placeDetail, runNames } from "./subject.js";
@@ -71,7 +71,7 @@ class Comparison {
     }
     this.all = [...sources, difference];
     this.where = make("div.row-controls");
-    this.details = this.all.map((source) => placeDetail(source, params, signal, {
+    this.details = this.all.map((source) => placeDetail(source, signal, {
       tallest: () => Math.max(240, window.innerHeight * 0.5),
       onCell: (cell) => this.link(cell), onChoose: () => {},
     }));
@@ -94,6 +94,7 @@ class Comparison {
     this.where.replaceChildren(
       field("Maps", choice(Object.entries(this.all[2].places).map(([key, of]) => [key, of.name]), name, (value) => this.choose(value, 0, 0)), "inline"),
       pick(place.layers, layer, (value) => this.choose(name, value, head), "Layer"), pick(place.heads, head, (value) => this.choose(name, layer, value), "Head"));
+    this.panels[2].command.say(differenceCommand(this.sources, name, layer, head));
     await Promise.all(this.details.map((detail) => detail.choose(name, layer, head)));
     const [query, key] = ["query", "key"].map((axis) => params?.get(axis));
     if (query && key) this.details[2].select(Number(query), Number(key));
@@ -143,6 +144,13 @@ class Comparison {
       },
     };
   }
+}
+
+/** Both maps as files, and one minus the other. */
+function differenceCommand(sources, name, layer, head) {
+  const saved = sources.map(({ reply }, side) => reply.command.replace("--out map.png", `--out ${SIDES[side]}.npz`));
+  const program = `import numpy; a, b = (numpy.load(f"{side}.npz")["${name}.weights"][${layer}, ${head}] for side in "ab"); print(b - a)`;
+  return [...saved, shellWords(["python", "-c", program])].join(" && ");
 }
 
 const about = ({ reply }) => [reply.about?.run, reply.about?.checkpoint].filter(Boolean).join(" · ");

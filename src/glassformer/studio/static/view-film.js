@@ -22,8 +22,7 @@ export async function showFilm(root, { name, params, studio, signal }) {
   const body = make("div");
   root.replaceChildren(make("h1.unseen", {}, "Film"), bar, body);
   await fill(body, working("Looking for checkpoints…"), async () => {
-    const query = params.get("input") ? `?input=${encodeURIComponent(params.get("input"))}` : "";
-    const film = await ask(`runs/${path(name)}/film${query}`, { signal });
+    const film = await ask(`runs/${path(name)}/film`, { signal });
     if (!film.checkpoints.length) {
       return empty("No checkpoints to show", "A film needs checkpoints from along the way. A run keeps them when it is told to:", make("code", {}, WATCHED));
     }
@@ -105,7 +104,7 @@ class Film {
 
   async showMap(source) {
     if (!this.detail) {
-      this.detail = placeDetail(source, here().params, this.signal, {
+      this.detail = placeDetail(source, this.signal, {
         tallest: () => Math.max(300, window.innerHeight * 0.56),
         onChoose: (place, layer, head) => this.chosen(place, layer, head),
       });

@@ -2,6 +2,7 @@
 
 import { button, field, make } from "./dom.js";
 import { HeadPanel, TestPanel } from "./heads.js";
+import { HintPanel } from "./hints.js";
 import { StudioMaps } from "./maps.js";
 import { showChecks, showGrid } from "./overview.js";
 import { panel } from "./panel.js";
@@ -38,7 +39,7 @@ class Inspector {
   constructor(name, about, request, source, params, studio, signal) {
     Object.assign(this, { name, source, signal });
     const { reply } = source;
-    this.detail = placeDetail(source, params, signal, {
+    this.detail = placeDetail(source, signal, {
       tallest: () => Math.max(360, window.innerHeight - 380),
       onChoose: (place, layer, head) => this.chosen(place, layer, head),
       onCell: (cell) => this.cellChosen(cell),
@@ -56,7 +57,8 @@ class Inspector {
         button("]", () => this.detail.key("]"), { className: "quiet", title: "Next head ( ] )", "aria-label": "Next head" })],
     }, make("p.reading", {}, make("span", {}, reply.about?.input ?? ""), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
     this.detail.element, make("p.caption", {}, studio.caption), checks);
-    this.element = make("div.inspector", {}, overview, this.map, make("div.side", {}, this.tests.element, this.heads.element));
+    const hints = new HintPanel(name, request, params, signal);
+    this.element = make("div.inspector", {}, overview, make("div.stack", {}, this.map, hints.element), make("div.side", {}, this.tests.element, this.heads.element));
     const cell = { row: wholeNumber(params, "query"), column: wholeNumber(params, "key") };
     if (cell.row !== null && cell.column !== null) this.detail.cell = cell;
     listenToKeys(() => this.detail, signal);

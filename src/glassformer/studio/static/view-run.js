@@ -93,7 +93,7 @@ function resultsPanel(about, studio) {
   if (!splits.length) return null;
   const names = [...new Set(splits.flatMap((split) => Object.keys(metrics[split])))];
   const rows = [["", ...names.map(words)], ...splits.map((split) => [split, ...names.map((name) => (name in metrics[split] ? metric(name, metrics[split][name]) : "–"))])];
-  return tablePanel("Results", rows, "results", shellWords(["glassformer", "evaluate", `${studio.runs_shown}/${about.name}`]), make("div.scroll", {}, make("table", {},
+  return tablePanel("Results", rows, "results", shellWords(["glassformer", "evaluate", `${studio.runs_shown}/${about.name}`, ...studio.plugin_words]), make("div.scroll", {}, make("table", {},
     make("thead", {}, make("tr", {}, rows[0].map((name, column) => make(column ? "th.number" : "th", { scope: "col" }, name)))),
     make("tbody", {}, rows.slice(1).map(([split, ...values]) => make("tr", {}, make("th", { scope: "row" }, split), values.map((value) => make("td.number", {}, value))))))));
 }

@@ -24,7 +24,7 @@ export const statusPill = (status) => make(`span.status.status-${status}`, { tit
 export async function showRuns(root, { params, studio, signal }) {
   const view = { table: make("tbody"), chosen: null, known: "", signal };
   const differing = make("div");
-  const curves = new CurvePanel(params, signal, { commandOf: (names) => shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html"]) });
+  const curves = new CurvePanel(params, signal, { commandOf: (names) => shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html", ...studio.plugin_words]) });
   let runs = [];
   const rows = () => tableRows(runs);
   const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: shellWords(["glassformer", "runs", "--runs", studio.runs_shown]) },

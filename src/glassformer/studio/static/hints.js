@@ -1,0 +1,86 @@
+// Hints: attention rollout and the logit lens. Each is asked for, and says that it is only a hint.
+
+import { ask, path, stoppable } from "./api.js";
+import { tableFigure } from "./charts.js";
+import { button, make, measure } from "./dom.js";
+import { StudioMaps } from "./maps.js";
+import { figureFiles, panel } from "./panel.js";
+import { remember } from "./route.js";
+import { failure, working } from "./states.js";
+import { placeDetail } from "./subject.js";
+
+const ALTERNATIVES = 5;
+
+const ROLLOUT = "All layers multiplied, half attention and half straight on, heads averaged: as if nothing but attention moved anything.";
+const LENS = "What the model would answer if it ended after so many layers: an early layer read with the last one’s eyes.";
+
+export class HintPanel {
+  constructor(run, request, params, signal) {
+    Object.assign(this, { run, request, params, signal });
+    // The lens reads the trained model's own answer: there is none of a control, or of another branch.
+    const isPlain = !request.untrained && request.branch === null;
+    this.kinds = { rollout: ["Attention rollout", () => this.rollout()], ...(isPlain ? { lens: ["Logit lens", () => this.lens()] } : {}) };
+    this.buttons = Object.fromEntries(Object.entries(this.kinds).map(([kind, [title]]) =>
+      [kind, button(title, () => this.choose(kind), { "aria-pressed": "false", data: { hint: kind } })]));
+    this.shown = make("div.hint");
+    this.element = panel("Hints", { trust: "hint", about: "Summaries of all layers. Either can mislead: test what they suggest." },
+      make("div.actions", {}, ...Object.values(this.buttons)), this.shown);
+    const asked = params.get("hint");
+    if (this.kinds[asked]) this.choose(asked);
+  }
+
+  async choose(kind) {
+    this.stop?.();
+    this.chosen = this.chosen === kind ? null : kind; // pressed again, it goes
+    remember({ hint: this.chosen });
+    for (const [name, of] of Object.entries(this.buttons)) of.setAttribute("aria-pressed", String(name === this.chosen));
+    this.shown.replaceChildren();
+    if (!this.chosen) return;
+    const { signal, stop } = stoppable(this.signal);
+    Object.assign(this, { stop, asking: signal });
+    this.shown.append(working("Asking the model…"));
+    try {
+      const made = await this.kinds[kind][1]();
+      if (!signal.aborted) this.shown.replaceChildren(made);
+    } catch (error) {
+      if (!signal.aborted) this.shown.replaceChildren(failure(error));
+    }
+  }
+
+  async rollout() {
+    const source = await StudioMaps.take(this.run, { ...this.request, rollout: true }, this.asking);
+    const asked = this.params.get("place"), names = Object.keys(source.places);
+    const detail = placeDetail(source, this.asking, { tallest: () => Math.max(240, window.innerHeight * 0.45) });
+    const pick = names.map((name) => button(source.places[name].name.split(",")[0], () => choose(name), { className: "quiet", "aria-pressed": "false" }));
+    const choose = (name) => {
+      pick.forEach((of, place) => of.setAttribute("aria-pressed", String(names[place] === name)));
+      detail.choose(name, 0, 0);
+    };
+    const made = panel("Attention rollout", { trust: "hint", about: ROLLOUT, files: source.files(() => detail.chosen), name: `${this.run}-rollout`, command: source.reply.command },
+      names.length > 1 ? make("div.actions", {}, ...pick) : null, detail.element);
+    choose(names.includes(asked) ? asked : names.at(-1));
+    return made;
+  }
+
+  async lens() {
+    const { input, checkpoint } = this.request;
+    const lens = await ask(`runs/${path(this.run)}/lens`, { body: { input, checkpoint, alternatives: ALTERNATIVES }, signal: this.asking });
+    const best = (layer, place) => lens.guesses[layer][place][0];
+    const head = ["", ...lens.layers.map((layer) => (layer === 0 ? "embedding" : layer === lens.layers.length - 1 ? "answer" : `after layer ${layer - 1}`))];
+    const rows = [head, ...lens.positions.map((name, place) => [name, ...lens.layers.map((_, layer) => `${best(layer, place).token} ${best(layer, place).probability.toFixed(2)}`)])];
+    const table = [["position", "token", "layers", "rank", "guess", "probability"],
+      ...lens.guesses.flatMap((ofLayer, layer) => ofLayer.flatMap((guesses, place) =>
+        guesses.map(({ token, probability }, rank) => [place, lens.positions[place], lens.layers[layer], rank + 1, token, probability])))];
+    const cell = (layer, place) => {
+      const { token, probability } = best(layer, place);
+      const title = lens.guesses[layer][place].map((of) => `${of.token || "∅"} ${measure(of.probability)}`).join("\n");
+      const made = make(`td.guess${token === lens.answers[place] ? ".is-answer" : ""}`, { title }, token || "∅", make("span.note", {}, probability.toFixed(2)));
+      made.style.setProperty("--sure", String(probability));
+      return made;
+    };
+    return panel("Logit lens", { trust: "hint", about: LENS, name: `${this.run}-lens`, command: lens.command, files: figureFiles(() => tableFigure(rows), () => table) },
+      make("div.scroll.tall", {}, make("table.lens", {},
+        make("thead", {}, make("tr", {}, head.map((name) => make("th", { scope: "col" }, name)))),
+        make("tbody", {}, lens.positions.map((name, place) => make("tr", {}, make("th", { scope: "row" }, name), lens.layers.map((_, layer) => cell(layer, place))))))));
+  }
+}
