@@ -69,7 +69,7 @@ class Node(BaseModel):
     def fingerprint(self) -> str:
         """The same for the same resolved tree, on every machine."""
         canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
 
     def with_overrides(self, overlay: Tree) -> Self:
         return validate(type(self), merge(self.dump(), overlay))

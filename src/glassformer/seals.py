@@ -28,7 +28,8 @@ class BrokenSeal(ValueError):
 def seal_json(value: Mapping[str, Any]) -> bytes:
     """A JSON document with its own checksum, taken while zeros stood in its place, as the first entry."""
     rest = {key: item for key, item in value.items() if key != KEY}
-    blank = json.dumps({KEY: _BLANK.decode(), **rest}, indent=1, ensure_ascii=False).encode() + b"\n"
+    text = json.dumps({KEY: _BLANK.decode(), **rest}, indent=1, ensure_ascii=False)
+    blank = text.encode(errors="backslashreplace") + b"\n"  # names of files may hold what is no Unicode
     digest = hashlib.sha256(blank).hexdigest().encode()
     start = len(_JSON_HEAD)
     return blank[:start] + digest + blank[start + len(digest) :]

@@ -1,7 +1,7 @@
 """A process with everything imported, whose forks run the command: children to kill, and no wait for torch.
 
-A line of JSON in asks for a child or for its exit code; a line of JSON out answers. An order may ask the child
-to be somebody else, to wait until strace is there, or to kill itself at an exact place.
+A line of JSON in asks for a child or for its exit code; a line of JSON out answers. An order may ask the
+child to be somebody else, to wait until strace is there, or to kill itself at an exact place.
 """
 
 import importlib
@@ -35,7 +35,7 @@ class Operations:
 
     def __init__(self, order: dict) -> None:
         self.below, self.last, self.count = order["below"], order.get("die_at"), 0
-        self.names = open("operations", "w", buffering=1)
+        self.names = open("operations", "w", buffering=1)  # noqa: SIM115  until it dies
         fsync = os.fsync
         os.fsync = lambda number: (
             self.happens("fsync", os.readlink(f"/proc/self/fd/{number}")),
@@ -111,6 +111,16 @@ PREPARATIONS = {
 }
 
 
+def do_job(order: dict) -> int:
+    """A function of the programme that prints its outcomes, a line of JSON each."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    module, _, name = order["job"].partition(":")
+    with open("outcomes", "w", buffering=1) as file:
+        for outcome in getattr(importlib.import_module(module), name)(*order["arguments"]):
+            file.write(json.dumps(outcome) + "\n")
+    return 0
+
+
 def run(order: dict) -> None:
     os.chdir(order["folder"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -129,7 +139,7 @@ def run(order: dict) -> None:
     if order.get("waits"):
         os.kill(os.getpid(), signal.SIGSTOP)
     try:
-        code = main(order["arguments"])
+        code = do_job(order) if "job" in order else main(order["arguments"])
     except BaseException:
         traceback.print_exc()
         code = 1

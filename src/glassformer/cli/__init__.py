@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _print_whatever_comes()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
@@ -47,6 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"glassformer {__version__}")
         return 0
     return _run_verb(arguments[0], arguments[1:])
+
+
+def _print_whatever_comes() -> None:
+    """A name of a file may be no UTF-8, and a terminal may know ASCII alone: neither is a reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _help() -> str:

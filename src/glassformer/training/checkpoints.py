@@ -134,11 +134,9 @@ class CheckpointStore:
         files = [file for file in self._manifest(path) if file.endswith(".safetensors")]
         wanted = [f for f in files if groups is None or f.removesuffix(".safetensors") in groups]
         try:
-            tensors = {
-                file.removesuffix(".safetensors"): safetensors.torch.load_file(path / file) for file in wanted
-            }
+            tensors = {file.removesuffix(".safetensors"): _load_tensors(path / file) for file in wanted}
             state = json.loads((path / STATE).read_bytes())
-        except (SafetensorError, ValueError, OSError) as error:
+        except (SafetensorError, ValueError, OSError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
         return Checkpoint(tensors, state)
 
@@ -283,6 +281,14 @@ class CheckpointStore:
         if self.folder.is_dir():
             for path in self.folder.glob(f"{SAVING}*"):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _load_tensors(path: Path) -> Tensors:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # the library opens files by names in UTF-8 alone
+        return dict(safetensors.torch.load(path.read_bytes()))
+    return dict(safetensors.torch.load_file(path))
 
 
 def _pointer(name: str) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from glassformer.training.files import storage_error
+from glassformer.training.files import ESCAPED, storage_error
 
 CLOCK_FIELDS = frozenset({"elapsed", "seconds", "tokens_per_second", "time"})
 """Fields that a clock writes: the only ones that differ between two equal runs."""
@@ -27,7 +27,7 @@ class EventLog:
         line = json.dumps(event, ensure_ascii=False) + "\n"
         try:
             with open(self.path, "ab") as file:
-                file.write(line.encode())
+                file.write(line.encode(errors=ESCAPED))
         except OSError as error:
             raise storage_error(error, self.path, len(line)) from error
         if self.mirror is not None:

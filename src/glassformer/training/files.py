@@ -12,6 +12,9 @@ from typing import Any
 
 from glassformer.errors import UserError, user_error
 
+ESCAPED = "backslashreplace"
+"""How JSON holds what is no Unicode in the name of a file: as an escape that is read as the same."""
+
 
 def write_durably(path: Path, data: bytes) -> None:
     """Create a file and see it through to the disk."""
@@ -39,7 +42,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n").encode()
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n").encode(errors=ESCAPED)
 
 
 def file_sha256(path: Path) -> str:
