@@ -35,6 +35,7 @@ from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.config import TrainingConfig
 from glassformer.training.estimate import Estimate, estimate
 from glassformer.training.precision import check_precision, choose_device
+from glassformer.training.progress import Reporter
 from glassformer.training.trainer import Surroundings, Trainer
 from glassformer.transfer import TransferReport, transfer
 
@@ -50,8 +51,9 @@ class ExperimentConfig(Node):
     )
 
     def identity(self) -> Tree:
-        """Without what is looked at meanwhile: it decides neither weights nor numbers."""
-        return {name: part for name, part in self.dump().items() if name != "inspection"}
+        """Without what is looked at meanwhile and how processes share the work: neither decides numbers."""
+        tree = {name: part for name, part in self.dump().items() if name != "inspection"}
+        return tree | {"training": {k: v for k, v in tree["training"].items() if k != "parallel"}}
 
 
 def presets() -> list[str]:
@@ -119,10 +121,16 @@ class Experiment:
         model, around = self.build_model(), surroundings or Surroundings()
         if self.config.inspection.watch:
             around = replace(around, watch=HeadWatch(self.task, self.config.inspection))
-        path = self.config.training.start_from
-        if path is not None and not (around.store and around.store.states()):
-            self.transferred = transfer(Path(path), self.task, model, self.config.model)
+        if not (around.store and around.store.states()):
+            self._set_first_weights(model, around.reporter)
         return self._assemble(model, around)
+
+    def _set_first_weights(self, model: Model, reporter: Reporter) -> None:
+        training = self.config.training
+        with reporter.telling("first vectors"):
+            training.first_vectors.apply(model, self.task, reporter.note)
+        if training.start_from is not None:
+            self.transferred = transfer(Path(training.start_from), self.task, model, self.config.model)
 
     def _assemble(self, model: Model, surroundings: Surroundings) -> Trainer:
         config = self.config.training
@@ -131,7 +139,8 @@ class Experiment:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         model.to(device)
-        torch.manual_seed(_torch_seed(self.config.seed, "training"))
+        rank = surroundings.ranks.rank  # each draws its own dropout; the first one as if it were alone
+        torch.manual_seed(_torch_seed(self.config.seed, "training", *([rank] if rank else [])))
         return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, surroundings)
 
     def measure(self) -> Estimate:
@@ -139,5 +148,5 @@ class Experiment:
         return estimate(self._assemble(self.build_model(), Surroundings()))
 
 
-def _torch_seed(seed: int, purpose: str) -> int:
-    return int(generator(seed, purpose).integers(2**62))
+def _torch_seed(seed: int, *purpose: str | int) -> int:
+    return int(generator(seed, *purpose).integers(2**62))

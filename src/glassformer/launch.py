@@ -14,9 +14,12 @@ from glassformer.config import validate
 from glassformer.errors import UserError, user_error
 from glassformer.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs import RunFolder, differences, environment, list_runs, new_run_path
+from glassformer.tasks.base import Task
 from glassformer.trained import Run
+from glassformer.training.distributed import Ranks
 from glassformer.training.estimate import estimate
 from glassformer.training.progress import Reporter
+from glassformer.training.shared_store import SharedStore
 from glassformer.training.signals import StopSignals
 from glassformer.training.state import TrainingState
 from glassformer.training.tensorboard import TensorBoardMirror
@@ -36,6 +39,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.tensorboard",
     "training.threads",
     "training.device",
+    "training.parallel",
     "inspection",
 )
 
@@ -49,26 +53,47 @@ class Training:
         folder: RunFolder,
         reporter: Reporter | None = None,
         is_unwanted: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
     ) -> None:
-        """A training that becomes unwanted stops as by a signal: after its step, saved."""
+        """A training that becomes unwanted stops as by a signal: after its step, saved.
+
+        Of several ranks, each has such a training; one of them holds and writes the folder.
+        """
         self.config = config
         self.is_unwanted = is_unwanted
         self.folder = folder
-        self.reporter = reporter or Reporter()
+        self.ranks = ranks or Ranks()
+        self.reporter = (reporter or Reporter()) if self.ranks.is_writer else Reporter()
         try:
             with self.reporter.telling("reading the data"):
-                # A run that is resumed keeps what its task has learned from the data, such as a tokenizer.
-                task = config.task.restore(folder.task_state(), config.seed) if folder.exists() else None
-                self.experiment = Experiment(config, task)
+                self.experiment = Experiment(config, self._task())
         except BaseException:
-            folder.discard_empty()
+            if self.ranks.is_writer:
+                folder.discard_empty()
             raise
         self.signals = StopSignals(self.reporter.note)
         self.trainer: Trainer
+        self.exit_code = 0
+        """After a run that a signal has stopped, on whichever rank it came."""
+
+    def _task(self) -> Task:
+        """What a task learns from its data, such as a tokenizer, is learned once: by one rank, in one run."""
+        task: Task | None = None
+
+        def learned() -> dict[str, Any]:
+            nonlocal task
+            config, folder = self.config, self.folder
+            is_old = folder.exists()
+            task = config.task.restore(folder.task_state(), config.seed) if is_old else None
+            task = task or config.task.build(config.seed)
+            return task.state()
+
+        state = self.ranks.on_writer(learned)
+        return task or self.config.task.restore(state, self.config.seed)
 
     def run(self) -> dict[str, Any]:
         """Train, measure, write the results; what `train --json` prints."""
-        self.folder.lock()
+        self.ranks.on_writer(self.folder.lock)
         try:
             with self.signals:
                 self._prepare()
@@ -81,6 +106,8 @@ class Training:
                     if self.trainer.state.ended == "diverged":
                         self._beat("diverged")
                     raise
+                (number,) = self.ranks.largest(self.signals.number or 0)
+                self.exit_code = 0 if state.ended or not number else 128 + int(number)
                 return self._conclude(state)
         finally:
             self.folder.unlock()
@@ -88,33 +115,64 @@ class Training:
     def _prepare(self) -> None:
         for note in self.experiment.task.notes:
             self.reporter.note(note)
-        checksum = self.experiment.task.checksum()
+        checksum = self._checksum()
+        store = self.folder.checkpoints(self.config.training.checkpoints_kept())
+        if self.ranks.count > 1:
+            store = SharedStore(store, self.ranks)
         around = Surroundings(
-            store=self.folder.checkpoints(self.config.training.checkpoints_kept()),
-            events=self.folder.events,
+            store=store,
+            events=self.folder.events if self.ranks.is_writer else None,
             reporter=self.reporter,
             heartbeat=lambda state: self._beat("running"),
             stop_requested=lambda: self.signals.is_set() or self.is_unwanted(),
+            ranks=self.ranks,
         )
         self.trainer = self.experiment.build_trainer(around)
-        transferred = self.experiment.transferred
-        if self.folder.exists():
-            self._check_same(checksum)
-        else:
-            surroundings = environment(checksum, torch.get_num_threads())
-            surroundings["data_notes"] = list(self.experiment.task.notes)
-            if transferred is not None:
-                surroundings["start_from"] = transferred.origin()
-            self.folder.create(self.config.dump(), self.experiment.task.state(), surroundings)
-        newest = around.store.load_newest(self.reporter.note) if around.store else None
+        self.ranks.on_writer(lambda: self._open_folder(checksum))
+        newest = store.load_newest(self.reporter.note)
         if newest is None:
-            self.folder.events.truncate(0)
-            if around.store:
-                around.store.forget_watched(-1)
-            self._tell_transfer(transferred)
+            store.forget_watched(-1)
         else:
             self.trainer.restore(newest[1])
-            self.reporter.note(f"going on from {newest[0]}")
+            self._tell_resumed(newest[0], newest[1].state.get("processes", 1))
+        if self.ranks.is_writer:
+            self._open_record(is_new=newest is None)
+
+    def _checksum(self) -> str:
+        """Of the data, which all ranks must have the same of."""
+        checksum = self.experiment.task.checksum()
+        is_same = self.ranks.from_writer(checksum) == checksum
+        if not is_same:
+            raise user_error(
+                "reads other data than rank 0",
+                place=f"rank {self.ranks.rank}",
+                remedy="the same files on every machine",
+            )
+        return checksum
+
+    def _open_folder(self, checksum: str) -> None:
+        if self.folder.exists():
+            self._check_same(checksum)
+            return
+        surroundings = environment(checksum, torch.get_num_threads())
+        surroundings["processes"] = self.ranks.count
+        surroundings["data_notes"] = list(self.experiment.task.notes)
+        if self.experiment.transferred is not None:
+            surroundings["start_from"] = self.experiment.transferred.origin()
+        self.folder.create(self.config.dump(), self.experiment.task.state(), surroundings)
+
+    def _tell_resumed(self, name: str, processes: int) -> None:
+        self.reporter.note(f"going on from {name}")
+        if processes != self.ranks.count:
+            self.reporter.note(
+                f"saved by {processes} processes, going on with {self.ranks.count}:"
+                " the same batches, sums that differ by rounding, other draws of dropout"
+            )
+
+    def _open_record(self, *, is_new: bool) -> None:
+        if is_new:
+            self.folder.events.truncate(0)
+            self._tell_transfer(self.experiment.transferred)
         if self.config.training.tensorboard:
             self.folder.events.mirror = TensorBoardMirror(
                 self.folder.path / "tensorboard", self.trainer.state.step
@@ -156,11 +214,15 @@ class Training:
             )
 
     def _announce(self) -> None:
-        expected = estimate(self.trainer)
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
             self.reporter.note(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
+        if self.ranks.count > 1:
+            where = f"{self.ranks.count} processes ({self.config.training.parallel.kind})"
+            self.reporter.note(f"{size:,} parameters on {self.trainer.device}, {where}")
+            return
+        expected = estimate(self.trainer)
         self.reporter.note(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
         if not expected.fits():
             self.reporter.note(
@@ -169,11 +231,12 @@ class Training:
             )
 
     def _beat(self, state: str) -> None:
-        self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
+        if self.ranks.is_writer:
+            self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
-        if state.ended:
+        if state.ended and self.ranks.is_writer:
             loaded = Run(self.folder.path, task=self.experiment.task)
             for split in ("validation", "test"):
                 if split in self.experiment.task.splits:
@@ -190,12 +253,13 @@ class Training:
             "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
             "best_step": state.best_step,
             "ended": state.ended or "signal",
+            "processes": self.ranks.count,
             "headline": self.trainer.headline(metrics["validation"]),
             "metrics": metrics,
             "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},
             "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
         }
-        if state.ended:
+        if state.ended and self.ranks.is_writer:
             self.folder.write_results(results)
         self._beat("done" if state.ended else "stopped")
         return results

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_what, load_plugins
+from glassformer.errors import UserError, user_error
+
+if TYPE_CHECKING:
+    from glassformer.training.distributed import Ranks
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,28 +23,119 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on where the run stopped, to the bit; start if it never did"
     )
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="train with so many processes on this machine"
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --processes: if one of them dies, go on from the last checkpoint, at most so often",
+    )
     parser.add_argument("--presets", action="store_true", help="list the presets and stop")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
-    from glassformer.experiment import resolve
-    from glassformer.launch import Training, run_path
-    from glassformer.runs import RunFolder
-    from glassformer.training.progress import Reporter, reporter_for
-
+    if "RANK" in os.environ:  # else each of several processes tells what PyTorch's C++ side thinks of it
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     load_plugins(arguments)
     if arguments.presets or arguments.what is None:
         return _list_presets(arguments, output)
+    if arguments.processes != 1 or arguments.max_restarts:
+        return _launch(arguments, output)
+
+    from glassformer.training.distributed import join
+
+    ranks = join()
+    try:
+        return _train(arguments, output, ranks)
+    except Exception as error:
+        _fail(error, arguments, output, ranks)
+        return None
+    finally:
+        ranks.leave()
+
+
+def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[str, Any]:
+    """In this process, which may be one of several."""
+    from glassformer.experiment import resolve
+    from glassformer.launch import Training, run_path
+    from glassformer.runs import RunFolder
+    from glassformer.training.distributed import is_ours, restarts
+    from glassformer.training.progress import Reporter, reporter_for
+
+    if not ranks.is_writer:
+        output.mute()
+    (restarted,) = ranks.largest(restarts())
+    config = resolve(arguments.what, arguments.overrides)
+    is_resumed = arguments.resume or restarted > 0
+    path = Path(ranks.on_writer(lambda: str(run_path(arguments.what, config, arguments.run, is_resumed))))
+    reporter = Reporter() if arguments.quiet or not ranks.is_writer else reporter_for(sys.stderr)
+    reporter.note(f"run {path}" + (f", started again ({restarted:g})" if restarted else ""))
+    training = Training(config, RunFolder(path), reporter, ranks=ranks)
+    results = training.run()
+    output.exit_code = training.exit_code
+    if not is_ours():
+        _show(results, output)
+    return results
+
+
+def _fail(error: Exception, arguments: argparse.Namespace, output: Output, ranks: Ranks) -> None:
+    """Of several processes, each says what only it can say."""
+    from glassformer.training.distributed import LostRanks, WriterFailed
+
+    if isinstance(error, UserError):
+        output.exit_code = 2
+        if isinstance(error, WriterFailed) or ranks.is_said_by_writer(str(error)):
+            return
+        raise error
+    explained = ranks.explain(error)
+    if not isinstance(explained, LostRanks):
+        raise error
+    output.exit_code = 1
+    output.error(_lost(str(explained), arguments.run))
+
+
+def _lost(problem: str, run: Path | None) -> UserError:
+    return user_error(
+        problem, remedy=f"glassformer train {run or 'RUN'} --resume goes on from the last checkpoint"
+    )
+
+
+def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
+    """The same command in several processes; what is wrong with it is said before they start."""
+    from glassformer.experiment import resolve
+    from glassformer.launch import run_path
+    from glassformer.training.distributed import is_launched
+    from glassformer.training.launcher import launch
+
+    for place, value in (("--processes", arguments.processes), ("--max-restarts", arguments.max_restarts)):
+        if value < (place == "--processes"):
+            raise user_error("is too small", place=place, value=value, remedy=f"{place} 2")
+    if is_launched():
+        raise user_error(
+            "this is one of several processes already",
+            place="--processes",
+            value=arguments.processes,
+            remedy="either torchrun, or --processes without it",
+        )
     config = resolve(arguments.what, arguments.overrides)
     path = run_path(arguments.what, config, arguments.run, arguments.resume)
-    reporter = Reporter() if arguments.quiet else reporter_for(sys.stderr)
-    reporter.note(f"run {path}")
-    training = Training(config, RunFolder(path), reporter)
-    results = training.run()
-    if results["ended"] == "signal":
-        output.exit_code = training.signals.exit_code
-    _show(results, output)
+    command = [sys.executable, "-m", "glassformer", "train", arguments.what, *arguments.overrides]
+    command += ["--json", "--run", str(path)]
+    command += [word for plugin in arguments.plugin for word in ("--plugin", str(plugin))]
+    command += [f"--{name}" for name in ("resume", "quiet") if getattr(arguments, name)]
+    outcome = launch(command, arguments.processes, arguments.max_restarts)
+    output.exit_code = outcome.exit_code
+    results: dict[str, Any] = json.loads(outcome.said) if outcome.said else {}
+    if "run" in results:
+        output.exit_code = 0 if results["ended"] != "signal" else outcome.exit_code
+        _show(results, output)
+        return results
+    if outcome.problem:
+        output.error(_lost(outcome.problem, path))
     return results
 
 
@@ -59,7 +156,6 @@ def _show(results: dict[str, Any], output: Output) -> None:
 
 
 def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.errors import user_error
     from glassformer.experiment import preset_text, presets
 
     if not arguments.presets:

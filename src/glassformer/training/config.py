@@ -8,12 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from glassformer.config import Node
 from glassformer.errors import Problem
+from glassformer.training.first_vectors import FirstVectorsConfig, RandomVectorsConfig
 from glassformer.training.optimization import (
     AdamWConfig,
     OptimizerConfig,
     ScheduleConfig,
     WarmupCosineConfig,
 )
+from glassformer.training.parallel import DataParallelConfig, ParallelConfig
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -70,6 +72,7 @@ class TrainingConfig(Node):
         description="a run's folder: its embedding and blocks are copied,"
         " and its head too if the task asks the same",
     )
+    first_vectors: FirstVectorsConfig = RandomVectorsConfig()
     freeze: list[str] = Field(
         [],
         description="what is not trained: backbone (all but the head), or names such as embedding and"
@@ -85,6 +88,9 @@ class TrainingConfig(Node):
     )
     precision: Literal["fp32", "bf16"] = "fp32"
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    parallel: ParallelConfig = Field(
+        DataParallelConfig(), description="how several processes share the work (--processes, torchrun)"
+    )
     threads: Count | None = Field(None, le=1024, description="CPU threads; none: what PyTorch chooses")
     log_every: Count = Field(10, description="steps between two lines of the record")
     validate_every: Count | None = Field(None, description="steps; none: at the end of each epoch")

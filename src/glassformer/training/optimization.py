@@ -76,8 +76,10 @@ class SGDConfig(OptimizerConfig):
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         nesterov = self.nesterov and self.momentum > 0
+        # PyTorch's fused form does not know weights that are spread over processes.
+        is_whole = not any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
         return torch.optim.SGD(
-            self.groups(model), self.learning_rate, self.momentum, nesterov=nesterov, fused=True
+            self.groups(model), self.learning_rate, self.momentum, nesterov=nesterov, fused=is_whole
         )
 
 

@@ -112,6 +112,8 @@ def random_tensors() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(tensors["cpu"])
+    """What is not there stays as it is: that of a process that was not among those which saved."""
+    if "cpu" in tensors:
+        torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])

@@ -1,6 +1,8 @@
 """The training loop: step, log, validate, save.
 
 It knows nothing of config files, presets or the command line; `experiment.py` hands it built parts.
+Where several processes train together, all of them run this loop in step: each on its part of every batch,
+with the same sums, the same decisions and the same weights. What writes and speaks is around it.
 """
 
 from __future__ import annotations
@@ -10,13 +12,12 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from glassformer.data.batching import Batch, plan_batches
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
@@ -25,18 +26,13 @@ from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
 from glassformer.training.config import TrainingConfig
+from glassformer.training.distributed import Ranks
 from glassformer.training.divergence import Diverged, what_is_wrong
 from glassformer.training.events import EventLog
 from glassformer.training.optimization import Freezing, scale_rates
+from glassformer.training.parallel import divide
 from glassformer.training.progress import Reporter
-from glassformer.training.state import (
-    TrainingState,
-    Window,
-    optimizer_tensors,
-    random_tensors,
-    restore_optimizer,
-    restore_random,
-)
+from glassformer.training.state import TrainingState, Window, random_tensors, restore_random
 from glassformer.training.watch import Watch
 
 
@@ -51,6 +47,8 @@ class Surroundings:
     stop_requested: Callable[[], bool] = lambda: False
     watch: Watch | None = None
     """Asked before the first step, whenever it is due, and after the last."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """The processes that train together; of several, only one has events and somebody to report to."""
 
 
 class Trainer:
@@ -71,10 +69,13 @@ class Trainer:
             self.evaluation = evaluation.model_copy(update={"max_examples": config.validation_examples})
         self.seed = seed
         self.around = surroundings or Surroundings()
+        self.ranks = self.around.ranks
         self.device = next(model.parameters()).device
+        averaged = copy.deepcopy(model).requires_grad_(False) if config.ema_decay else None
+        self.parallel = divide(model, self.ranks, config)
+        self.averaged = averaged and self.parallel.share(averaged)
         self.optimizer = config.optimizer.build(model)
         scale_rates(self.optimizer, model, config.layer_rate_decay)
-        self.averaged = copy.deepcopy(model).requires_grad_(False) if config.ema_decay else None
         self.state = TrainingState()
         self.lengths = task.splits["train"].lengths()
         self.steps_per_epoch = len(self.plan(0))
@@ -128,11 +129,12 @@ class Trainer:
             if self._is_look_due():
                 self._look()
             before, clock = clock, time.perf_counter()
-            self.state.elapsed += clock - before
+            self.state.elapsed, is_stopping = self.ranks.largest(
+                self.state.elapsed + clock - before, self.around.stop_requested()
+            )
             self.state.ended = self._reason_to_end()
             if self.state.ended:
                 self._finish()
-            is_stopping = self.around.stop_requested()
             if self.state.ended or self._is_save_due():
                 self.save()
             elif is_stopping:
@@ -146,29 +148,33 @@ class Trainer:
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
         self._thaw(number)
-        count = sum(batch.target_count() for batch in batches)
-        loss, correct = 0.0, 0
+        count, tokens = map(int, self._sums((b.target_count(), b.token_count()) for b in batches))
+        scores = []
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in batches:
-            with self._autocast():
-                score = self.model.score(batch.inputs, batch.targets, self.config.label_smoothing)
-            (score.loss / max(count, 1)).backward()
-            loss += float(score.loss.detach())
-            correct += int(score.correct)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or math.inf))
+        for place, batch in enumerate(batches, start=1):
+            with self.parallel.accumulating(is_last=place == len(batches)):
+                with self._autocast():
+                    score = self.parallel.score(batch, self.config.label_smoothing)
+                self.parallel.backward(score.loss / max(count, 1))
+            scores.append((float(score.loss.detach()), int(score.correct)))
+        loss, correct = self._sums(scores)
+        norm = self.parallel.clip(self.config.clip_norm or math.inf)
         self._guard(number, loss / max(count, 1), norm, batches)
         self._update(number)
 
         state.step = number
         state.remember_loss(loss / max(count, 1))
-        tokens = sum(batch.token_count() for batch in batches)
         for batch in batches:
             state.order = hashlib.sha256(state.order.encode() + batch.indices.tobytes()).hexdigest()
         seconds = time.perf_counter() - started
         state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
-        state.window.add(loss, correct, count, tokens, seconds)
+        state.window.add(loss, int(correct), count, tokens, seconds)
         self._gradient_norm = norm
         return self._advance_epoch()
+
+    def _sums(self, pairs: Iterable[tuple[float, int]]) -> list[float]:
+        """Over the batches of a step and over all ranks."""
+        return self.ranks.sum(*(sum(column) for column in zip(*pairs, strict=True)))
 
     def _thaw(self, step: int) -> None:
         self.freezing.apply(step)
@@ -244,7 +250,7 @@ class Trainer:
             return
         self._record("heads", step=state.step, epoch=state.epoch, **watch.look(self.model_in_use))
         if watch.keeps_weights and store is not None:
-            weights = {"model": self.model_in_use.state_dict()}
+            weights = {"model": self.parallel.weights(self.model_in_use)}
             name = checkpoint_name(state.step, state.rollbacks)
             store.keep_watched(name, Checkpoint(weights, {"training": state.to_json()}))
 
@@ -263,22 +269,22 @@ class Trainer:
 
     def checkpoint(self) -> Checkpoint:
         tensors = {
-            "model": self.model.state_dict(),
-            "optimizer": optimizer_tensors(self.optimizer),
-            "random": random_tensors(),
+            "model": self.parallel.weights(self.model),
+            "optimizer": self.parallel.optimizer_tensors(self.optimizer),
+            "random": self.ranks.gather(random_tensors()),
         }
         if self.averaged is not None:
-            tensors["averaged"] = self.averaged.state_dict()
+            tensors["averaged"] = self.parallel.weights(self.averaged)
         size, sha256 = self.around.events.seal() if self.around.events else (0, None)
-        record = {"events_bytes": size, "events_sha256": sha256}
+        record = {"events_bytes": size, "events_sha256": sha256, "processes": self.ranks.count}
         return Checkpoint(tensors, {"training": self.state.to_json(), **record})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        self.model.load_state_dict(dict(checkpoint.tensors["model"]))
-        restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
-        restore_random(checkpoint.tensors["random"])
+        self.parallel.load(self.model, checkpoint.tensors["model"])
+        self.parallel.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
+        restore_random(self.ranks.own(checkpoint.tensors["random"]))
         if self.averaged is not None and "averaged" in checkpoint.tensors:
-            self.averaged.load_state_dict(dict(checkpoint.tensors["averaged"]))
+            self.parallel.load(self.averaged, checkpoint.tensors["averaged"])
         self.state = TrainingState.from_json(checkpoint.state["training"])
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
         if self.around.events is not None:
@@ -326,7 +332,7 @@ class Trainer:
             if self._planned is None or self._planned[0] != epoch:
                 self._planned = (epoch, self.plan(epoch))
             group = self._planned[1][self.state.steps_in_epoch]
-            yield [self.task.batch("train", indices, epoch).to(self.device) for indices in group]
+            yield [self.ranks.part(self.task, indices, epoch).to(self.device) for indices in group]
 
     def plan(self, epoch: int) -> list[list[np.ndarray]]:
         """The numbers of the examples of each batch of each step of an epoch."""

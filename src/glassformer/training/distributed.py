@@ -1,0 +1,283 @@
+"""Several processes that train one model: who this one is, its share of a batch, and what all of them know.
+
+Everything that asks all ranks must be asked by all of them, in the same order. Small numbers and files travel
+over the CPU (gloo) as plain bytes, gradients by the way of the device (gloo or NCCL).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as collective
+from torch import Tensor
+
+from glassformer.data.batching import Batch
+from glassformer.errors import Problem, UserError, user_error
+from glassformer.tasks.base import Task
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+PATIENCE = timedelta(minutes=30)
+"""How long a rank waits for the others: the first one may be reading data or writing a large checkpoint."""
+
+ROLL_CALL_SECONDS = 3.0
+"""How long the ranks that are left wait for each other's word before they say who is gone."""
+
+OUR_RUN = "glassformer"
+"""The elastic launcher's name for a run that `--processes` has started."""
+
+BROKEN = re.compile(r"gloo|nccl|[Cc]onnection|[Ss]ocket|[Tt]imed out|timeout|Broken pipe", re.ASCII)
+"""In PyTorch's errors, when another rank did not answer."""
+
+
+class LostRanks(Exception):
+    """Ranks that were there and are gone; the others cannot go on without them."""
+
+    def __init__(self, lost: Mapping[int, str], count: int) -> None:
+        self.lost = dict(lost)
+        names = "; ".join(f"rank {rank} of {count} is gone ({where})" for rank, where in lost.items())
+        super().__init__(names or "a rank did not answer, though all of them are there")
+
+
+class WriterFailed(UserError):
+    """The rank that writes has failed, and says so itself."""
+
+
+class Ranks:
+    """The only process: it has all of the work, and everyone agrees with it."""
+
+    rank = 0
+    count = 1
+
+    @property
+    def is_writer(self) -> bool:
+        """One of them writes the record, checkpoints and results, and speaks to people."""
+        return self.rank == 0
+
+    def sum(self, *numbers: float) -> list[float]:
+        return list(numbers)
+
+    def largest(self, *numbers: float) -> list[float]:
+        return list(numbers)
+
+    def from_writer(self, value: Any) -> Any:
+        """What the writer has, anything that JSON can hold; the others' value is not looked at."""
+        return value
+
+    def tensors_from_writer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(tensors)
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Everyone's: `name` is the writer's, `name.1` that of rank 1. All have the same names and shapes."""
+        return dict(tensors)
+
+    def own(self, gathered: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What this rank gave to `gather`; nothing if there was no such rank then."""
+        if self.is_writer:
+            return {name: tensor for name, tensor in gathered.items() if "." not in name}
+        ending = f".{self.rank}"
+        return {name.removesuffix(ending): t for name, t in gathered.items() if name.endswith(ending)}
+
+    def on_writer(self, work: Callable[[], Any]) -> Any:
+        """What the writer's work gives, if JSON can hold it. If it fails, all ranks fail."""
+        failure: Exception | None = None
+        outcome: dict[str, Any] = {}
+        if self.is_writer:
+            try:
+                outcome = {"value": work()}
+            except Exception as error:
+                failure, outcome = error, {"failure": str(error)}
+        outcome = self.from_writer(outcome)
+        if failure is not None:
+            raise failure
+        if "failure" in outcome:
+            raise WriterFailed(Problem(outcome["failure"], place="rank 0"))
+        return outcome["value"]
+
+    def part(self, task: Task, indices: np.ndarray, epoch: int) -> Batch:
+        """This rank's share of a batch of the training split; `indices` stay those of the whole batch."""
+        share = indices[self.rank :: self.count]
+        kind = Batch if len(share) else IdleBatch
+        batch = task.batch("train", share if len(share) else indices[:1], epoch)
+        return kind(batch.inputs, batch.targets, indices)
+
+    def is_said_by_writer(self, text: str) -> bool:
+        """Whether another rank tells people the same, so that this one need not."""
+        return False
+
+    def explain(self, error: Exception) -> Exception:
+        """The error itself or, if it came from a rank that is gone, which one that is."""
+        return error
+
+    def leave(self) -> None: ...
+
+
+class IdleBatch(Batch):
+    """For a rank that a small batch has no example for: it computes to keep in step, and does not count."""
+
+    def target_count(self) -> int:
+        return 0
+
+    def token_count(self) -> int:
+        return 0
+
+
+class Group(Ranks):
+    """One of several processes, joined by `torch.distributed`."""
+
+    def __init__(self, store: Store, rank: int, count: int) -> None:
+        from torch._C._distributed_c10d import PrefixStore
+
+        self.rank, self.count = rank, count
+        self._store = PrefixStore("glassformer", store)
+        has_gpus = torch.cuda.is_available() and collective.is_nccl_available()
+        collective.init_process_group(
+            "cpu:gloo,cuda:nccl" if has_gpus else "gloo",
+            store=PrefixStore("group", store),
+            rank=rank,
+            world_size=count,
+            timeout=PATIENCE,
+        )
+        self._where: list[str] = self._everyones(f"process {os.getpid()} on {socket.gethostname()}")
+
+    def _everyones(self, text: str) -> list[str]:
+        """Known from the beginning: who is gone cannot be asked where it was."""
+        self._store.set(f"where.{self.rank}", text)
+        return [self._store.get(f"where.{rank}").decode() for rank in range(self.count)]
+
+    def sum(self, *numbers: float) -> list[float]:
+        return self._reduce(numbers, collective.ReduceOp.SUM)
+
+    def largest(self, *numbers: float) -> list[float]:
+        return self._reduce(numbers, collective.ReduceOp.MAX)
+
+    def _reduce(self, numbers: tuple[float, ...], operation: Any) -> list[float]:
+        together = torch.tensor(numbers, dtype=torch.float64)
+        collective.all_reduce(together, operation)
+        return [float(number) for number in together]
+
+    def from_writer(self, value: Any) -> Any:
+        data = json.dumps(value).encode() if self.is_writer else b""
+        size = torch.tensor(len(data))
+        collective.broadcast(size, 0)
+        content = torch.empty(int(size), dtype=torch.uint8)
+        if self.is_writer:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        collective.broadcast(content, 0)
+        return json.loads(content.numpy().tobytes())
+
+    def tensors_from_writer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        listed = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()]
+        received = {}
+        for name, dtype, shape in self.from_writer(listed):
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+            if self.is_writer:
+                tensor = tensors[name].detach().cpu().contiguous()
+            if tensor.numel():
+                collective.broadcast(tensor.reshape(-1).view(torch.uint8), 0)
+            received[name] = tensor
+        return received
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        gathered: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            everyones = [torch.empty_like(tensor) for _ in range(self.count)]
+            collective.all_gather(everyones, tensor)
+            gathered |= {f"{name}.{rank}" if rank else name: t for rank, t in enumerate(everyones)}
+        return gathered
+
+    def is_said_by_writer(self, text: str) -> bool:
+        if self.is_writer:
+            self._store.set("said", text)
+            return False
+        if not self._wait_for(["said"]):
+            return False
+        return self._store.get("said").decode() == text
+
+    def explain(self, error: Exception) -> Exception:
+        is_broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
+        return LostRanks(self._roll_call(), self.count) if is_broken else error
+
+    def _roll_call(self) -> dict[int, str]:
+        """Who does not answer within a while. Collectives are broken now, the store may still be there."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher ends us soon; this is said before
+        names = [f"here.{rank}" for rank in range(self.count)]
+        try:
+            self._store.set(names[self.rank], "")
+            self._wait_for(names)
+            return {r: self._where[r] for r in range(self.count) if not self._store.check([names[r]])}
+        except RuntimeError:  # it went with the process that kept it
+            return {0: self._where[0]}
+
+    def _wait_for(self, names: list[str]) -> bool:
+        end = time.monotonic() + ROLL_CALL_SECONDS
+        while not self._store.check(names):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def leave(self) -> None:
+        collective.destroy_process_group()
+
+
+def is_launched() -> bool:
+    """Whether `torchrun`, or another program that speaks its language, has started this process."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+
+
+def join() -> Ranks:
+    """Become one of the processes that were started together; alone if there is only one."""
+    if not is_launched() or os.environ["WORLD_SIZE"] == "1":
+        return Ranks()
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    if is_one_machine:
+        stay_on_this_machine()
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise user_error(
+                f"rank {os.environ['RANK']} has no GPU of its own",
+                place="processes",
+                value=os.environ.get("LOCAL_WORLD_SIZE"),
+                remedy=f"{torch.cuda.device_count()} processes on this machine, one for each GPU",
+            )
+        torch.cuda.set_device(local_rank)
+    store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+    if is_one_machine:  # the store may be the one that an earlier attempt has used
+        store = PrefixStore(f"attempt-{restarts()}", store)
+    return Group(store, rank, count)
+
+
+def is_ours() -> bool:
+    """Whether `--processes` has started this process: then the one that started it tells the result."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") == OUR_RUN
+
+
+def restarts() -> int:
+    """How often the launcher has started this process again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def stay_on_this_machine() -> None:
+    """Let ranks listen on the loopback interface alone: nobody else gets in, and no name is looked up."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)

@@ -1,0 +1,373 @@
+"""Several ranks that train one model, against one process with the same batches. All of it over loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._C._distributed_c10d import FileStore
+
+from glassformer.errors import UserError
+from glassformer.experiment import Experiment
+from glassformer.launch import Training
+from glassformer.models.heads import Score
+from glassformer.runs import RunFolder
+from glassformer.training.checkpoints import CheckpointStore
+from glassformer.training.distributed import Group, IdleBatch, LostRanks, Ranks, stay_on_this_machine
+from glassformer.training.parallel import Replicated
+from glassformer.training.trainer import Surroundings, Trainer
+
+SECONDS = 120.0
+Together = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
+    """Run a function in so many processes, each with its ranks; what they return, as JSON."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    calls = iter(range(1000))
+
+    def run(work: Callable[[Ranks], Any], count: int = 2, may_die: bool = False) -> list[Any]:
+        folder = tmp_path / f"together-{next(calls)}"
+        folder.mkdir()
+        children = [_fork(work, folder, rank, count) for rank in range(count)]
+        end = time.monotonic() + SECONDS
+        codes = [_wait(child, end) for child in children]
+        files = [folder / f"{rank}.json" for rank in range(count)]
+        if not may_die:
+            assert codes == [0] * count, (folder / "errors").read_text()
+        return [json.loads(file.read_text()) if file.exists() else None for file in files]
+
+    return run
+
+
+def _fork(work: Callable[[Ranks], Any], folder: Path, rank: int, count: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        stay_on_this_machine()
+        os.dup2(os.open(folder / "errors", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+        group = Group(FileStore(str(folder / "store"), count), rank, count)
+        (folder / f"{rank}.json").write_text(json.dumps(work(group)))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(child: int, end: float) -> int:
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -signal.SIGALRM
+
+
+def trained(config: Any, task: Any, ranks: Ranks, steps: int) -> dict[str, Any]:
+    """Weights and state after so many steps, from nothing."""
+    trainer = Experiment(config, task).build_trainer(Surroundings(ranks=ranks))
+    trainer.model.train()
+    groups = trainer._groups()
+    for _ in range(steps):
+        trainer.step(next(groups))
+    return summary(trainer)
+
+
+def summary(trainer: Trainer) -> dict[str, Any]:
+    weights = trainer.parallel.weights(trainer.model_in_use)
+    state = trainer.state.to_json()
+    facts = {name: state[name] for name in ("step", "tokens", "order", "recent_losses")}
+    window = {name: state["window"][name] for name in ("correct", "count", "tokens")}
+    return {**facts, "window": window, "weights": {name: w.tolist() for name, w in weights.items()}}
+
+
+def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    assert one.keys() == other.keys()
+    return max(float(np.max(np.abs(np.asarray(one[k]) - np.asarray(other[k])), initial=0)) for k in one)
+
+
+def assert_same(several: list[Any], alone: Mapping[str, Any], tolerance: float = 1e-5) -> None:
+    for of_rank in several:
+        assert largest_difference(of_rank["weights"], alone["weights"]) < tolerance
+        assert np.allclose(of_rank["recent_losses"], alone["recent_losses"], atol=tolerance, rtol=0)
+        for name in ("step", "tokens", "order", "window"):
+            assert of_rank[name] == alone[name]
+    assert all(of_rank["weights"] == several[0]["weights"] for of_rank in several)
+
+
+# Without the bias of keys, whose gradient is nothing but rounding, which Adam then makes as large as any.
+PLAIN = {"model.dropout": 0.0, "model.bias": False, "training.max_epochs": None, "training.max_steps": 50}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_train_as_one(
+    kind: str, together: Together, tiny_config: Any, ragged_task: Any
+) -> None:
+    """50 steps in fp32 on rows of unequal length: the same batches, the same loss, the same weights."""
+    config = tiny_config({**PLAIN, "training.parallel.kind": kind, "training.batch_size": 7})
+    alone = trained(config, ragged_task, Ranks(), 50)
+    assert alone["step"] == 50
+    assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 50)), alone)
+
+
+def test_three_processes_and_batches_smaller_than_they_are(together: Together, tiny_config: Any) -> None:
+    """Batches of two, three to a step; the last step of an epoch has one."""
+    config = tiny_config({**PLAIN, "training.batch_size": 2, "training.accumulation": 3})
+    task = config.task.build(0)
+    alone = trained(config, task, Ranks(), 24)
+    assert_same(together(lambda ranks: trained(config, task, ranks, 24), count=3), alone)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_an_idle_rank_keeps_in_step(kind: str, together: Together, tiny_config: Any) -> None:
+    config = tiny_config({**PLAIN, "training.batch_size": 1, "training.parallel.kind": kind})
+    task = config.task.build(0)
+
+    def work(ranks: Ranks) -> Any:
+        part = ranks.part(task, np.arange(1), 0)
+        assert isinstance(part, IdleBatch) == (ranks.rank == 1)
+        return trained(config, task, ranks, 8)
+
+    assert_same(together(work), trained(config, task, Ranks(), 8))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lion"])
+def test_shards_and_averages_with_every_optimizer(
+    optimizer: str, together: Together, tiny_config: Any, ragged_task: Any
+) -> None:
+    options = {"training.optimizer": {"kind": optimizer}, "training.ema_decay": 0.9}
+    config = tiny_config({**PLAIN, **options, "training.parallel.kind": "fsdp"})
+    alone = trained(config, ragged_task, Ranks(), 5)
+    assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 5)), alone)
+
+
+def test_layers_that_thaw(together: Together, tiny_config: Any, ragged_task: Any) -> None:
+    """The wrapper is made anew when a layer begins to train."""
+    options = {"training.freeze": ["backbone"], "training.thaw": {"every": 2, "unit": "steps"}}
+    config = tiny_config({**PLAIN, **options, "training.divergence.spike_factor": None})
+    alone = trained(config, ragged_task, Ranks(), 8)
+    first = Experiment(config, ragged_task).build_model().state_dict()
+    before = {name: weight.tolist() for name, weight in first.items()}
+    assert largest_difference(before, alone["weights"]) > 1e-3
+    assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 8)), alone)
+
+
+# ---------------------------------------------------------------- whole runs
+
+
+def run_of(config: Any, path: Path, ranks: Ranks, stop_at: int | None = None) -> dict[str, Any]:
+    """A whole training; with `stop_at`, the last rank is told to stop after that step."""
+    training = Training(config, RunFolder(path), ranks=ranks)
+    if stop_at is not None and ranks.rank == ranks.count - 1:
+        training.is_unwanted = lambda: (  # type: ignore[method-assign]
+            training.trainer.state.step == stop_at and signal.raise_signal(signal.SIGTERM) is None
+        )
+    results = training.run()
+    return {"results": results, "exit_code": training.exit_code, **summary(training.trainer)}
+
+
+def files_of(path: Path) -> dict[str, Any]:
+    """What a run leaves, without what a clock has written."""
+    store = CheckpointStore(path / "checkpoints")
+    _, newest = store.load_newest() or pytest.fail("no checkpoint")
+    tensors = {
+        f"{group}/{name}": tensor.tolist()
+        for group, tensors in newest.tensors.items()
+        for name, tensor in tensors.items()
+    }
+    lines = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+    clock = {"tokens_per_second", "seconds"}
+    events = [{name: value for name, value in line.items() if name not in clock} for line in lines]
+    return {"tensors": tensors, "events": events, "checkpoints": store.names()}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_run_that_was_stopped_on_one_rank_goes_on_to_the_bit(
+    kind: str, together: Together, tiny_config: Any, tmp_path: Path
+) -> None:
+    """With dropout, of which each rank draws its own. The signal came to rank 1; both save and exit alike."""
+    config = tiny_config({"training.max_epochs": 2, "training.parallel.kind": kind})
+    at_once, in_parts = tmp_path / "at-once", tmp_path / "in-parts"
+    first, second = together(lambda ranks: run_of(config, at_once, ranks))
+    assert first["exit_code"] == second["exit_code"] == 0
+    assert first["weights"] == second["weights"]
+    stopped = together(lambda ranks: run_of(config, in_parts, ranks, stop_at=5))
+    assert [rank["exit_code"] for rank in stopped] == [143, 143]
+    assert [rank["results"]["ended"] for rank in stopped] == ["signal", "signal"]
+    assert CheckpointStore(in_parts / "checkpoints").names() == ["step-00000005-extra"]
+    together(lambda ranks: run_of(config, in_parts, ranks))
+    assert files_of(in_parts) == files_of(at_once)
+    assert RunFolder(in_parts).results()["metrics"] == RunFolder(at_once).results()["metrics"]
+    assert RunFolder(at_once).results()["processes"] == 2
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2), (2, 3)])
+def test_another_number_of_processes_goes_on(
+    counts: tuple[int, int], together: Together, tiny_config: Any, tmp_path: Path
+) -> None:
+    """Within rounding, and it is said."""
+    kinds = {1: "ddp", 2: "fsdp", 3: "ddp"}
+    before, after = (
+        tiny_config({"model.dropout": 0.0, "model.bias": False, "training.parallel.kind": kinds[count]})
+        for count in counts
+    )
+    alone, path = tmp_path / "alone", tmp_path / "several"
+    expected = run_of(before, alone, Ranks())
+    together(lambda ranks: run_of(before, path, ranks, stop_at=5), count=counts[0])
+
+    def go_on(ranks: Ranks) -> dict[str, Any]:
+        training = Training(after, RunFolder(path), ranks=ranks)
+        said: list[str] = []
+        training.reporter.note = said.append  # type: ignore[method-assign]
+        training.run()
+        return {"said": said, **summary(training.trainer)}
+
+    several = together(go_on, count=counts[1])
+    assert_same(several, expected)
+    wanted = f"saved by {counts[0]} processes, going on with {counts[1]}"
+    assert any(wanted in text for text in several[0]["said"])
+
+
+def test_a_roll_back_is_everyones(together: Together, tiny_config: Any, tmp_path: Path) -> None:
+    """One rank's loss is no number; all go back to the checkpoint that one of them reads."""
+    options = {"training.divergence.action": "roll-back", "training.max_epochs": 1}
+    config = tiny_config(options)
+
+    def work(ranks: Ranks) -> dict[str, Any]:
+        training = Training(config, RunFolder(tmp_path / "run"), ranks=ranks)
+        score, calls = Replicated.score, iter(range(10**6))
+
+        def spoiled(parallel: Replicated, *arguments: Any) -> Score:
+            right = score(parallel, *arguments)
+            is_wrong = next(calls) == 3 and ranks.rank == 1
+            return replace(right, loss=right.loss * float("nan")) if is_wrong else right
+
+        Replicated.score = spoiled  # type: ignore[method-assign]  this process ends with the function
+        training.run()
+        state = training.trainer.state
+        return {"rollbacks": state.rollbacks, "rate": state.rate_factor, **summary(training.trainer)}
+
+    first, second = together(work)
+    assert first["rollbacks"] == second["rollbacks"] == 1
+    assert first["rate"] == second["rate"] == 0.5
+    assert first["weights"] == second["weights"]
+
+
+# ---------------------------------------------------------------- when one of them is lost
+
+
+def test_a_killed_rank_is_named_by_those_that_are_left(
+    together: Together, tiny_config: Any, tmp_path: Path
+) -> None:
+    config = tiny_config({"training.max_epochs": 1000})
+
+    def work(ranks: Ranks) -> dict[str, Any]:
+        training = Training(config, RunFolder(tmp_path / "run"), ranks=ranks)
+        if ranks.rank == 1:
+            training.is_unwanted = lambda: (  # type: ignore[method-assign]
+                training.trainer.state.step == 3 and os.kill(os.getpid(), signal.SIGKILL) is None
+            )
+        started = time.monotonic()
+        try:
+            training.run()
+        except Exception as error:
+            lost = ranks.explain(error)
+            assert isinstance(lost, LostRanks), error
+            return {"lost": str(lost), "seconds": time.monotonic() - started}
+        return {}
+
+    first, second, third = together(work, count=3, may_die=True)
+    assert second is None
+    for left in (first, third):
+        assert left["lost"].startswith("rank 1 of 3 is gone (process ")
+        assert left["seconds"] < 60
+
+
+def test_what_is_wrong_for_all_is_said_by_one(together: Together) -> None:
+    assert together(lambda ranks: ranks.is_said_by_writer("the same")) == [False, True]
+    assert together(lambda ranks: ranks.is_said_by_writer(f"of rank {ranks.rank}")) == [False, False]
+
+
+def test_a_failure_of_the_writer_ends_all(together: Together, tiny_config: Any, tmp_path: Path) -> None:
+    """A folder that cannot be made: one says why, and nobody waits for it."""
+    (tmp_path / "file").write_text("")
+
+    def work(ranks: Ranks) -> str:
+        try:
+            Training(tiny_config(), RunFolder(tmp_path / "file" / "run"), ranks=ranks).run()
+        except UserError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    first, second = together(work)
+    assert first.startswith("UserError") and "cannot be written" in first
+    assert second.startswith("WriterFailed: rank 0")
+
+
+def test_what_shards_cannot_do_is_refused(together: Together, tiny_config: Any, ragged_task: Any) -> None:
+    config = tiny_config({"training.parallel.kind": "fsdp", "training.freeze": ["embedding"]})
+
+    def work(ranks: Ranks) -> str:
+        with pytest.raises(UserError) as refused:
+            Experiment(config, ragged_task).build_trainer(Surroundings(ranks=ranks))
+        return str(refused.value)
+
+    assert "training.freeze: does not go together with sharded weights" in together(work)[0]
+
+
+# ---------------------------------------------------------------- the pieces
+
+
+def test_numbers_values_and_tensors(together: Together) -> None:
+    tensors = {
+        "small": torch.tensor(3.5),
+        "bits": torch.tensor([True, False]),
+        "half": torch.arange(4, dtype=torch.bfloat16).reshape(2, 2),
+        "empty": torch.empty(0, 3),
+    }
+
+    def work(ranks: Ranks) -> Any:
+        mine = tensors if ranks.is_writer else {}
+        received = ranks.tensors_from_writer(mine)
+        assert received.keys() == tensors.keys()
+        assert all(torch.equal(received[name], tensor) for name, tensor in tensors.items())
+        gathered = ranks.gather({"state": torch.tensor([ranks.rank * 10])})
+        assert {name: int(t) for name, t in gathered.items()} == {"state": 0, "state.1": 10}
+        assert int(ranks.own(gathered)["state"]) == ranks.rank * 10
+        value = ranks.from_writer({"text": "Größe"} if ranks.is_writer else None)
+        return [ranks.sum(1, 2**40 + ranks.rank), ranks.largest(ranks.rank, -ranks.rank), value]
+
+    expected = [[2, 2**41 + 1], [1, 0], {"text": "Größe"}]
+    assert together(work) == [expected, expected]
+
+
+def test_one_process_is_not_asked() -> None:
+    alone = Ranks()
+    assert alone.is_writer and alone.sum(1, 2.5) == [1, 2.5] and alone.largest(3) == [3]
+    assert alone.on_writer(lambda: object) is object  # whatever it is: it goes nowhere
+    with pytest.raises(KeyError):
+        alone.on_writer(partial({}.__getitem__, "missing"))
+
+
+def test_how_the_work_is_shared_is_no_part_of_a_fingerprint(tiny_config: Any) -> None:
+    copies, shards = tiny_config(), tiny_config({"training.parallel.kind": "fsdp"})
+    assert copies != shards and copies.fingerprint() == shards.fingerprint()
