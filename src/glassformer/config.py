@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from glassformer.documents import read_document
 from glassformer.errors import Problem, UserError, user_error
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -234,7 +235,7 @@ def read_yaml_file(path: Path) -> Tree:
             remedy=f"a config is at most {MAX_CONFIG_BYTES:,} bytes; is this a data file?",
         )
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_document(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise user_error(f"not UTF-8 at byte {error.start}", place=place, remedy="save it as UTF-8") from None
     except OSError as error:
@@ -263,7 +264,7 @@ def read_written_yaml(path: Path) -> Tree:
     Whatever looks otherwise is left to the other one, with its errors.
     """
     try:
-        text = path.read_bytes().decode("utf-8") if path.stat().st_size <= MAX_CONFIG_BYTES else ""
+        text = read_document(path).decode("utf-8") if path.stat().st_size <= MAX_CONFIG_BYTES else ""
         tree = _read_lines(text)
     except (OSError, ValueError, UserError):
         tree = None

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import stat
+from pathlib import Path
 from typing import Any
+
+MOST_BYTES = 64 << 20
+"""Of a document: the largest tokenizers have half of that."""
+
+
+def read_document(path: Path) -> bytes:
+    """The bytes of a file that is a file and not too large: never one that has no end, or never begins."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is not a regular file")
+        if found.st_size > MOST_BYTES:
+            raise ValueError(f"it is too large: {found.st_size:,} bytes")
+        return file.read(MOST_BYTES)
 
 
 def finite(value: Any) -> Any:

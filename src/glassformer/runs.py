@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from glassformer import __version__
-from glassformer.config import MAX_CONFIG_BYTES, Tree, dump_yaml, flatten, read_written_yaml
+from glassformer.config import Tree, dump_yaml, flatten, read_written_yaml
+from glassformer.documents import read_document
 from glassformer.errors import UserError, user_error
 from glassformer.seals import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
 from glassformer.training.checkpoints import CheckpointStore
@@ -90,15 +91,14 @@ class RunFolder:
         """Whether its files carry checksums: those of the first versions do not."""
         path = self.path / CONFIG
         try:
-            with open(path, "rb") as file:
-                return is_sealed_text(file.read(MAX_CONFIG_BYTES))
+            return is_sealed_text(read_document(path))
         except BrokenSeal as broken:
             raise user_error(
                 f"cannot be used: {broken}",
                 place=str(path),
                 remedy="restore it from a copy of the run; if you changed it yourself, remove its first line",
             ) from None
-        except OSError:
+        except (OSError, ValueError):
             return False  # whoever reads it next says why
 
     def task_state(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class RunFolder:
     def _read_json(self, name: str, *, may_be_sealed: bool = True) -> dict[str, Any]:
         path = self.path / name
         try:
-            return open_json(path.read_bytes(), must_be_sealed=may_be_sealed and self._is_sealed())
+            return open_json(read_document(path), must_be_sealed=may_be_sealed and self._is_sealed())
         except (OSError, ValueError, RecursionError) as error:
             raise _unreadable(path, error) from None
 

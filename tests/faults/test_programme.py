@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from programme import FAULTS, run_fault
+import programme  # noqa: F401  all faults
+from programme.base import FAULTS, run_fault
 from programme.children import Zygote
 from programme.runner import a_place
 

@@ -4,6 +4,7 @@ A line of JSON in asks for a child or for its exit code; a line of JSON out answ
 child to be somebody else, to wait until strace is there, or to kill itself at an exact place.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -103,7 +104,41 @@ def pause_at_step(step: int) -> None:
     EventLog.append = check
 
 
+def poison(order: dict) -> None:
+    """The loss of one training step, times a factor."""
+    from glassformer.models.base import Model
+    from glassformer.training.trainer import Trainer
+
+    score, step, now = Model.score, Trainer.step, [False]
+
+    def watch(self: Trainer, *arguments: object) -> object:
+        now[0] = self.state.step + 1 == order["step"]
+        try:
+            return step(self, *arguments)
+        finally:
+            now[0] = False
+
+    def poisoned(self: Model, *arguments: object, **options: object) -> object:
+        found = score(self, *arguments, **options)
+        factor = float(order["factor"])
+        return type(found)(found.loss * factor, found.correct, found.count) if now[0] else found
+
+    Trainer.step, Model.score = watch, poisoned
+
+
+def without_privileges(order: bool) -> None:
+    """Root's word counts no more than anybody's where a file's permissions say no."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        nothing = (ctypes.c_uint32 * 6)()
+        if libc.capset(header, nothing):
+            raise OSError(ctypes.get_errno(), "capset")
+
+
 PREPARATIONS = {
+    "poison": poison,
+    "without_privileges": without_privileges,
     "operations": Operations,
     "die_at_event": die_at_event,
     "die_at_backward": die_at_backward,

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.data.token_rows import MappedFiles, RaggedRows, as_tokens, checksum_of
+from glassformer.documents import read_document
 
 VERSION = 1
 SHARD_TOKENS = 64 << 20
@@ -281,7 +282,7 @@ def json_sha256(value: Any) -> str:
 def read_json(path: Path) -> Any:
     """None where there is nothing that can be read."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_document(path))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -19,6 +19,7 @@ from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
+from glassformer.documents import read_document
 from glassformer.errors import user_error
 from glassformer.registry import Kind, register
 
@@ -315,10 +316,10 @@ class TokenizerFileConfig(TokenizerConfig):
         if path.is_dir():
             path = path / "tokenizer.json"
         try:
-            data = path.read_bytes()
-        except OSError as error:
+            data = read_document(path)
+        except (OSError, ValueError) as error:
             raise user_error(
-                f"cannot be read: {error.strerror}",
+                f"cannot be read: {getattr(error, 'strerror', None) or error}",
                 place=f"task.tokenizer.path: {path}",
                 remedy="a tokenizer.json, a SentencePiece .model, or the folder of a run on text",
             ) from None

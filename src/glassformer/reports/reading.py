@@ -17,6 +17,7 @@ from glassformer.errors import UserError
 from glassformer.experiment import ExperimentConfig
 from glassformer.reports.tables import Quantity
 from glassformer.runs import RunFolder, Status
+from glassformer.training.events import lines_of
 
 TEST, VALIDATION = "test", "validation"
 SPLITS = (TEST, VALIDATION)
@@ -166,22 +167,19 @@ def read_results(document: Mapping[str, Any]) -> Results:
 def read_curve(path: Path) -> Curve:
     curve = Curve()
     lost = 0
-    if not path.exists():
-        return curve
-    with open(path, "rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                lost += 1
-                continue
-            if not isinstance(event, dict) or not is_number(event.get("step")):
-                continue
-            if event.get("event") == "step" and is_number(event.get("loss")):
-                curve.losses.append((event["step"], event["loss"]))
-            elif event.get("event") == "validation":
-                metrics = {name: value for name, value in event.items() if is_number(value)}
-                curve.validations.append((event["step"], metrics))
+    for line in lines_of(path):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            lost += 1
+            continue
+        if not isinstance(event, dict) or not is_number(event.get("step")):
+            continue
+        if event.get("event") == "step" and is_number(event.get("loss")):
+            curve.losses.append((event["step"], event["loss"]))
+        elif event.get("event") == "validation":
+            metrics = {name: value for name, value in event.items() if is_number(value)}
+            curve.validations.append((event["step"], metrics))
     return Curve(curve.losses, curve.validations, lost)
 
 

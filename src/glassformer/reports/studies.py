@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.config import Tree, flatten, format_value
+from glassformer.documents import read_document
 from glassformer.errors import user_error
 from glassformer.reports.reading import interval_of, is_number
 from glassformer.reports.tables import Cell, Quantity, Table, number, span
@@ -88,7 +89,7 @@ def read_study(given: str) -> Study:
 def _document(path: Path) -> Tree:
     place = str(path / RESULTS)
     try:
-        document = json.loads((path / RESULTS).read_bytes())
+        document = json.loads(read_document(path / RESULTS))
     except (OSError, ValueError, RecursionError) as error:
         raise user_error(f"cannot be read: {error}", place=place, remedy="run the study again") from None
     if not isinstance(document, dict) or not any(

@@ -19,6 +19,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from glassformer.documents import read_document
 from glassformer.errors import UserError, user_error
 from glassformer.seals import open_json, seal_json
 from glassformer.training.files import (
@@ -135,7 +136,7 @@ class CheckpointStore:
         wanted = [f for f in files if groups is None or f.removesuffix(".safetensors") in groups]
         try:
             tensors = {file.removesuffix(".safetensors"): _load_tensors(path / file) for file in wanted}
-            state = json.loads((path / STATE).read_bytes())
+            state = json.loads(read_document(path / STATE))
         except (SafetensorError, ValueError, OSError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
         return Checkpoint(tensors, state)
@@ -198,8 +199,8 @@ class CheckpointStore:
     def pointed(self, pointer: str) -> str | None:
         """The name that `latest` or `best` holds, if that checkpoint exists."""
         try:
-            content = (self.folder / pointer).read_bytes()
-        except OSError:
+            content = read_document(self.folder / pointer)
+        except (OSError, ValueError):
             return None
         # From before there were checksums in it, a pointer is the bare name.
         return next(
@@ -251,7 +252,7 @@ class CheckpointStore:
 
     def _manifest(self, path: Path) -> dict[str, dict[str, Any]]:
         try:
-            data = (path / MANIFEST).read_bytes()
+            data = read_document(path / MANIFEST)
             manifest = open_json(data, must_be_sealed=b'"format": 1' not in data)
             if manifest["format"] not in (1, FORMAT):
                 raise ValueError(f"it is of format {manifest['format']}")

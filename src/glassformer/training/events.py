@@ -15,6 +15,9 @@ CLOCK_FIELDS = frozenset({"elapsed", "seconds", "tokens_per_second", "time"})
 """Fields that a clock writes: the only ones that differ between two equal runs."""
 
 
+MOST_LINE_BYTES = 16 << 20
+
+
 class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,13 +78,17 @@ class EventLog:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every whole line; a line that a crash cut short is passed over."""
-        if not self.path.exists():
-            return
-        with open(self.path, "rb") as file:
-            for line in file:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(event, dict):
-                    yield event
+        for line in lines_of(self.path):
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Of a file that is one; a line longer than any of ours comes in pieces, which are no events."""
+    if path.is_file():
+        with open(path, "rb") as file:
+            yield from iter(lambda: file.readline(MOST_LINE_BYTES), b"")

@@ -13,7 +13,7 @@ from glassformer.doctor.examination import RUN_CHECKS
 from glassformer.errors import UserError
 from glassformer.runs import RunFolder
 from glassformer.trained import Run
-from programme import Outcome, Place, Tries, fault
+from programme.base import Outcome, Place, Tries, fault
 from programme.kills import differences
 
 NO_DATA = {"lock"}

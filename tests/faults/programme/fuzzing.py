@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from glassformer.cli import VERBS, main
 from glassformer.errors import Problem, UserError
-from programme import Outcome, Place, Tries, fault
+from programme.base import Outcome, Place, Tries, fault
 
 SECONDS = 20.0
 """Of processor time that any one of them may take: none should take one."""
@@ -202,7 +202,7 @@ def command_lines(draw: st.DrawFn, known: dict[str, list[str]]) -> list[str]:
 def prepare(trained: str, texts: str) -> Callable[[], None]:
     """A folder with something of everything; what it returns puts it back as it was."""
     from glassformer.config import dump_yaml
-    from programme import TINY
+    from programme.base import TINY
 
     text = dump_yaml({**TINY, "training": {**TINY["training"], "max_epochs": None, "max_steps": 1}})
     Path("folder").mkdir()
@@ -256,16 +256,19 @@ def arguments(place: Place, count: int) -> Tries:
 
 # ---------------------------------------------------------------- loaders
 
-TABLE = "label\ttext\nyes\ta good book\nno\ta bad film\nyes\tümlaut ✓\n"
-LINES = [{"text": "a good book", "label": "yes"}, {"text": "a bad film", "label": "no"}]
+ROWS = [
+    (label, f"{word} {number}") for number in range(6) for label, word in (("yes", "good ü"), ("no", "bad ✓"))
+]
+TABLE = "label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in ROWS)
+LINES = [{"text": text, "label": label} for label, text in ROWS]
 SEEDS: dict[str, bytes] = {
     "a.tsv": TABLE.encode(),
     "a.csv": TABLE.replace("\t", ",").encode(),
     "a.jsonl": "".join(json.dumps(line) + "\n" for line in LINES).encode(),
-    "a.json": json.dumps(LINES).encode(),
-    "a.txt": b"one line\nanother line\n\xc3\xa9\n",
+    "a.json": json.dumps({key: [line[key] for line in LINES] for key in LINES[0]}).encode(),
+    "a.txt": "".join(f"{text}\n" for _, text in ROWS).encode(),
     "a.tsv.gz": gzip.compress(TABLE.encode()),
-    "a.txt.gz": gzip.compress(b"one line\nanother line\n"),
+    "a.txt.gz": gzip.compress("".join(f"{text}\n" for _, text in ROWS).encode()),
 }
 INTERESTING = [
     b"",

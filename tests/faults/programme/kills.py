@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glassformer.proofs import compare_runs
 from glassformer.runs import RunFolder
-from programme import Outcome, Place, Tries, fault
+from programme.base import Outcome, Place, Tries, fault
 
 IDENTICAL = (
     "resumed by the same command; weights, optimizer, random state, order of examples, events and metrics are"

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import programme  # noqa: F401  all faults
 from glassformer import __version__
 from glassformer.bench.machine import machine
 from glassformer.errors import shorten
-from programme import FAULTS, Fault, Place, Row, run_fault
+from programme.base import FAULTS, Fault, Place, Row, run_fault
 from programme.children import Zygote
 
 MOST_SHOWN = 5

@@ -6,7 +6,7 @@ import json
 import signal
 
 from glassformer.runs import RunFolder
-from programme import Place, Tries, fault
+from programme.base import Place, Tries, fault
 from programme.kills import OFTEN, differences
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
