@@ -9,11 +9,11 @@ PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-ch
 READY  := $(VENV)/.ready-$(ACCEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow browser screenshots check format wheel clean
+.PHONY: help setup demo test test-slow prove audit browser screenshots measure-studio check format wheel clean
 
 help:  ## show this list
 	@echo "make TARGET [PYTHON=python3] [ACCEL=auto|cpu|cuda]"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "  %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "  %-15s %s\n", $$1, $$2 }'
 
 setup: $(READY)  ## install everything into .venv (once)
 
@@ -42,10 +42,18 @@ demo: setup  ## set up, train the reversal model, leave a picture of its attenti
 	@echo "==> the picture: $(DEMO)/attention.png"
 
 # Small matrices want one thread, and two that wait for each other on a busy machine are slower than one.
-test test-slow: export OMP_NUM_THREADS = 1
+test test-slow prove: export OMP_NUM_THREADS = 1
 
 test: setup browser  ## set up, then run the tests
 	@$(BIN)/python -m pytest
+
+TIER ?= quick
+
+prove: setup  ## do every fault of the programme (TIER=quick|full), write docs/results/reliability.md
+	@$(BIN)/python scripts/prove --tier $(TIER)
+
+audit: setup  ## hold the versions of constraints.txt against the package index
+	@$(BIN)/python scripts/audit
 
 # Where none can be had, the tests of the pages skip with the reason; with CI=true they fail.
 browser:
@@ -53,6 +61,9 @@ browser:
 
 screenshots: setup browser  ## train small models, open every view of the studio, write docs/images/studio-*.png
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/screenshots
+
+measure-studio: setup browser  ## measure the studio in a browser on a quiet machine, write docs/results/studio.*
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/measure-studio
 
 test-slow: setup  ## run the tests that `make test` leaves out
 	@$(BIN)/python -m pytest -m slow

@@ -84,7 +84,7 @@ class Training:
             nonlocal task
             config, folder = self.config, self.folder
             is_old = folder.exists()
-            task = config.task.restore(folder.task_state(), config.seed) if is_old else None
+            task = folder.restore_task(config.task, config.seed) if is_old else None
             task = task or config.task.build(config.seed)
             return task.state()
 

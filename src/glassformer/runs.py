@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from glassformer import __version__
 from glassformer.config import Tree, dump_yaml, flatten, read_written_yaml
 from glassformer.documents import read_document
-from glassformer.errors import UserError, user_error
+from glassformer.errors import Problem, UserError, is_out_of_memory, user_error
 from glassformer.seals import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.events import EventLog
@@ -45,6 +45,10 @@ class Status:
     pid: int | None
     host: str | None = None
     """Where that process is, or was."""
+
+
+class TaskMaker(Protocol):
+    def restore(self, state: Mapping[str, Any], seed: int = 0) -> Any: ...
 
 
 class RunFolder:
@@ -106,6 +110,22 @@ class RunFolder:
         for name in KEPT_APART & state.keys():
             state[name] = self._read_apart(f"{name}.json", state[name])
         return state
+
+    def restore_task(self, config: TaskMaker, seed: int = 0) -> Any:
+        """The task of this run, with what it learned from its data."""
+        state = self.task_state()
+        try:
+            return config.restore(state, seed)
+        except (UserError, Problem):
+            raise
+        except Exception as error:  # what a file of another hand says can be wrong in any way
+            if is_out_of_memory(error):
+                raise
+            raise user_error(
+                f"does not describe the task of this run: {error or type(error).__name__}",
+                place=str(self.path / "task.json"),
+                remedy="restore it from a copy of the run",
+            ) from error
 
     def _read_apart(self, name: str, sha256: str | None) -> dict[str, Any]:
         """Without a seal in it, since other programs read it too: its checksum is in `task.json`."""

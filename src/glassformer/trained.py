@@ -67,7 +67,7 @@ class Run:
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
         self.config = validate(ExperimentConfig, self.folder.config())
-        self.task = task or self.config.task.restore(self.folder.task_state(), self.config.seed)
+        self.task = task or self.folder.restore_task(self.config.task, self.config.seed)
         store = self.folder.checkpoints()
         self.checkpoint = store.find(checkpoint)
         try:
@@ -240,7 +240,7 @@ class Run:
         about = {
             "run": self.path.name,
             "checkpoint": "untrained" if is_untrained else self.checkpoint,
-            "input": text or " ".join(self.task.input_symbols(tokens.tolist())),
+            "input": text or self.task.show_input(tokens.tolist()),
         }
         if decoding is None and branch is None:
             reading = read(model, self.task, tokens, self.config.evaluation.decoding)

@@ -129,7 +129,7 @@ class Source:
     def open(cls, path: Path) -> Source:
         folder = RunFolder.open(path)
         config, state = folder.config(), folder.task_state()
-        task = validate(TaskConfig, config.get("task", {})).restore(state)
+        task = folder.restore_task(validate(TaskConfig, config.get("task", {})))
         options = validate(ModelConfig, config.get("model", {})).dump()
         store = folder.checkpoints()
         name = store.find("best")

@@ -136,7 +136,23 @@ def without_privileges(order: bool) -> None:
             raise OSError(ctypes.get_errno(), "capset")
 
 
+def clock(order: dict) -> None:
+    """Somebody sets the clock while the model trains."""
+    from glassformer.training.trainer import Trainer
+
+    now, step, shift = time.time, Trainer.step, [0]
+
+    def watch(self: Trainer, *arguments: object) -> object:
+        if self.state.step >= order["step"]:
+            shift[0] = order["seconds"]
+        return step(self, *arguments)
+
+    Trainer.step = watch
+    time.time = lambda: now() + shift[0]
+
+
 PREPARATIONS = {
+    "clock": clock,
     "poison": poison,
     "without_privileges": without_privileges,
     "operations": Operations,

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,12 +44,38 @@ Say = Callable[[str], None]
 
 
 def cache_folder() -> Path:
-    """Where tokens are kept: GLASSFORMER_CACHE, or the user's own cache."""
+    """Where tokens are kept: GLASSFORMER_CACHE, the user's own cache, or else a folder for the time being."""
     named = os.environ.get("GLASSFORMER_CACHE")
     if named:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "glassformer"
+    try:
+        own = (Path(base) if base else Path.home() / ".cache") / "glassformer"
+    except RuntimeError:  # nobody knows where the user's home is
+        return _temporary_cache()
+    return own if _may_be_written(own) else _temporary_cache()
+
+
+def _may_be_written(folder: Path) -> bool:
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _temporary_cache() -> Path:
+    """The same for all processes of a user; if somebody else has taken the name, one for this process."""
+    folder = Path(tempfile.gettempdir()) / f"glassformer-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+        if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022:
+            return folder
+    return _own_folder()
+
+
+@functools.cache
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="glassformer-"))
 
 
 def open_or_build(

@@ -77,7 +77,7 @@ def _load(record: Record, checkpoint: str, inside: Inside) -> Run | None:
         return run
     try:
         assert record.config is not None
-        task = record.config.task.restore(record.folder.task_state(), record.config.seed)
+        task = record.folder.restore_task(record.config.task, record.config.seed)
         _describe(record, task, Experiment(record.config, task).build_model(), inside)
     except (*REFUSALS, KeyError, TypeError, ValueError, OSError) as error:
         inside.problems.append(f"Its parameters cannot be counted: {_first_line(error)}")

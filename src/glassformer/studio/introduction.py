@@ -68,7 +68,7 @@ def _introduction(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         task, model = run.task, run.model
     else:
         config = validate(ExperimentConfig, folder.config())
-        task = config.task.restore(folder.task_state(), config.seed)
+        task = folder.restore_task(config.task, config.seed)
         model = Experiment(config, task).build_model()
     writes = task.writes_answers or isinstance(task, NextTokenTask)
     return {

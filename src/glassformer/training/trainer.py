@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from glassformer.data.batching import Batch, plan_batches
+from glassformer.errors import is_out_of_memory, user_error
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
@@ -280,6 +281,19 @@ class Trainer:
         return Checkpoint(tensors, {"training": self.state.to_json(), **record})
 
     def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint; one of another run or another hand is refused."""
+        try:
+            self._restore(checkpoint)
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            if is_out_of_memory(error):
+                raise
+            raise user_error(
+                f"the checkpoint is not one of this run: {error}",
+                place="" if self.around.store is None else str(self.around.store.folder),
+                remedy="restore the run's folder from a copy, or train anew",
+            ) from error
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
         self.parallel.load(self.model, checkpoint.tensors["model"])
         self.parallel.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
         restore_random(self.ranks.own(checkpoint.tensors["random"]))

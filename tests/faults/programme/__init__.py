@@ -5,4 +5,16 @@ promised held, else one line that says what came instead. `scripts/prove` runs a
 counts; `test_programme.py` runs them in small numbers with the other tests.
 """
 
-from programme import damage, fuzzing, hostile, kills, numbers, signals, storage  # noqa: F401
+from programme import (  # noqa: F401  each registers its faults
+    corpora,
+    damage,
+    fuzzing,
+    hostile,
+    kills,
+    network,
+    numbers,
+    scale,
+    signals,
+    storage,
+    surroundings,
+)

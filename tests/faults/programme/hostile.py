@@ -275,7 +275,7 @@ MAY_WORK = {"report", "data"}
 @fault(
     "hostile files",
     "hand-made safetensors, manifests, YAML, JSON, archives, links, FIFOs, huge files, pickles",
-    "refused with a reason; no code runs, no file appears elsewhere; under 256 MB of memory, under 1 s of CPU",
+    "refused with a reason; no code runs, no file appears elsewhere; under 256 MB, under 1 s of CPU",
     quick=len(cases()),
     full=len(cases()),
     in_tests=30,
