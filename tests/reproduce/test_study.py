@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from glassformer.config import dump_yaml
 from glassformer.errors import UserError
 from glassformer.reproduce import STUDIES, find
-from glassformer.reproduce.study import Setting, Study, interval, reproduce
-from glassformer.runs import RunFolder
+from glassformer.reproduce.recipes import Setting, Study
+from glassformer.reproduce.study import interval, reproduce
+from glassformer.runs import RunFolder, differences
 
 TINY = {
     "task.length": 4,
@@ -36,13 +39,76 @@ def test_a_study_is_run_once_and_told_truly(tmp_path: Path) -> None:
     values = [run.results()["metrics"]["test"]["accuracy"] for run in runs]
     assert [run.config()["seed"] for run in runs] == row["seeds"] == [0, 1]
     assert row["ours"] == statistics.fmean(values) and row["lowest"] == min(values)
-    assert row["published"] == 0.5 and row["theirs"] is None
+    assert row["published"] == 0.5 and row["theirs"] is None and document["missing"] == []
     assert f"{row['ours']:.5f}" in (tmp_path / "table.md").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "results.json").read_bytes()) == document
 
     before = [(run.path / "results.json").stat().st_mtime_ns for run in runs]
     assert reproduce(STUDY, tmp_path, workers=2) == document
     assert [(run.path / "results.json").stat().st_mtime_ns for run in runs] == before
+
+
+THEIRS = Setting("4×3", 0.5, "reversal", TINY, theirs={"model.norm_placement": "post"})
+
+
+def test_their_recipe_differs_in_what_it_says_alone(trained: list[str], tmp_path: Path) -> None:
+    study = replace(STUDY, settings=[THEIRS], theirs_seeds=1)
+    (row,) = reproduce(study, tmp_path)["rows"]
+    assert trained == ["4×3, ours, seed 0", "4×3, ours, seed 1", "4×3, theirs, seed 0"]
+    assert row["theirs_seeds"] == [0] and row["seeds"] == [0, 1]
+    runs = {
+        path.name.rpartition("-")[0]: RunFolder(path) for path in (tmp_path / "runs").glob("4*-*-?-????????")
+    }
+    changed = differences(runs["4×3-ours-0"].config(), runs["4×3-theirs-0"].config())
+    assert changed == {"model.norm_placement": ("pre", "post")}
+    assert row["theirs"] == runs["4×3-theirs-0"].results()["metrics"]["test"]["accuracy"]
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "model.norm_placement=post" in table and f"| {row['theirs']:.5f} |" in table
+
+
+def test_a_changed_option_is_another_run_and_an_added_one_is_not(trained: list[str], tmp_path: Path) -> None:
+    study = replace(STUDY, seeds=1)
+    reproduce(study, tmp_path)
+    (path,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    config = RunFolder(path).config()
+    del config["training"]["tensorboard"]  # as if the run were older than this option, its name with it
+    (path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
+    path.rename(path.with_name(f"{path.name[:-8]}01234567"))
+    trained.clear()
+    reproduce(study, tmp_path)
+    assert trained == []
+    longer = Setting("4×3", 0.5, "reversal", {**TINY, "training.max_steps": 4})
+    reproduce(replace(study, settings=[longer]), tmp_path)
+    assert trained == ["4×3, ours, seed 0"]
+
+
+def test_what_is_finished_can_be_told_before_the_rest_is(trained: list[str], tmp_path: Path) -> None:
+    reproduce(replace(STUDY, seeds=1), tmp_path)
+    trained.clear()
+    document = reproduce(replace(STUDY, settings=[THEIRS]), tmp_path, trains=False)
+    assert trained == []
+    assert document["missing"] == ["4×3, ours, seed 1", "4×3, theirs, seed 0", "4×3, theirs, seed 1"]
+    (row,) = document["rows"]
+    assert row["seeds"] == [0] and row["theirs"] is None
+    assert "**Not finished:** 3 runs" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], tmp_path: Path) -> None:
+    earlier = reproduce(STUDY, tmp_path / "earlier")
+    trained.clear()
+    study = replace(STUDY, settings=[THEIRS])
+    keep = tmp_path / "earlier" / "results.json"
+    (row,) = reproduce(study, tmp_path / "later", keep=keep)["rows"]
+    assert trained == ["4×3, theirs, seed 0", "4×3, theirs, seed 1"]
+    kept = ("ours", "interval", "lowest", "seeds", "steps", "seconds", "config")
+    assert {name: row[name] for name in kept} == {name: earlier["rows"][0][name] for name in kept}
+    assert row["kept"] == ["ours"]
+    table = (tmp_path / "later" / "table.md").read_text(encoding="utf-8")
+    assert "Kept from an earlier measurement, not run again: ours of 4×3." in table
+    with pytest.raises(UserError, match="not a full measurement of other"):
+        reproduce(replace(study, name="other"), tmp_path / "other", keep=keep)
+    with pytest.raises(UserError, match="measured as a whole"):
+        reproduce(STUDIES["parameter-counts"], tmp_path / "counts", trains=False)
 
 
 def test_the_interval_is_students() -> None:

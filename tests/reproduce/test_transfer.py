@@ -17,7 +17,6 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from glassformer import launch
 from glassformer.data.reviews import review_texts, reviews
 from glassformer.experiment import resolve
 from glassformer.reproduce import STUDIES, bag_of_words, curves, jobs
@@ -32,28 +31,6 @@ from glassformer.transfer import MAY_DIFFER
 
 TINY_MODEL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8}
 TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferStudy)]
-
-
-def in_this_process(job: Job) -> dict[str, Any]:
-    """The same training without a new Python, which takes longer than such a training."""
-    file = job.path.parent / f"{job.path.name}.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(job.config.dump()), encoding="utf-8")
-    return launch.train(str(file), run=job.path, resume=True).folder.results()
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The names of the jobs that were trained."""
-    names: list[str] = []
-
-    def train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
-        names.append(job.name)
-        return in_this_process(job)
-
-    monkeypatch.setattr(jobs, "_train", train)
-    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
-    return names
 
 
 @pytest.fixture

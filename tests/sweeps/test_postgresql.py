@@ -22,8 +22,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import main
-from glassformer.sweeps.storage import storage_url
-from glassformer.sweeps.study import join, outcome_of
+from glassformer.sweeps.definition import define
+from glassformer.sweeps.storage import Database, storage_url
+from glassformer.sweeps.study import Board, join, outcome_of
 
 TRIALS = 30
 PATIENCE_SECONDS = 300.0
@@ -156,3 +157,24 @@ def test_two_workers_one_killed_and_the_server_restarted(
     board.database.close()
     assert told["complete"] == TRIALS and set(told) <= {"complete", "abandoned", "duplicate"}
     assert f"glassformer sweep worker {document['study']} --storage {server.url}" in output.err
+
+
+def test_the_worker_verb_takes_its_trials_from_the_server(
+    server: Server, tiny_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that knows nothing but the server and the study's name."""
+    definition = define(str(tiny_file), ["model.num_layers=1,2", "training.max_epochs=1"], heartbeat=1)
+    url = storage_url(server.url, tmp_path)
+    database = Database(url)
+    database.set_heartbeat(1)
+    board = Board.create(database, "shared", definition, None)
+    command = ["sweep", "worker", "shared", "--storage", server.url, "--out", str(tmp_path), "--json"]
+    assert main(command) == 0
+    document = json.loads(capfd.readouterr().out)
+    trials = board.trials()
+    database.close()
+    assert document["trials"] == 2 and document["storage"] == server.url
+    assert [outcome_of(trial) for trial in trials] == ["complete", "complete"]
+    assert {trial.user_attrs["run"] for trial in trials} == {
+        str(tmp_path / "runs" / f"trial-000{setting}-seed-0") for setting in (0, 1)
+    }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import os
+import shlex
 import signal
 import statistics
 import threading
@@ -14,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import glassformer as gf
 from glassformer.cli import main
 from glassformer.experiment import resolve
 from glassformer.reproduce.study import interval
@@ -43,6 +47,8 @@ def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Pat
     document = ask(*command, "--out", out)
     assert {"study", "storage", "best", "trials"} <= document.keys()
     assert document["storage"] == f"sqlite:///{out}/sweep.db"
+    assert document["command"][:4] == ["glassformer", "sweep", str(tiny_file), f"{RATE}=1e-2,1e-4,1e2"]
+    assert json.loads((out / "results.json").read_bytes())["command"] == document["command"]
     assert [(trial["trial"], trial["seed"]) for trial in document["trials"]] == [
         (setting, seed) for setting in range(3) for seed in range(2)
     ]
@@ -72,7 +78,7 @@ def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Pat
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG") and (out / "curves.svg").exists()
 
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")}
-    again = ask(*command, "--out", out)
+    again = ask(*document["command"][2:])
     assert again["trials"] == document["trials"] and again["best"] == document["best"]
     assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")} == before
     assert main(["sweep", str(tiny_file), f"{RATE}=1e-2,1e-3", "--out", str(out)]) == 2
@@ -122,6 +128,27 @@ def test_several_values_by_tpe_with_pruning_have_optunas_plots(
         page = (tmp_path / "sweep" / name).read_text(encoding="utf-8")
         assert 'src="plotly.min.js"' in page and "https://cdn" not in page
     assert (tmp_path / "sweep" / "plotly.min.js").stat().st_size > 1_000_000
+
+    gf.report(tmp_path / "sweep", tmp_path / "report.html", samples=0, maps=0)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("parallel.svg", "importance.svg"):
+        assert name in document["written"]
+        picture = base64.b64encode((tmp_path / "sweep" / name).read_bytes()).decode()
+        assert f"data:image/svg+xml;base64,{picture}" in page
+    assert html.escape(shlex.join(document["command"])) in page
+
+
+def test_halving_ends_what_falls_behind(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
+    """The first trial only tells how long trials are; the second sets the mark that the others miss."""
+    document = ask(
+        *(tiny_file, f"{RATE}=1e-3,1e-2,1e-6,1e-7", "training.validate_every=4", "--metric", "loss"),
+        *("--prune", "--pruner", "halving", "--out", tmp_path / "sweep"),
+    )
+    assert document["pruner"] == "halving"
+    assert [trial["state"] for trial in document["trials"]] == ["complete", "complete", "pruned", "pruned"]
+    for trial in document["trials"][2:]:
+        assert trial["steps"] == 4 and "fell behind" in trial["explanation"]
+    assert document["best"]["params"][RATE] == 1e-2
 
 
 def test_a_setting_that_cannot_be_trained_is_kept_with_its_reason(

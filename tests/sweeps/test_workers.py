@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.cli import main
 from glassformer.runs import RunFolder
 from glassformer.sweeps.crew import Crew
 from glassformer.sweeps.definition import define
@@ -70,6 +72,26 @@ def begin(tmp_path: Path, tiny_file: Path) -> Iterator[Callable[..., Sweep]]:
 
 
 Begin = Callable[..., Sweep]
+
+
+def test_the_worker_verb_brings_a_shared_study_to_its_end(
+    begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As another machine would join it: by the study's name and the database alone."""
+    sweep = begin("model.num_layers=1,2", "training.max_epochs=1")
+    command = ["sweep", "worker", STUDY, "--storage", sweep.url, "--out", str(tmp_path), "--json"]
+    assert main(command) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["study"], document["storage"], document["trials"]) == (STUDY, sweep.url, 2)
+    trials = living(sweep.board.trials()).values()
+    assert [outcome_of(trial) for trial in trials] == ["complete", "complete"]
+    for trial in trials:
+        run = RunFolder(Path(trial.user_attrs["run"]))
+        assert (
+            run.path.parent == tmp_path / "runs" and run.results()["metrics"] == trial.user_attrs["metrics"]
+        )
+    assert main(command) == 0  # nothing is left, and nothing is done twice
+    assert json.loads(capsys.readouterr().out)["trials"] == 0
 
 
 def finish(sweep: Sweep) -> None:

@@ -8,17 +8,36 @@ from typing import Any
 
 from glassformer.cli.output import Output
 
+COLUMNS = {
+    "setting": "setting",
+    "published": "published",
+    "theirs": "their recipe",
+    "ours": "ours",
+    "lowest": "lowest seed",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="the table; without it, a list of the tables")
     parser.add_argument(
-        "--quick", action="store_true", help="a much smaller version, done in a minute or a few"
+        "--quick", action="store_true", help="a much smaller version, done in two minutes or less"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs a setting (default: 3, quick 1)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="runs a setting (default: 3 or what the table says, quick 1)"
+    )
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="runs at a time; they share the cores"
     )
     parser.add_argument("--ours-only", action="store_true", help="leave the published recipe out")
+    parser.add_argument(
+        "--finished", action="store_true", help="train nothing: the table of the runs that are finished"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="an earlier results.json: what it has measured is kept, and only the rest is run",
+    )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where runs and table go (default: runs/NAME)"
     )
@@ -43,15 +62,30 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         seeds=arguments.seeds,
         workers=max(1, arguments.workers),
         with_theirs=not arguments.ours_only,
+        trains=not arguments.finished,
+        keep=arguments.keep,
         say=output.say,
     )
-    table = Table(
-        "setting", "published", "their recipe", "ours", "lowest seed", title=f"{study.title}: {study.metric}"
-    )
+    columns = {
+        key: heading
+        for key, heading in COLUMNS.items()
+        if any(row.get(key) is not None for row in document["rows"])
+    }
+    table = Table(*columns.values(), title=f"{study.title}: {study.metric}")
     for row in document["rows"]:
-        numbers = (row[key] for key in ("published", "theirs", "ours", "lowest"))
-        table.add_row(row["setting"], *("" if number is None else f"{number:.5f}" for number in numbers))
+        table.add_row(*(_shown(row.get(key)) for key in columns))
     output.show(table)
+    if document.get("missing"):
+        output.say(f"not finished: {len(document['missing'])} runs; the same command goes on with them")
+    if document.get("complaint"):
+        output.say(document["complaint"])
+        output.exit_code = 1
     written = ["table.md", "results.json", *document.get("plot", [])]
     output.say("written: " + ", ".join(str(folder / name) for name in written))
     return document
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -91,10 +91,36 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         workers=arguments.workers,
         minutes=arguments.minutes,
         plugins=[path.absolute() for path in arguments.plugin],
+        command=_command(arguments, folder),
         say=output.say,
     )
     _show(document, folder, output)
     return document
+
+
+def _command(arguments: argparse.Namespace, folder: Path) -> list[str]:
+    """What was typed, in full; a database without its password."""
+    from glassformer.sweeps.storage import shown
+
+    options = {
+        "--seeds": arguments.seeds,
+        "--workers": arguments.workers,
+        "--sampler": arguments.sampler,
+        "--trials": arguments.trials,
+        "--minutes": arguments.minutes,
+        "--pruner": arguments.pruner if arguments.prune else None,
+        "--metric": arguments.metric,
+        "--storage": None if arguments.storage is None else shown(arguments.storage),
+        "--heartbeat": arguments.heartbeat,
+        "--out": folder,
+    }
+    words = ["glassformer", "sweep", arguments.what, *arguments.overrides]
+    words += ["--prune"] if arguments.prune else []
+    for name, value in options.items():
+        words += [] if value is None else [name, str(value)]
+    for plugin in arguments.plugin:
+        words += ["--plugin", str(plugin)]
+    return words
 
 
 def _show(document: dict[str, Any], folder: Path, output: Output) -> None:

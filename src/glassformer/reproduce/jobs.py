@@ -5,6 +5,7 @@ It knows runs and processes, nothing of tables.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,13 +14,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from glassformer.errors import user_error
-from glassformer.experiment import ExperimentConfig
+from glassformer.errors import UserError, user_error
+from glassformer.experiment import ExperimentConfig, resolve
 from glassformer.runs import RunFolder
 from glassformer.training.signals import StopSignals
 
@@ -42,6 +44,27 @@ class Job:
         """What its end measured; empty while there is no end."""
         folder = RunFolder(self.path)
         return folder.results() if folder.exists() else {}
+
+
+def key_of(config: ExperimentConfig, *others: str) -> str:
+    """Of all that decides what a run gives. In its name it keeps runs with other options apart."""
+    return hashlib.sha256(json.dumps([config.fingerprint(), *others]).encode()).hexdigest()[:8]
+
+
+def run_path(folder: Path, name: str, config: ExperimentConfig, key: str) -> Path:
+    """A run's place by its name and its key, or where the same run was begun before an option was added."""
+    path = folder / f"{name}-{key}"
+    if RunFolder(path).exists():
+        return path
+    earlier = (other for other in sorted(folder.glob(f"{escape(name)}-*")) if _is_of(other, config))
+    return next(earlier, path)
+
+
+def _is_of(path: Path, config: ExperimentConfig) -> bool:
+    try:
+        return RunFolder(path).exists() and resolve(str(path)).identity() == config.identity()
+    except UserError:  # of another version, or with kinds of a plug-in that is not there
+        return False
 
 
 def threads_for(workers: int) -> int:

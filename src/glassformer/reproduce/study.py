@@ -1,21 +1,18 @@
-"""A study: settings × recipes × seeds, each an ordinary run, and one table with intervals.
-
-A study that was interrupted goes on: finished runs are kept, unfinished ones are resumed.
-"""
+"""What can be reproduced, and the files that a reproduction leaves: `results.json`, `table.md`, pictures."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from glassformer.errors import user_error
-from glassformer.experiment import resolve
-from glassformer.reproduce.jobs import Job, Results, Say, run_all, threads_for
+from glassformer.reproduce.jobs import Results, Say, threads_for
 from glassformer.training.files import json_bytes, replace_file
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
@@ -33,6 +30,16 @@ class Effort:
     threads: int
     with_theirs: bool
     say: Say
+    trains: bool = True
+    """Else only what is finished is told."""
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """An earlier `results.json`: what it has measured is not measured again."""
+
+    def refuse_parts(self) -> None:
+        """For tables that are measured whole or not at all."""
+        for option, is_asked in (("--finished", not self.trains), ("--keep", bool(self.kept))):
+            if is_asked:
+                raise user_error("this table is measured as a whole", place=option, remedy="leave it out")
 
 
 class Table(Protocol):
@@ -67,11 +74,14 @@ def reproduce(
     seeds: int | None = None,
     workers: int = 1,
     with_theirs: bool = True,
+    trains: bool = True,
+    keep: Path | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Run what is missing, then write `table.md` and `results.json` into the folder and return the latter."""
     if seeds is not None and seeds < 1:
         raise user_error("at least one run a setting", place="--seeds", value=seeds, remedy="--seeds 3")
+    kept = {} if keep is None else _earlier(keep, table.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,7 +91,8 @@ def reproduce(
     seeds = seeds or (1 if is_quick else table.seeds)
     threads = threads_for(workers)
     try:
-        measured = table.measure(Effort(folder, is_quick, seeds, workers, threads, with_theirs, say))
+        effort = Effort(folder, is_quick, seeds, workers, threads, with_theirs, say, trains, kept)
+        measured = table.measure(effort)
     except BaseException:
         with contextlib.suppress(OSError):  # what failed before its first run leaves nothing behind
             folder.rmdir()
@@ -101,115 +112,18 @@ def reproduce(
     return document
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A row of the table: what was published for it, and how we run it."""
-
-    name: str
-    published: float | None
-    what: str
-    overrides: Mapping[str, Any]
-    theirs: Mapping[str, Any] | None = None
-    """The published recipe, as further overrides; None where it is not run."""
-    is_quick: bool = False
-    quick: Mapping[str, Any] | None = None
-    """Further overrides of the small version."""
-
-
-@dataclass(frozen=True)
-class _Cell:
-    setting: Setting
-    recipe: str
-    seed: int
-    job: Job
-
-
-@dataclass(frozen=True)
-class Study:
-    name: str
-    title: str
-    metric: str
-    settings: Sequence[Setting]
-    about: str
-    seeds: int = 3
-
-    def measure(self, effort: Effort) -> dict[str, Any]:
-        cells = self._cells(effort)
-        run_all(
-            [cell.job for cell in cells],
-            workers=effort.workers,
-            threads=effort.threads,
-            describe=lambda results: f"{self.metric} {test_value(results, self.metric):.5f}",
-            say=effort.say,
+def _earlier(file: Path, name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise user_error(
+            f"cannot be read: {error}", place="--keep", value=str(file), remedy="a results.json"
+        ) from None
+    if not isinstance(document, dict) or document.get("name") != name or document.get("is_quick"):
+        raise user_error(
+            f"is not a full measurement of {name}", place="--keep", value=str(file), remedy="its results.json"
         )
-        return {"rows": self._rows(cells)}
-
-    def _cells(self, effort: Effort) -> list[_Cell]:
-        cells = []
-        for setting in self.settings:
-            if effort.is_quick and not setting.is_quick:
-                continue
-            recipes: dict[str, Mapping[str, Any]] = {"ours": {}}
-            if setting.theirs is not None and effort.with_theirs:
-                recipes["theirs"] = setting.theirs
-            for recipe, changes in recipes.items():
-                quick = (setting.quick or {}) if effort.is_quick else {}
-                for seed in range(effort.seeds):
-                    config = resolve(setting.what, {**setting.overrides, **changes, **quick, "seed": seed})
-                    path = effort.folder / "runs" / f"{setting.name.replace(' ', '-')}-{recipe}-{seed}"
-                    job = Job(f"{setting.name}, {recipe}, seed {seed}", config, path)
-                    cells.append(_Cell(setting, recipe, seed, job))
-        # The longest first, so that the last worker does not wait alone.
-        return sorted(cells, key=lambda cell: -cell.job.config.dump()["task"].get("length", 0))
-
-    def _rows(self, cells: Sequence[_Cell]) -> list[dict[str, Any]]:
-        rows = []
-        run = {cell.setting.name for cell in cells}
-        for setting in (setting.name for setting in self.settings if setting.name in run):
-            row: dict[str, Any] = {"setting": setting, "theirs": None, "ours": None, "interval": None}
-            for recipe in ("theirs", "ours"):
-                runs = [cell for cell in cells if (cell.setting.name, cell.recipe) == (setting, recipe)]
-                if not runs:
-                    continue
-                results = [cell.job.results() for cell in runs]
-                values = [test_value(result, self.metric) for result in results]
-                row["published"] = runs[0].setting.published
-                row[recipe] = statistics.fmean(values)
-                if recipe == "ours":
-                    row["interval"] = interval(values)
-                    row["lowest"] = min(values)
-                    row["seeds"] = [cell.seed for cell in runs]
-                    row["steps"] = [result["steps"] for result in results]
-                    row["seconds"] = [result["seconds"] for result in results]
-                    row["config"] = runs[0].job.config.fingerprint()
-            rows.append(row)
-        return rows
-
-    def markdown(self, document: Mapping[str, Any]) -> str:
-        lines = [f"# {self.title}", "", self.about, "", written_by(document), ""]
-        lines += [
-            "| setting | published | their recipe | ours, mean | 95 % interval"
-            " | lowest seed | steps | seconds |"
-        ]
-        lines += ["|---|---|---|---|---|---|---|---|"]
-        for row in document["rows"]:
-            low_high = (
-                "" if row["interval"] is None else f"{row['interval'][0]:.5f} … {row['interval'][1]:.5f}"
-            )
-            steps = "/".join(str(step) for step in row.get("steps", []))
-            seconds = "/".join(f"{value:.0f}" for value in row.get("seconds", []))
-            cells = [row["setting"], _number(row["published"]), _number(row["theirs"]), _number(row["ours"])]
-            cells += [low_high, _number(row.get("lowest")), steps, seconds]
-            lines.append(f"| {' | '.join(cells)} |")
-        workers, threads = document["workers"], document["threads_per_worker"]
-        total = sum(value for row in document["rows"] for value in row.get("seconds", []))
-        lines += [
-            "",
-            f"Metric: test {self.metric}. Training time of our runs together: {total / 60:.1f} minutes,"
-            f" with {workers} workers of {threads} thread{'s' if threads > 1 else ''}.",
-            "",
-        ]
-        return "\n".join(lines)
+    return document
 
 
 def test_value(results: Results, metric: str) -> float:
@@ -234,8 +148,5 @@ def _quantile(freedom: int) -> float:
 
 def written_by(document: Mapping[str, Any]) -> str:
     quick = " --quick" if document["is_quick"] else ""
-    return f"Written by `glassformer reproduce {document['name']}{quick}`."
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.5f}"
+    ours_only = "" if document["with_theirs"] else " --ours-only"
+    return f"Written by `glassformer reproduce {document['name']}{quick}{ours_only}`."

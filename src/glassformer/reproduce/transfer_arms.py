@@ -8,8 +8,6 @@ is another run, and nothing that was measured with other options can slip into t
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,8 +17,8 @@ from typing import Any
 from glassformer.config import Tree, unflatten
 from glassformer.errors import user_error
 from glassformer.experiment import ExperimentConfig, resolve
-from glassformer.reproduce import bag_of_words, curves
-from glassformer.reproduce.jobs import Job, Results, run_all, threads_for
+from glassformer.reproduce import bag_of_words, charts, curves
+from glassformer.reproduce.jobs import Job, Results, key_of, run_all, threads_for
 from glassformer.reproduce.pretraining_text import PretrainingText, TextPlan, gather
 from glassformer.reproduce.study import Effort, interval, test_value
 from glassformer.reproduce.transfer_table import markdown
@@ -79,6 +77,7 @@ class TransferStudy:
     metric: str = "accuracy"
 
     def measure(self, effort: Effort) -> dict[str, Any]:
+        effort.refuse_parts()
         labels = self._label_counts(effort)
         text = self._gather(effort)
         pretraining = self._pretraining_job(effort, text)
@@ -153,7 +152,7 @@ class TransferStudy:
         quick = self.options.quick_pretraining if effort.is_quick else {}
         config = resolve(self.pretraining, {"task": task, "model": model, "seed": 0})
         config = config.with_overrides(unflatten({**self.options.pretraining, **quick}))
-        key = _key(config)
+        key = key_of(config)
         if text is not None:
             config = config.with_overrides({"task": {"data": {"train": str(text.path)}}})
         return Job("pre-training", config, effort.folder / "runs" / f"pretraining-{key}")
@@ -181,7 +180,7 @@ class TransferStudy:
             for arm in ARMS:
                 for seed in range(effort.seeds):
                     config = self._config(arm, count.asked, effort.is_quick, seed)
-                    key = _key(config, tokenizer.name, pretraining.path.name if arm.is_pretrained else "")
+                    key = key_of(config, tokenizer.name, pretraining.path.name if arm.is_pretrained else "")
                     places = {
                         "task.tokenizer": {"kind": "file", "path": str(tokenizer)},
                         "training.start_from": str(pretraining.path) if arm.is_pretrained else None,
@@ -248,7 +247,7 @@ class TransferStudy:
             )
         seeds = f"Mean of {effort.seeds} seeds; bands from the lowest to the highest. "
         caption = (seeds if effort.seeds > 1 else "One seed. ") + "Each panel has its own number of epochs."
-        return curves.write(
+        return charts.write(
             curves.draw(panels, self.title, bag_of_words.NAME, caption), effort.folder / "curves"
         )
 
@@ -280,11 +279,6 @@ EVERY_ARM: Overrides = {"task.unseen_only": True, "training.validate_every": Non
 def _classification(config: ExperimentConfig) -> ClassificationConfig:
     assert isinstance(config.task, ClassificationConfig)  # a preset of ours
     return config.task
-
-
-def _key(config: ExperimentConfig, *others: str) -> str:
-    """Of all that decides what a run gives, wherever its folder lies."""
-    return hashlib.sha256(json.dumps([config.fingerprint(), *others]).encode()).hexdigest()[:8]
 
 
 def _copy_tokenizer(pretraining: Job, folder: Path) -> Path:

@@ -41,6 +41,7 @@ def conduct(
     workers: int = 1,
     minutes: float | None = None,
     plugins: Sequence[Path] = (),
+    command: Sequence[str] = (),
     say: Say = lambda text: None,
 ) -> tuple[dict[str, Any], int]:
     """Run what is missing, write the results; them, and the exit code."""
@@ -63,7 +64,7 @@ def conduct(
             pass
         finally:
             crew.stop()
-        document = write_results(board, folder)
+        document = write_results(board, folder, command)
         database.close()
     document |= {"workers": workers, "threads_per_worker": crew.threads}
     document["seconds"] = round(time.monotonic() - began, 2)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.evaluation.metrics import falls, is_better
 from glassformer.inspection.sheet import ALARM, BODY, FAINT, HEADING, INK, MUTED, TITLE, fonts
-from glassformer.reproduce.curves import FILE_DPI, STYLES, write
+from glassformer.reproduce.charts import FILE_DPI, STYLES, write
 from glassformer.sweeps.definition import Definition, short
 from glassformer.sweeps.space import is_number
 from glassformer.sweeps.study import Board
@@ -24,6 +25,8 @@ PANEL_WIDTH, PANEL_HEIGHT, FRAME_HEIGHT = 4.6, 2.3, 1.5
 LINES = (STYLES[0], STYLES[2], ("#CC79A7", "-", "s"))
 STABLE_COLOUR = STYLES[1][0]
 MOST_COLUMNS = 6
+PICTURE_SIZE = (8.0, 4.5)
+"""Inches, of Optuna's plots."""
 
 Row = Mapping[str, Any]
 
@@ -200,4 +203,27 @@ def write_explorations(board: Board, folder: Path) -> tuple[dict[str, float], li
     for name, figure in (("parallel.html", parallel), ("importance.html", important)):
         figure.write_html(folder / name, include_plotlyjs="directory")
         files.append(name)
+    files += _write_pictures(board, metric, folder)
     return {path: float(value) for path, value in importances.items()}, files
+
+
+def _write_pictures(board: Board, metric: str, folder: Path) -> list[str]:
+    """The same two without a script, for reports and paper, by Optuna's own drawing."""
+    from matplotlib import pyplot, rc_context
+    from optuna.visualization import matplotlib
+
+    study, names = board.study, []
+    plots = {
+        "parallel": matplotlib.plot_parallel_coordinate,
+        "importance": matplotlib.plot_param_importances,
+    }
+    for name, plot in plots.items():
+        with warnings.catch_warnings(), rc_context({"font.family": fonts()}):  # it sets a style for all
+            warnings.simplefilter("ignore")
+            axes = board.database.ask(partial(plot, study, target_name=metric))
+            figure = axes.get_figure()
+            figure.set_size_inches(PICTURE_SIZE)
+            figure.tight_layout()
+            names += write(figure, folder / name)
+            pyplot.close(figure)
+    return names

@@ -28,8 +28,11 @@ WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting")
 Row = dict[str, Any]
 
 
-def write_results(board: Board, folder: Path) -> dict[str, Any]:
-    """`results.json`, `table.md`, `best.yaml`, curves; with several values varied, Optuna's plots too."""
+def write_results(board: Board, folder: Path, command: Sequence[str] = ()) -> dict[str, Any]:
+    """`results.json`, `table.md`, `best.yaml`, curves; with several values varied, Optuna's plots too.
+
+    `command` is what one types to get the same.
+    """
     definition, trials = board.definition, board.trials()
     entries = trial_entries(definition, trials)
     rows = setting_rows(definition, entries)
@@ -39,6 +42,7 @@ def write_results(board: Board, folder: Path) -> dict[str, Any]:
         "study": board.name,
         "storage": shown(board.database.url),
         "folder": str(folder),
+        "command": list(command),
         "metric": definition.metric,
         "varied": dict(definition.texts),
         "sampler": definition.sampler,

@@ -1,0 +1,35 @@
+"""What tests of studies share: trainings in this process, since a new Python takes longer than they do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from glassformer import launch
+from glassformer.reproduce import jobs
+from glassformer.reproduce.jobs import Job, Say
+from glassformer.training.signals import StopSignals
+
+
+def in_this_process(job: Job) -> dict[str, Any]:
+    file = job.path.parent / f"{job.path.name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(job.config.dump()), encoding="utf-8")
+    return launch.train(str(file), run=job.path, resume=True).folder.results()
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The names of the jobs that were trained."""
+    names: list[str] = []
+
+    def train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
+        names.append(job.name)
+        return in_this_process(job)
+
+    monkeypatch.setattr(jobs, "_train", train)
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    return names

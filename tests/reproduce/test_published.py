@@ -1,0 +1,278 @@
+"""Each published table: what its recipes differ in, and its whole machinery on models that learn nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glassformer as gf
+from glassformer.blocks.position import PositionConfig
+from glassformer.registry import kinds
+from glassformer.reproduce import STUDIES, length_data, positions
+from glassformer.reproduce.arithmetic_rates import ARITHMETIC_RATES, PUBLISHED, PUBLISHED_FILE
+from glassformer.reproduce.attention_forms import ATTENTION_FORMS
+from glassformer.reproduce.jobs import Results
+from glassformer.reproduce.length_data import Draw, LengthData, draw_reversals, draw_sentences, draw_sums
+from glassformer.reproduce.parameter_counts import PARAMETER_COUNTS
+from glassformer.reproduce.positions import ARITHMETIC, POSITIONS, THEORY, TRANSLATION, Domain
+from glassformer.reproduce.recipes import Setting, Study
+from glassformer.reproduce.reversal_table import REVERSAL_TABLE, ReversalStudy
+from glassformer.reproduce.study import Effort, reproduce
+from glassformer.reproduce.translation_sets import TRANSLATION_SETS
+from glassformer.runs import differences
+
+TINY_MODEL = {"model.hidden_dim": 16, "model.feed_forward_dim": 8}
+TINY_TRAINING = {"training.max_steps": 2, "training.validate_every": None}
+STUDIES_OF_RUNS = [study for study in STUDIES.values() if isinstance(study, Study)]
+
+
+def effort(folder: Path, is_quick: bool) -> Effort:
+    return Effort(folder, is_quick, 1, 1, 1, True, lambda text: None)
+
+
+def table_of(folder: Path) -> str:
+    return (folder / "table.md").read_text(encoding="utf-8")
+
+
+def is_picture(file: Path) -> bool:
+    return file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("study", STUDIES_OF_RUNS, ids=lambda study: study.name)
+def test_every_study_has_a_quick_version(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if study is POSITIONS:  # its data are written before its settings are known
+        monkeypatch.setattr(LengthData, "write", lambda self, parent: None)
+    quick = study.cells(effort(tmp_path, is_quick=True))
+    assert quick and all(cell.job.config for cell in quick)
+    assert len({cell.job.path for cell in quick}) == len(quick)
+
+
+def test_the_recipes_of_the_rates_differ_in_two_things(tmp_path: Path) -> None:
+    cells = ARITHMETIC_RATES.cells(effort(tmp_path, is_quick=False))
+    by_rate = {(cell.setting.name, cell.recipe): cell.job.config for cell in cells}
+    for rate in PUBLISHED:
+        ours, theirs = by_rate[rate, "ours"].dump(), by_rate[rate, "theirs"].dump()
+        assert differences(theirs, ours).keys() == {"model.norm_placement", "training.schedule.warmup_steps"}
+        assert theirs["training"]["optimizer"]["learning_rate"] == float(rate)
+        assert (theirs["training"]["batch_size"], theirs["training"]["max_epochs"]) == (256, 10)
+        assert theirs["model"]["dropout"] == 0.2
+
+
+def test_rates(trained: list[str], tmp_path: Path) -> None:
+    settings = []
+    for setting in ARITHMETIC_RATES.settings:
+        if setting.name in ("1e-2", "1e-7") or setting.name not in PUBLISHED:
+            task = {"task.max_examples": 30}
+            kept = {path: value for path, value in setting.overrides.items() if path not in PUBLISHED_FILE}
+            settings.append(replace(setting, overrides={**kept, **task, **TINY_MODEL, **TINY_TRAINING}))
+    study = replace(ARITHMETIC_RATES, settings=settings)
+    document = reproduce(study, tmp_path, seeds=1)
+    assert len(trained) == 6
+    high, low, by_heart = document["rows"]
+    assert (high["published"], low["published"], by_heart["published"]) == (0.25, 0.05, None)
+    for row in document["rows"]:
+        for recipe in ("theirs", "ours"):
+            assert len(row[f"{recipe}_says"]) == len(row[f"{recipe}_exact_match"]) == 1
+    best = max(high["ours"], low["ours"])
+    working = [row["setting"] for row in (high, low) if row["ours"] >= 0.9 * best]
+    assert document["range"]["ours"] == {"best": best, "rates": working}
+    assert document["range"]["published"] == {"best": 0.25, "rates": ["1e-2"]}
+    assert is_picture(tmp_path / "rates.png") and f"{high['theirs']:.5f}" in table_of(tmp_path)
+    assert json.loads((tmp_path / "results.json").read_bytes()) == document
+
+
+def test_parameter_counts(tmp_path: Path) -> None:
+    document = reproduce(PARAMETER_COUNTS, tmp_path)
+    assert [row["ours"] for row in document["rows"]] == [988_402, 1_008_100] and not document["complaint"]
+    for row in document["rows"]:
+        assert row["published"] == row["theirs"] == sum(term["counted"] for term in row["terms"])
+    assert "| `head` | outputs × hidden_dim + outputs | 2 × 200 + 2 | 402 | 402 |" in table_of(tmp_path)
+    wrong = replace(PARAMETER_COUNTS, published={"counting-classifier": 988_403})
+    assert "counting-classifier" in reproduce(wrong, tmp_path / "wrong")["complaint"]
+
+
+def test_attention_forms(tmp_path: Path) -> None:
+    document = reproduce(replace(ATTENTION_FORMS, lengths=(2, 3)), tmp_path)
+    assert len(document["rows"]) == 2 * 2 * 4 and not document["complaint"]
+    for row in document["rows"]:
+        assert 0 <= row["largest_error"] < 1e-5 and row["ours"] > 0 and row["interval"] is None
+    assert is_picture(tmp_path / "times.png") and "| fused |" in table_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("draw", "measure"),
+    [
+        (draw_reversals, lambda source: len(source.split())),
+        (draw_sums, lambda source: len(source.partition("+")[0])),
+        (draw_sentences, lambda source: len(source.split())),
+    ],
+    ids=["reversal", "sums", "sentences"],
+)
+def test_lengths_are_kept_apart(
+    draw: Draw, measure: Callable[[str], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(length_data, "GRAMMAR_PAIRS", 200)
+    data = LengthData("data", draw, 2, 4, 40, 20)
+    for folder in ("one", "two"):
+        data.write(tmp_path / folder)
+    rows = {}
+    for split, name in data.files().items():
+        text = (tmp_path / "one" / name).read_text(encoding="utf-8")
+        assert text == (tmp_path / "two" / name).read_text(encoding="utf-8")
+        rows[split] = [line.split("\t") for line in text.splitlines()]
+    lengths = {split: {measure(source) for source, _ in pairs} for split, pairs in rows.items()}
+    assert lengths["train"] | lengths["validation"] <= {2, 3, 4} and lengths["test"] <= {5, 6, 7, 8}
+    sources = [source for pairs in rows.values() for source, _ in pairs]
+    assert len(set(sources)) == len(sources) == 80
+    if draw is draw_sums:
+        assert all(eval(source) == int(target) for pairs in rows.values() for source, target in pairs)
+    if draw is draw_reversals:
+        assert all(source == target[::-1] for pairs in rows.values() for source, target in pairs)
+
+
+def shrunk(domain: Domain, draw: Draw, longest: int = 3) -> Domain:
+    data = LengthData(domain.data.name, draw, 2, longest, 30, 16)
+    return replace(domain, data=data, options={**domain.options, **TINY_MODEL, **TINY_TRAINING})
+
+
+def test_positions_on_reversal(trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert THEORY.keys() == kinds(PositionConfig).keys()
+    monkeypatch.setattr(positions, "FEWEST", 1)
+    (domain,) = POSITIONS.quick_domains
+    document = reproduce(replace(POSITIONS, domains=[shrunk(domain, draw_reversals)]), tmp_path)
+    assert [row["position"] for row in document["rows"]] == sorted(kinds(PositionConfig))
+    for row in document["rows"]:
+        assert row["by_length"].keys() <= {"2", "3", "4", "5", "6"} and row["longest_in_training"] == 3
+        assert 0 <= row["ours"] <= 1 and 0 <= row["beyond"] <= 1 and row["theory"] in table_of(tmp_path)
+    assert is_picture(tmp_path / "lengths-plot.png")
+    by_length = document["rows"][0]["by_length"]
+    trained.clear()
+    again = reproduce(replace(POSITIONS, domains=[shrunk(domain, draw_reversals)]), tmp_path)
+    assert trained == [] and again["rows"][0]["by_length"] == by_length
+
+
+def test_positions_where_answers_are_written(
+    trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(length_data, "GRAMMAR_PAIRS", 50)
+    monkeypatch.setattr(positions, "kinds", lambda family: {"rotary": None})
+    domains = [shrunk(ARITHMETIC, draw_sums), shrunk(TRANSLATION, draw_sentences, longest=6)]
+    sums, sentences = reproduce(replace(POSITIONS, domains=domains), tmp_path)["rows"]
+    assert (sums["decoded"], sums["decoded_beyond"]) == (0.0, 0.0)
+    assert sentences["decoded"] is not None and 0 <= sentences["beyond"] < 1
+    assert "exact_match, beyond" in table_of(tmp_path) and "bleu, beyond" in table_of(tmp_path)
+
+
+def test_reversal_shows_a_model_of_each_state(trained: list[str], tmp_path: Path) -> None:
+    reached = {0: 1.0, 1: 0.55, 2: 0.1, 3: 0.3}
+
+    class Staged(ReversalStudy):
+        def value(self, results: Results) -> float:
+            return reached[results["seed"]]
+
+    tiny = {"task.length": 4, "task.categories": 10, "task.train_examples": 64, "task.test_examples": 8}
+    setting = Setting("4×10", None, "reversal", {**tiny, **TINY_MODEL, **TINY_TRAINING})
+    study = Staged("staged", "Staged", "accuracy", [setting], "For the test.")
+    document = reproduce(study, tmp_path, seeds=4)
+    assert [shown["state"] for shown in document["maps"]] == ["solved", "half-solved", "unsolved"]
+    assert [shown["accuracy"] for shown in document["maps"]] == [1.0, 0.55, 0.1]
+    for shown in document["maps"]:
+        assert is_picture(tmp_path / shown["file"]) and shown["file"] in table_of(tmp_path)
+    del reached[1], reached[3]
+    (tmp_path / "few").mkdir()
+    cells = [cell for cell in study.cells(effort(tmp_path, False)) if cell.seed == 0]
+    assert "No measured model is unsolved." in study.sections(study.more(cells, [], effort(tmp_path, False)))
+
+
+def test_their_recipe_of_reversal_is_the_published_one(tmp_path: Path) -> None:
+    cells = REVERSAL_TABLE.cells(effort(tmp_path, is_quick=False))
+    theirs = {cell.setting.name: cell.job.config.dump() for cell in cells if cell.recipe == "theirs"}
+    assert len(theirs) == 8
+    for config in theirs.values():
+        model, training = config["model"], config["training"]
+        assert (model["hidden_dim"], model["num_layers"], model["num_heads"]) == (32, 1, 1)
+        assert model["norm_placement"] == "post" and training["schedule"]["kind"] == "warmup-cosine"
+        assert training["optimizer"] | {"kind": "adam", "learning_rate": 5e-4} == training["optimizer"]
+        assert training["batch_tokens"] is None and training["batch_size"] == 128
+
+
+@pytest.fixture
+def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handful of the TED set's lines, long ones among them."""
+    folder = tmp_path / "data" / "ted_enfr"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for split in ("train", "dev", "test"):
+        for language in ("en", "fr"):
+            lines = [" ".join(rng.choice(list("abcdefgh"), count)) for count in [4, 6, 12, 5] * 5]
+            (folder / f"{split}.{language}").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
+
+
+def shrunk_sets() -> list[Setting]:
+    tiny = {**TINY_TRAINING, "model.num_heads": 2, "task.examples": 20, "training.max_steps": None}
+    tiny |= {"training.max_epochs": 1, "task.tokenizer.vocabulary_size": 300}
+    settings = []
+    for setting in TRANSLATION_SETS.settings[:1]:
+        overrides = {path: value for path, value in setting.overrides.items() if path != "task.tokenizer"}
+        overrides |= {**TINY_MODEL, **tiny}
+        settings.append(
+            replace(setting, overrides=overrides, quick={**(setting.quick or {}), **TINY_MODEL, **tiny})
+        )
+    return settings
+
+
+@pytest.mark.usefixtures("talks")
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_translation_sets(is_quick: bool, trained: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    study = replace(TRANSLATION_SETS, settings=shrunk_sets())
+    document = reproduce(study, out, is_quick=is_quick)
+    assert [row["setting"] for row in document["rows"]] == ["ted-set-1"] and len(trained) == 2
+    assert document["rows"][0]["published"] == 37.45
+    (signature,) = document["signatures"]
+    assert signature.startswith("BLEU|nrefs:1|") and signature in table_of(out)
+    for row in document["rows"]:
+        for recipe in ("theirs", "ours"):
+            (points,) = row[f"{recipe}_validations"]
+            assert points and all(point.keys() == {"epoch", "step", "loss", "bleu"} for point in points)
+    assert is_picture(out / "training.png") and "Nothing was run at its full size." in table_of(out)
+    if not is_quick:
+        kept = (out / "data" / "short" / "train.en").read_text(encoding="utf-8").splitlines()
+        assert len(kept) == 15 and max(len(line.split()) for line in kept) == 6
+    page = gf.report(out, tmp_path / "report.html", samples=0, maps=0)
+    assert page["title"] == study.title
+
+
+def document_of(output: str) -> dict[str, Any]:
+    return dict(json.loads(output))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_quick_version_comes_to_its_end(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from glassformer.cli import main
+
+    code = main(["reproduce", name, "--quick", "--out", str(tmp_path / "study"), "--json"])
+    output = capfd.readouterr()
+    if code == 2 and "is not here" in output.err:
+        pytest.skip(f"{name} needs a data set: {output.err.strip().splitlines()[0]}")
+    assert code == 0, output.err
+    document = document_of(output.out)
+    assert document["name"] == name and document["is_quick"] and document["rows"]
+    assert all(
+        {"setting", "published", "theirs", "ours", "interval", "seeds"} <= row.keys()
+        for row in document["rows"]
+    )
+    gf.report(tmp_path / "study", tmp_path / "report.html", samples=0, maps=0)
+    assert document["title"] in (tmp_path / "report.html").read_text(encoding="utf-8")
