@@ -187,6 +187,10 @@ class TestTyping:
         assert " ".join(self.task.input_symbols(tokens)) == "BOS POSITIVE 0 0 add POSITIVE 0 3 EOS"
         assert self.task.output_symbols(self.task.solve(self.task.parse("-3 + 3"))) == ["POSITIVE", *"0000"]
 
+    def test_inputs_are_shown_as_they_are_typed(self) -> None:
+        for text in ("4 + -11", "-49 - 0", "0 + 7"):
+            assert self.task.show_input(self.task.parse(text).tolist()) == text
+
     def test_round_trip_over_all_expressions(self) -> None:
         """Typed with signs or as tokens, every expression is read as itself."""
         task = ArithmeticConfig().build(0)

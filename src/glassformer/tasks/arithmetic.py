@@ -300,6 +300,11 @@ class ArithmeticTask(SequenceToSequenceTask):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)
 
+    def show_input(self, tokens: Sequence[int]) -> str:
+        """`4 + -11`"""
+        first, operation, second = self._read_expression(" ".join(self.input_symbols(tokens)))
+        return f"{first} {OPERATIONS[self.config.operations[operation]].words[0]} {second}"
+
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)
 

@@ -15,7 +15,7 @@ export class Unreachable extends Error {
   constructor() {
     super("The studio does not answer.");
     this.name = "Unreachable";
-    this.remedy = "Is it still running in its terminal? The page goes on by itself when it is back.";
+    this.remedy = "its terminal: is it still running there? The page goes on by itself when it is back.";
   }
 }
 

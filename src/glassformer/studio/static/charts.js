@@ -4,7 +4,7 @@ import { draw } from "./dom.js";
 
 const ROW = 26;
 const LABEL_WIDTH = 132;
-const VALUE_WIDTH = 84;
+const VALUE_WIDTH = 60;
 
 const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
@@ -13,12 +13,12 @@ const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)
  * would give), `other` (a thin bar, such as the untrained model), `dot` (another measure of the same), `interval`
  * and `isChosen`.
  */
-export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, title = "", isStacked = false } = {}) {
+export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, value = VALUE_WIDTH, title = "", isStacked = false } = {}) {
   const row = isStacked ? 2 * ROW - 8 : ROW;
   const height = rows.length * row + 4;
   if (isStacked) label = 0;
-  const room = width - label - VALUE_WIDTH;
-  const x = (value) => label + (Math.max(0, Math.min(value, most)) / most) * room;
+  const room = width - label - value;
+  const x = (size) => label + (Math.max(0, Math.min(size, most)) / most) * room;
   const svg = draw("svg.bars", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(rows, title) });
   rows.forEach((of, place) => drawBar(svg, of, place * row + 4, { isStacked, label, room, width, x }));
   return svg;

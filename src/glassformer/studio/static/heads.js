@@ -98,7 +98,7 @@ export class HeadPanel {
     const { heads } = this.detail.source.places[this.detail.chosen[0]];
     if (heads.length > 1) add("value share", of.value_share, () => 1 / heads.length, control?.value_share);
     this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other, row.dot]);
-    this.figure = bars(rows, { width: 320, label: 112, title: "this head" });
+    this.figure = bars(rows, { width: 320, label: 112, value: 44, title: "this head" });
     const distance = this.at(of.distance).value;
     const legend = [make("span.key-mark", {}), "equal weights", control ? [make("span.key-other", {}), "untrained"] : null,
       rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight counted as the length of what it adds: a bright cell may read next to nothing" }), "value-weighted"] : null];
@@ -169,7 +169,7 @@ export class TestPanel {
   drawing() {
     const rows = this.rows();
     const most = Math.max(1, ...rows.map(([, , before, after]) => Math.max(before ?? 0, after ?? 0)));
-    return bars(rows.map(([, name, before, after]) => ({ label: words(name), value: after, mark: before, text: `${measure(before)} → ${measure(after)}` })), { most, width: 420, title: "effects" });
+    return bars(rows.map(([, name, before, after]) => ({ label: words(name), value: after, mark: before, text: `${measure(before)} → ${measure(after)}` })), { most, width: 420, value: 120, title: "effects" });
   }
 }
 

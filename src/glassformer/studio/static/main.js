@@ -62,7 +62,8 @@ async function show() {
     else await view.show(root, { ...route, studio, signal });
   } catch (error) {
     if (signal.aborted || error.name === "AbortError" || error.status === 401) return;
-    content.replaceChildren(make("div.view", {}, failure(error, show)));
+    const isGone = error.status === 404;
+    content.replaceChildren(make("div.view", {}, failure(error, isGone ? null : show), isGone ? make("p.after", {}, make("a.button", { href: "#/runs" }, "To the runs")) : null));
   }
 }
 

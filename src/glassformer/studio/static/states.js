@@ -33,7 +33,7 @@ export function failure(error, again = null) {
   return make("div.failure", { role: "alert" },
     make("p.failure-problem", {}, error.problem ?? error.message),
     facts.length ? make("dl", {}, facts.map(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))])) : null,
-    error.remedy ? make("p", {}, error.remedy) : null,
+    error.remedy ? make("p", {}, make("span.muted", {}, "try "), error.remedy) : null,
     again && button("Try again", again));
 }
 

@@ -55,7 +55,7 @@ class Inspector {
       trust: "fact", files: source.files(() => this.detail.chosen), name: `${name}-attention`, command: reply.command,
       tools: [button("[", () => this.detail.key("["), { className: "quiet", title: "Previous head ( [ )", "aria-label": "Previous head" }),
         button("]", () => this.detail.key("]"), { className: "quiet", title: "Next head ( ] )", "aria-label": "Next head" })],
-    }, make("p.reading", {}, make("span", {}, reply.about?.input ?? ""), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
+    }, make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, make("span", {}, reply.about?.input ?? ""), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
     this.detail.element, make("p.caption", {}, studio.caption), checks);
     const hints = new HintPanel(name, request, params, signal);
     this.element = make("div.inspector", {}, overview, make("div.stack", {}, this.map, hints.element), make("div.side", {}, this.tests.element, this.heads.element));

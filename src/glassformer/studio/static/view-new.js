@@ -14,7 +14,7 @@ export async function showNew(root, { params, studio, signal }) {
   const what = params.get("what") ?? studio.presets[0].name;
   const form = make("div");
   root.replaceChildren(
-    make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "Runs"), " / "), make("h1", {}, "New run"),
+    make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "← Runs")), make("h1", {}, "New run"),
       make("p.muted", {}, "Choose what to learn; change what you like. Training goes on if the studio is closed."))),
     make("div.new-layout", {}, make("nav.presets", { "aria-label": "Presets" }, studio.presets.map((preset) => make("a.preset", {
       href: link("new", null, { what: preset.name }), "aria-current": preset.name === what ? "true" : null,
@@ -64,7 +64,8 @@ class RunForm {
       if (!groups.has(field.group)) groups.set(field.group, []);
       groups.get(field.group).push(field);
     }
-    this.groups.replaceChildren(...[...groups].map(([name, fields]) => {
+    this.groups.replaceChildren(...outerFirst(groups).map((name) => {
+      const fields = groups.get(name);
       const changed = fields.filter(({ path }) => path in this.values).length;
       const wrong = fields.some(({ path }) => this.errorAt(path));
       return make("details.group", { open: wrong || (open.get(name) ?? OPEN.has(name)), data: { group: name } },
@@ -172,6 +173,16 @@ class RunForm {
       this.start.textContent = "Start training";
     }
   }
+}
+
+/** The names of groups, in their order, but what a part itself has stands before the parts that it has. */
+function outerFirst(groups) {
+  const ordered = new Set();
+  for (const name of groups.keys()) {
+    const parts = name.split(".");
+    parts.map((_, last) => parts.slice(0, last + 1).join(".")).filter((of) => groups.has(of)).forEach((of) => ordered.add(of));
+  }
+  return [...ordered];
 }
 
 function valuesIn(params) {

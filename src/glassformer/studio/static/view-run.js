@@ -37,7 +37,7 @@ export async function showRun(root, { name, params, studio, signal }) {
     },
   });
   root.replaceChildren(
-    make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "Runs"), " / "), make("h1", {}, name), state), acts),
+    make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "← Runs")), make("h1", {}, name), state), acts),
     make("div.stack", {}, curves.element, rest));
   tell(about.status, about.step, about.total_steps);
   curves.show([name]);
@@ -54,7 +54,7 @@ async function begun(root, name, signal) {
       const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
       if (!row) throw error;
       if (row.status === "failed") {
-        root.replaceChildren(make("h1", {}, name), failure({ problem: "The training ended before it became a run.", remedy: "What it said:" }), make("pre.said", {}, row.problem ?? ""));
+        root.replaceChildren(make("h1", {}, name), failure({ problem: "The training ended before it became a run. What it said:" }), make("pre.said", {}, row.problem ?? ""));
         return null;
       }
       if (!root.querySelector(".working")) root.replaceChildren(make("h1", {}, name), working("The training is starting…"));
