@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -31,6 +31,8 @@ class Result:
     ratios: dict[str, float]
     complaint: str = ""
     """What was found wrong, in one line; a benchmark of wrong results has failed."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What was measured on, besides the machine."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.bench import benchmarks
+from glassformer.bench.records import DEFAULT, MAY_FALL_TO, fallen, record
 from glassformer.cli.output import Output
 
 if TYPE_CHECKING:
@@ -24,23 +26,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ]
     parser.epilog = "\n".join(["benchmarks:", *lines])
     parser.add_argument("name", metavar="NAME", help="which benchmark")
-    fields: dict[str, FieldInfo] = {}
-    for kind in known.values():
-        fields |= {name: field for name, field in kind.model_fields.items() if name != "kind"}
-    for name, field in fields.items():
-        _add_option(parser, name, field)
+    for option, help_text in (
+        ("--record", "keep the result in FILE, and a page beside it"),
+        ("--check", f"fail when a ratio is below {MAY_FALL_TO:g} of the one kept in FILE"),
+    ):
+        parser.add_argument(
+            option, nargs="?", const=DEFAULT, type=Path, metavar="FILE", help=f"{help_text} ({DEFAULT})"
+        )
+    fields: dict[str, dict[str, FieldInfo]] = {}
+    for kind_name, kind in known.items():
+        for name, field in kind.model_fields.items():
+            if name != "kind":
+                fields.setdefault(name, {})[kind_name] = field
+    for name, by_kind in fields.items():
+        _add_option(parser, name, by_kind)
 
 
-def _add_option(parser: argparse.ArgumentParser, name: str, field: FieldInfo) -> None:
+def _add_option(parser: argparse.ArgumentParser, name: str, by_kind: dict[str, FieldInfo]) -> None:
     """Without a default: that is written once, on the field."""
-    flag, default = f"--{name.replace('_', '-')}", field.default
-    help_text = field.description or ""
-    if default is False:
+    flag = f"--{name.replace('_', '-')}"
+    described: dict[str, list[str]] = {}
+    for kind_name, field in by_kind.items():
+        unless_said = "" if field.default in (None, False) else f" ({field.default} unless said)"
+        described.setdefault(f"{field.description}{unless_said}", []).append(kind_name)
+    parts = [
+        text if len(described) == 1 else f"{', '.join(names)}: {text}" for text, names in described.items()
+    ]
+    # The help of an option is a format string.
+    help_text = "; ".join(parts).replace("%", "%%")
+    if all(field.default is False for field in by_kind.values()):
         parser.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
-        return
-    if default is not None:
-        help_text = f"{help_text} ({default} unless said)"
-    parser.add_argument(flag, dest=name, metavar="VALUE", default=argparse.SUPPRESS, help=help_text)
+    else:
+        parser.add_argument(flag, dest=name, metavar="VALUE", default=argparse.SUPPRESS, help=help_text)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -50,7 +67,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     known = benchmarks()
     if arguments.name not in known:
         raise user_error("no such benchmark", place="NAME", value=arguments.name, allowed=list(known))
-    given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
+    kept = ("name", "json", "record", "check")
+    given = {key: value for key, value in vars(arguments).items() if key not in kept}
     options = {
         key: parse_yaml(value, f"--{key}") if isinstance(value, str) else value
         for key, value in given.items()
@@ -60,8 +78,15 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         result = benchmark.run(progress)
     output.show(benchmark.show(result))
     output.say(str(result.machine))
-    if result.complaint:
-        output.say(f"FAILED: {result.complaint}")
+    complaints = [result.complaint] if result.complaint else []
+    if arguments.check:
+        complaints += fallen(arguments.check, result)
+    if arguments.record:
+        changed = [f"--{key.replace('_', '-')} {value}" for key, value in given.items()]
+        page = record(arguments.record, result, " ".join(["glassformer bench", arguments.name, *changed]))
+        output.say(f"recorded in {arguments.record} and {page}")
+    for complaint in complaints:
+        output.say(f"FAILED: {complaint}")
         output.exit_code = 1
     return result.document()
 

@@ -47,11 +47,10 @@ def co_occurrence_vectors(
     return torch.nn.functional.normalize(padded_VD, dim=1)
 
 
-def _count_pairs(
-    rows: Iterable[np.ndarray], vocabulary: int, window: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tuple[np.ndarray, np.ndarray]:
     """Each pair that stands together, its lower token first, as one number; and how often it does."""
-    keys, counts = np.empty(0, np.int64), np.empty(0)
+    keys: np.ndarray = np.empty(0, np.int64)
+    counts: np.ndarray = np.empty(0)
     for tokens, ends in _blocks(rows):
         found = [keys]
         weights = [counts]

@@ -60,7 +60,7 @@ class TrainingConfig(Node):
     )
     accumulation: Count = Field(1, description="batches that make one step")
     max_epochs: Count | None = 10
-    max_steps: Count | None = None
+    max_steps: int | None = Field(None, ge=0, description="none: no limit; 0: the first weights as they are")
     max_minutes: float | None = Field(None, gt=0)
     clip_norm: float | None = Field(1.0, gt=0, description="the gradient's norm is at most this")
     label_smoothing: float = Field(0.0, ge=0, lt=1)

@@ -53,7 +53,8 @@ class CoOccurrenceConfig(FirstVectorsConfig):
             )
         inputs = task.splits["train"].inputs
         rows = (inputs[number] for number in range(len(inputs)))
-        vectors_VD = co_occurrence_vectors(rows, *table_VD.shape, self.window, tell)
+        vocabulary, dim = table_VD.shape
+        vectors_VD = co_occurrence_vectors(rows, vocabulary, dim, self.window, tell)
         has_neighbours_V = vectors_VD.any(1)
         with torch.no_grad():
             # As long as the random ones, which the layers above are made for.

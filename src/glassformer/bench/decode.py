@@ -1,0 +1,185 @@
+"""Translating a test set with the same weights: ours, Hugging Face's `generate`, CTranslate2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from glassformer.bench.base import Progress, Result, time_alternately
+from glassformer.bench.machine import machine
+from glassformer.bench.peers import is_importable
+from glassformer.bench.translation import TranslationBenchmark
+from glassformer.registry import register
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from glassformer.trained import Run
+
+OURS = "glassformer"
+BATCH_SIZES = (32, 64, 128, 256)
+SAME_ENOUGH = 0.95
+"""Of the greedy outputs. Rounding may turn a near tie, but engines that differ more are not the same model;
+with a beam each ends a search by its own rule."""
+
+Writer = Callable[[Sequence[Any], int], list[list[int]]]
+
+
+@register
+class DecodeBenchmark(TranslationBenchmark):
+    """Translating a test set with the same weights: ours beside Hugging Face and CTranslate2."""
+
+    kind: Literal["decode"] = "decode"
+    repeats: int = Field(3, ge=1, le=10_000, description="samples of each form")
+    beam: int = Field(4, ge=2, description="branches, besides greedy")
+    sentences: int = Field(1000, ge=1, description="of the test set, at most")
+    training_steps: int = Field(
+        600, ge=1, description="trained once, and kept, so that sentences end where they should"
+    )
+    folder: str = Field("runs", description="where the trained model is kept")
+
+    def measure(self, progress: Progress) -> Result:
+        import torch
+
+        run = self._trained()
+        examples = run.task.splits["test"]
+        sources = [examples.inputs[number] for number in range(min(self.sentences, len(examples)))]
+        sources.sort(key=len)
+        writers = self._writers(run, torch.get_num_threads())
+        rows: list[dict[str, Any]] = []
+        for beam in (1, self.beam):
+            rows += self._race(writers, sources, beam, progress)
+        seconds = {(row["form"], row["beam"]): row["seconds"] for row in rows}
+        ratios: dict[str, float] = {}
+        for name in list(writers)[1:]:
+            each = {beam: seconds[name, beam] / seconds[OURS, beam] for beam in (1, self.beam)}
+            ratios |= {f"{name}_{_search(beam)}": ratio for beam, ratio in each.items()}
+            ratios[name] = min(each.values())
+        wrong = [row["form"] for row in rows if row["beam"] == 1 and row["same_outputs"] < SAME_ENOUGH]
+        complaint = f"writes otherwise with the same weights: {', '.join(wrong)}" if wrong else ""
+        notes = {"sentences": len(sources), "run": str(run.path)}
+        return Result(self.kind, machine(), rows, ratios, complaint, notes)
+
+    def _trained(self) -> Run:
+        from glassformer.launch import Training
+        from glassformer.runs import RunFolder
+        from glassformer.trained import Run
+        from glassformer.training.progress import LineReporter
+
+        changes = {
+            "training.max_steps": self.training_steps,
+            "training.max_epochs": None,
+            "training.optimizer.learning_rate": 1e-3,
+            "training.schedule.warmup_steps": min(200, self.training_steps // 3),
+            "training.batch_tokens": 2048,
+            "training.validate_every": self.training_steps,
+            "training.save_every": None,
+            "training.average_last": None,
+            "evaluation.max_examples": 8,
+        }
+        config = self.config(changes)
+        folder = RunFolder(Path(self.folder) / f"bench-decode-{config.fingerprint()[:8]}")
+        if not folder.results():
+            Training(config, folder, LineReporter()).run()
+        return Run(folder.path)
+
+    def _writers(self, run: Run, threads: int) -> dict[str, Writer]:
+        import torch
+
+        from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
+        from glassformer.generation import BeamConfig, GreedyConfig
+        from glassformer.models.seq2seq import EncoderDecoder
+
+        model, task = run.model, run.task
+        assert isinstance(model, EncoderDecoder)
+        sizes = self.sizes(task)
+        forbidden = [PAD, UNKNOWN, BEGIN, MASK]
+
+        def ours(rows: Sequence[Any], beam: int) -> list[list[int]]:
+            decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
+            return [best.tokens for best, *_ in task.answer(model, rows, decoding)]
+
+        writers: dict[str, Writer] = {OURS: ours}
+        weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        nothing = torch.zeros(1, sizes.max_length, sizes.width)
+        places = torch.arange(sizes.max_length)[None]
+        positions_LD = model.embedding.position.embed(nothing, places)[0]
+        if is_importable("transformers"):
+            from glassformer.bench.peers import huggingface
+
+            theirs = huggingface.marian_weights(weights, positions_LD, sizes.layers)
+            writers["huggingface"] = huggingface.writer(sizes, theirs, forbidden)
+        if is_importable("ctranslate2"):
+            from glassformer.bench.peers import ctranslate
+
+            writers["ctranslate2"] = ctranslate.writer(sizes, weights, positions_LD, forbidden, threads)
+        return writers
+
+    def _race(
+        self, writers: dict[str, Writer], sources: list[Any], beam: int, progress: Progress
+    ) -> list[dict[str, Any]]:
+        """Each engine at the batch size that is best for it."""
+        outputs: dict[str, list[list[int]]] = {}
+        sizes, forms = {}, {}
+        for name, writer in writers.items():
+            tried = {str(size): _form(writer, sources, size, beam, outputs, name) for size in BATCH_SIZES}
+            first = time_alternately(tried, 1, lambda done, total: None)
+            best = min(first, key=lambda size: first[size].median)
+            sizes[name], forms[name] = int(best), tried[best]
+        timings = time_alternately(forms, self.repeats, progress)
+        ours = outputs[OURS]
+        rows = []
+        for name, timing in timings.items():
+            tokens = sum(len(output) + 1 for output in outputs[name])
+            same = sum(mine == other for mine, other in zip(ours, outputs[name], strict=True))
+            rows.append(
+                {
+                    "form": name,
+                    "beam": beam,
+                    "batch_size": sizes[name],
+                    **timing.as_row(),
+                    "tokens": tokens,
+                    "tokens_per_second": tokens / timing.median,
+                    "same_outputs": same / len(ours),
+                }
+            )
+        return rows
+
+    def show(self, result: Result) -> RenderableType:
+        from rich.table import Table
+
+        table = Table(
+            title=f"translating {result.notes['sentences']:,} sentences of {self.what}", title_justify="left"
+        )
+        for heading in ("form", "search"):
+            table.add_column(heading)
+        for heading in ("sentences at once", "tokens/s", "ours is", "same outputs"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in result.rows:
+            faster = result.ratios.get(f"{row['form']}_{_search(row['beam'])}")
+            table.add_row(
+                row["form"],
+                _search(row["beam"]),
+                str(row["batch_size"]),
+                f"{row['tokens_per_second']:,.0f}",
+                f"{faster:.2f} × as fast" if faster else "",
+                f"{row['same_outputs']:.1%}",
+            )
+        return table
+
+
+def _search(beam: int) -> str:
+    return "greedy" if beam == 1 else f"beam_{beam}"
+
+
+def _form(
+    writer: Writer, sources: list[Any], size: int, beam: int, outputs: dict[str, list[list[int]]], name: str
+) -> Callable[[], None]:
+    def translate() -> None:
+        batches = [sources[start : start + size] for start in range(0, len(sources), size)]
+        outputs[name] = [output for batch in batches for output in writer(batch, beam)]
+
+    return translate

@@ -1,0 +1,119 @@
+"""A character language model, from the start of a process to a loss: ours, and a plain GPT of torch.nn."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from glassformer.bench.base import Benchmark, Progress, Result
+from glassformer.bench.machine import machine
+from glassformer.registry import register
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+OURS, THEIRS = "glassformer", "torch_nn"
+RECIPE = {
+    "training.batch_size": 16,
+    "training.optimizer.learning_rate": 5e-3,
+    "training.schedule.warmup_steps": 40,
+}
+"""Changes of the preset `shakespeare`: a loss soon rather than the best one."""
+
+
+@register
+class LanguageModelBenchmark(Benchmark):
+    """Seconds to the loss that a plain GPT reaches, start-up included: ours beside torch.nn."""
+
+    kind: Literal["language-model"] = "language-model"
+    repeats: int = Field(1, ge=1, le=100, description="runs of each, with a seed of their own")
+    steps: int = Field(550, ge=1, description="steps of ours")
+    their_steps: int = Field(2000, ge=1, description="steps of the plain GPT, 12 sequences each")
+
+    def measure(self, progress: Progress) -> Result:
+        import torch
+
+        from glassformer.data.catalogue import locate
+
+        threads = self.threads or torch.get_num_threads()
+        text = locate("tinyshakespeare/input.txt")
+        commands = {
+            THEIRS: lambda seed, folder: [
+                *("-m", "glassformer.bench.peers.torch_gpt", str(text)),
+                *("--steps", str(self.their_steps), "--threads", str(threads), "--seed", str(seed)),
+            ],
+            OURS: lambda seed, folder: [
+                *("-m", "glassformer", "train", "shakespeare", "--json", "--run", str(folder / str(seed))),
+                *(f"{path}={value}" for path, value in RECIPE.items()),
+                *(f"training.max_steps={self.steps}", f"training.validate_every={self.steps}"),
+                *(f"training.threads={threads}", f"seed={seed}"),
+            ],
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        losses: dict[str, list[float]] = {name: [] for name in commands}
+        with TemporaryDirectory(prefix="glassformer-bench-") as folder:
+            for seed in range(self.repeats):
+                for number, (name, command) in enumerate(commands.items(), start=1):
+                    started = time.perf_counter()
+                    printed = _run([sys.executable, *command(seed, Path(folder))], threads)
+                    seconds[name].append(time.perf_counter() - started)
+                    losses[name].append(_loss(printed))
+                    progress(seed * len(commands) + number, self.repeats * len(commands))
+        rows = [
+            {
+                "form": name,
+                "seconds": statistics.median(seconds[name]),
+                "seconds_each": seconds[name],
+                "loss": statistics.fmean(losses[name]),
+                "losses": losses[name],
+            }
+            for name in commands
+        ]
+        faster = statistics.median(
+            theirs / ours for theirs, ours in zip(seconds[THEIRS], seconds[OURS], strict=True)
+        )
+        worse = [
+            seed
+            for seed, (theirs, ours) in enumerate(zip(losses[THEIRS], losses[OURS], strict=True))
+            if ours > theirs
+        ]
+        complaint = f"our loss is higher with seeds {worse}: more --steps are needed" if worse else ""
+        return Result(self.kind, machine(), rows, {THEIRS: faster}, complaint)
+
+    def show(self, result: Result) -> RenderableType:
+        from rich.table import Table
+
+        table = Table(title="tinyshakespeare, 4 layers of width 128, context 64", title_justify="left")
+        table.add_column("form")
+        for heading in ("seconds in all", "validation loss", "ours is"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in result.rows:
+            faster = result.ratios.get(row["form"])
+            table.add_row(
+                row["form"],
+                f"{row['seconds']:,.1f}",
+                f"{row['loss']:.4f}",
+                f"{faster:.2f} × as fast" if faster else "",
+            )
+        table.caption = "from the start of a process to its end, validation included"
+        table.caption_justify = "left"
+        return table
+
+
+def _run(command: list[str], threads: int) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+
+def _loss(printed: str) -> float:
+    document: dict[str, Any] = json.loads(printed)
+    return float(document["loss"] if "loss" in document else document["metrics"]["validation"]["loss"])

@@ -1,0 +1,107 @@
+"""Every benchmark runs on something tiny, says what it found, and is kept and compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.bench import benchmarks
+from glassformer.bench.base import Result
+from glassformer.bench.machine import machine
+from glassformer.bench.records import fallen, record
+from glassformer.cli import main
+from glassformer.errors import UserError
+
+SMALL_MODEL = [
+    "--layers=1",
+    "--heads=2",
+    "--width=16",
+    "--feed-forward=32",
+    "--vocabulary=300",
+    "--threads=1",
+]
+DATA = """
+task: {kind: translation, tokenizer: {kind: bpe}, examples: 300, max_length: 60}
+training: {max_epochs: 1}
+"""
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["bench", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    (tmp_path / "pairs.yaml").write_text(DATA)
+    return str(tmp_path / "pairs.yaml")
+
+
+def test_all_are_there() -> None:
+    assert {"train", "language-model", "decode", "attention", "memory", "startup"} <= set(benchmarks())
+
+
+def test_train(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["--batches", "2", "--batch-tokens", "200", "--batch-size", "8", "--repeats", "1"]
+    code, document = bench(capsys, "train", "--what", pairs, *SMALL_MODEL, *tiny)
+    assert code == 0
+    assert {"torch_nn", "huggingface", "peak_share"} == set(document["ratios"])
+    assert 0 < document["ratios"]["peak_share"] < 1
+    assert document["notes"]["our_steps"] == 2
+    speeds = {row["form"]: row["target_tokens_per_second"] for row in document["rows"]}
+    assert speeds["glassformer"] / speeds["torch_nn"] == pytest.approx(document["ratios"]["torch_nn"])
+
+
+def test_decode_trains_once_and_compares(
+    pairs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ["--sentences", "6", "--training-steps", "3", "--repeats", "1", "--beam", "2"]
+    options = ["decode", "--what", pairs, *SMALL_MODEL, *tiny, "--folder", str(tmp_path / "runs")]
+    for _ in range(2):
+        code, document = bench(capsys, *options)
+        assert code == 0, document["complaint"]
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert {(row["form"], row["beam"]) for row in document["rows"]} == {
+        (form, beam) for form in ("glassformer", "huggingface", "ctranslate2") for beam in (1, 2)
+    }
+    ratios = document["ratios"]
+    assert ratios["huggingface"] == min(ratios["huggingface_greedy"], ratios["huggingface_beam_2"])
+
+
+def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = bench(capsys, "memory", "--longest", "4096", "--width", "32", "--layers", "1")
+    assert code == 0, document["complaint"]
+    assert document["ratios"]["linear"] > 0.8
+
+
+def result(ratio: float) -> Result:
+    return Result("train", machine(), [{"form": "ours", "seconds": 1.5}], {"huggingface": ratio})
+
+
+def test_a_kept_result_is_compared(tmp_path: Path) -> None:
+    path = tmp_path / "speed.json"
+    page = record(path, result(3.0), "glassformer bench train")
+    assert "huggingface 3.00" in page.read_text() and "`glassformer bench train`" in page.read_text()
+    assert fallen(path, result(2.5)) == []
+    assert fallen(path, result(2.3)) == ["huggingface 2.30, recorded 3.00"]
+    record(path, result(4.0), "glassformer bench train")
+    assert json.loads(path.read_text())["train"]["ratios"] == {"huggingface": 4.0}
+
+
+@pytest.mark.parametrize("content", [None, "no JSON", "[]", "{}"])
+def test_nothing_to_compare_with(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "speed.json").write_text(content)
+    with pytest.raises(UserError):
+        fallen(tmp_path / "speed.json", result(1.0))
+
+
+def test_what_has_fallen_fails_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "speed.json"
+    tiny = ["attention", "--batch=1", "--heads=1", "--length=4", "--width=4", "--repeats=2", "--threads=1"]
+    assert bench(capsys, *tiny, "--record", str(kept))[0] == 0
+    tree = json.loads(kept.read_text())
+    tree["attention"]["ratios"]["fused"] = 1e9
+    kept.write_text(json.dumps(tree))
+    assert bench(capsys, *tiny, "--check", str(kept))[0] == 1
