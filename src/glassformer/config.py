@@ -22,6 +22,8 @@ from glassformer.documents import read_document
 from glassformer.errors import Problem, UserError, user_error
 
 MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_DEPTH = 24
+"""The parser's own limit costs seconds to reach."""
 
 Tree = dict[str, Any]
 
@@ -121,15 +123,22 @@ def _remedy(error_type: str) -> str:
 class _StrictLoader(yaml.SafeLoader):
     """Safe YAML: `1e-3` is a float, `010` is ten, only true/false are booleans; no tags, no aliases."""
 
+    depth = 0
+
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
+        if self.depth > MAX_CONFIG_DEPTH:
+            raise yaml.composer.ComposerError(None, None, "nested too deeply", event.start_mark)
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not supported", event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
                 None, None, f"the tag {event.tag!r} is not supported", event.start_mark
             )
-        return super().compose_node(parent, index)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()

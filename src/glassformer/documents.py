@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -12,6 +13,8 @@ from typing import Any
 
 MOST_BYTES = 64 << 20
 """Of a document: the largest tokenizers have half of that."""
+
+MOST_NAME_BYTES = 255
 
 
 def read_document(path: Path) -> bytes:
@@ -24,6 +27,14 @@ def read_document(path: Path) -> bytes:
         if found.st_size > MOST_BYTES:
             raise ValueError(f"it is too large: {found.st_size:,} bytes")
         return file.read(MOST_BYTES)
+
+
+def unfinished(path: Path) -> Path:
+    """Where a file is written before it gets its name: beside it, however long its name is."""
+    name = f".{path.name}.saving"
+    if len(os.fsencode(name)) > MOST_NAME_BYTES:
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.saving"
+    return path.with_name(name)
 
 
 def finite(value: Any) -> Any:

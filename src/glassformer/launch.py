@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import glassformer.models.transformer
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.config import validate
+from glassformer.data.token_cache import cache_folder
 from glassformer.errors import UserError, user_error
 from glassformer.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs import RunFolder, differences, environment, list_runs, new_run_path
@@ -144,8 +146,8 @@ class Training:
         is_same = self.ranks.from_writer(checksum) == checksum
         if not is_same:
             raise user_error(
-                "reads other data than rank 0",
-                place=f"rank {self.ranks.rank}",
+                "these are other data than those of rank 0",
+                place="task",
                 remedy="the same files on every machine",
             )
         return checksum
@@ -156,7 +158,9 @@ class Training:
             return
         surroundings = environment(checksum, torch.get_num_threads())
         surroundings["processes"] = self.ranks.count
-        surroundings["data_notes"] = list(self.experiment.task.notes)
+        # Where this person keeps tokens is nobody else's business.
+        notes = (note.replace(str(cache_folder()), "the cache") for note in self.experiment.task.notes)
+        surroundings["data_notes"] = list(notes)
         if self.experiment.transferred is not None:
             surroundings["start_from"] = self.experiment.transferred.origin()
         self.folder.create(self.config.dump(), self.experiment.task.state(), surroundings)
@@ -253,6 +257,7 @@ class Training:
             "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
             "best_step": state.best_step,
             "ended": state.ended or "signal",
+            "signal": signal.Signals(self.exit_code - 128).name if self.exit_code else None,
             "processes": self.ranks.count,
             "headline": self.trainer.headline(metrics["validation"]),
             "metrics": metrics,

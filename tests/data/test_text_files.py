@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from glassformer.config import validate
 from glassformer.data import text_files
 from glassformer.data.readers import DataConfig, is_split_off, split_stream
 from glassformer.data.streams import Record, RunningText, Stream
-from glassformer.data.text_files import TextFile
+from glassformer.data.text_files import MOST_LINE, TextFile
 from glassformer.errors import UserError
 
 HARD = "a\u2028b\x85c\x1cd\x0be\x00f\rg 🙂\ufeff é e\u0301"
@@ -105,9 +106,32 @@ class TestLines:
         assert "b.txt: the file is empty" in fault(tmp_path / "b.txt", ONLY_TEXT)
         assert "no such file" in fault(tmp_path / "c.txt", ONLY_TEXT)
 
-    def test_a_line_of_any_length_takes_linear_time(self, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").write_bytes(b"x" * 20_000_000 + b"\ny")
-        assert [len(text) for (text,) in values(stream(tmp_path / "a.txt", ONLY_TEXT))] == [20_000_000, 1]
+    def test_a_long_line_takes_linear_time_and_a_longer_one_is_no_line(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(b"x" * MOST_LINE + b"\ny")
+        assert [len(text) for (text,) in values(stream(tmp_path / "a.txt", ONLY_TEXT))] == [MOST_LINE, 1]
+        (tmp_path / "a.txt").write_bytes(b"y\n" + b"x" * (MOST_LINE + 100_000))
+        with pytest.raises(UserError, match="line 2 has more than"):
+            values(stream(tmp_path / "a.txt", ONLY_TEXT))
+
+    def test_other_encodings_are_named(self, tmp_path: Path) -> None:
+        for encoding, words in (
+            ("utf-16", "encoding=utf-16"),
+            ("utf-16-le", "utf-16-le"),
+            ("utf-32", "utf-32"),
+        ):
+            (tmp_path / "a.txt").write_text("one\ntwo\n", encoding=encoding)
+            with pytest.raises(UserError, match=words):
+                values(stream(tmp_path / "a.txt", ONLY_TEXT))
+
+    def test_what_is_no_file_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "a.txt")
+        with pytest.raises(UserError, match="no regular file"):
+            values(stream(tmp_path / "a.txt", ONLY_TEXT))
+
+    def test_carriage_returns_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(b"one\rtwo\rthree\r")
+        with pytest.raises(UserError, match="carriage returns alone"):
+            values(stream(tmp_path / "a.txt", ONLY_TEXT))
 
 
 class TestFormats:

@@ -32,6 +32,10 @@ Progress = Callable[[int, int], None]
 """How many bytes are read, and of how many."""
 
 
+WITHOUT_LINES = {"json", "running-text", "folder"}
+"""Formats in which a line means nothing, and may be the whole file."""
+
+
 @dataclass(frozen=True)
 class Limits:
     max_words: int = 200
@@ -159,7 +163,8 @@ class _Check:
     def _batches(self, corpus: Corpus, split: str) -> Iterator[Batch]:
         format, files = corpus.format_of(split), corpus.files_of(split)
         columns = Columns(corpus.columns, corpus.header)
-        opened = [self._open(file.path, split, corpus.encoding) for file in files]
+        may_be_long = format in WITHOUT_LINES
+        opened = [self._open(file.path, split, corpus.encoding, may_be_long) for file in files]
         if format == "text" and corpus.is_aligned:
             yield from read_aligned(opened, self.findings)
             return
@@ -175,13 +180,13 @@ class _Check:
             else:
                 yield from read_table(lines, format, columns, self.findings)
 
-    def _open(self, path: Path, split: str, encoding: str) -> CheckedLines:
+    def _open(self, path: Path, split: str, encoding: str, may_be_long: bool) -> CheckedLines:
         """A file that was read before, in another part of a set, is not reported once more."""
         is_known = str(path) in self.summaries
         findings = Findings(0) if is_known else self.findings
         summary = FileSummary(str(path), split)
         self.summaries.setdefault(summary.file, summary)
-        return CheckedLines(path, summary, findings, encoding, self._on_read)
+        return CheckedLines(path, summary, findings, encoding, self._on_read, may_be_long=may_be_long)
 
     def _on_read(self, size: int) -> None:
         self.done += size

@@ -21,6 +21,24 @@ BLOCK_CHARACTERS = 1 << 16
 """How much of a running text is one piece."""
 
 
+UNICODE_MARKS = {
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+MOST_LINE = 4 << 20
+"""No example is so long, and whoever reads lines holds one at a time."""
+
+
+def too_long_a_line(number: int, place: str) -> UserError:
+    return user_error(
+        f"line {number} has more than {MOST_LINE:,} characters",
+        place=place,
+        remedy="one example a line; task.data.format=running-text, if it is one text",
+    )
+
+
 @dataclass(frozen=True)
 class TextFile:
     """A file that may be read again and again, each time from its beginning."""
@@ -38,13 +56,23 @@ class TextFile:
         """Not `str.splitlines`, which also splits at U+2028, U+0085 and others and so misaligns files."""
         self._refuse_empty()
         pending: list[str] = []
+        number, length = 1, 0
         for piece in self._pieces():
             first, *others = piece.split("\n")
             pending.append(first)
+            length += len(first)
             for part in others:
                 yield "".join(pending).removesuffix("\r")
-                pending = [part]
+                pending, number, length = [part], number + 1, len(part)
+            if length > MOST_LINE:
+                raise too_long_a_line(number, self.where)
         last = "".join(pending)
+        if number == 1 and "\r" in last.rstrip("\r"):
+            raise user_error(
+                "is one line: its lines end with carriage returns alone",
+                place=self.where,
+                remedy="tr '\\r' '\\n' < FILE writes it as other programs do",
+            )
         if last:
             yield last.removesuffix("\r")
 
@@ -96,6 +124,12 @@ class TextFile:
             line_feeds += text.count("\n")
             if is_first and text:
                 text, is_first = text.removeprefix("\ufeff"), False
+                if text.count("\0") > len(text) // 4:
+                    raise user_error(
+                        "line 1 is a quarter zero bytes: no text, or one in another encoding",
+                        place=self.where,
+                        remedy="task.data.encoding=utf-16-le, or whichever encoding it has",
+                    )
             if text:
                 yield text
 
@@ -103,6 +137,10 @@ class TextFile:
         """Ends with no bytes, so that a last character that is not whole is noticed."""
         if self.path.is_dir():
             raise user_error("is a folder, not a file", place=self.where, remedy="name the file in it")
+        if self.path.exists() and not self.path.is_file():  # a pipe or a device may never end, or never begin
+            raise user_error(
+                "is no regular file", place=self.where, remedy="save what comes out of it in one"
+            )
         try:
             with self._open() as file:
                 while data := file.read(BYTES_AT_A_TIME):
@@ -131,10 +169,13 @@ class TextFile:
 
     def _not_decodable(self, error: UnicodeDecodeError, line: int, byte: int) -> UserError:
         name = "UTF-8" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+        mark = next((mark for mark in UNICODE_MARKS if byte == 0 and error.object.startswith(mark)), None)
+        guess = "latin-1" if mark is None else UNICODE_MARKS[mark]
         return user_error(
-            f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})",
+            f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
+            + (f"; it begins as {guess.upper()} does" if mark else ""),
             place=self.where,
-            remedy="task.data.encoding=latin-1, or whichever encoding it has",
+            remedy=f"task.data.encoding={guess}, or whichever encoding it has",
         )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from glassformer.documents import unfinished
 from glassformer.errors import user_error
 from glassformer.inspection.html import write_html
 from glassformer.inspection.maps import AttentionMaps
@@ -31,7 +33,7 @@ def check_ending(path: Path) -> None:
 def write(maps: AttentionMaps, path: Path) -> None:
     """To a new file first, so that none is ever half written."""
     check_ending(path)
-    temporary = path.with_name(f".{path.name}.saving")
+    temporary = unfinished(path)
     try:
         with open(temporary, "wb") as file:
             WRITERS[path.suffix.lower()](maps, file)
@@ -43,4 +45,5 @@ def write(maps: AttentionMaps, path: Path) -> None:
             remedy="check that the folder exists, its permissions and the space left",
         ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

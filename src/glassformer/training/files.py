@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from glassformer.documents import unfinished
 from glassformer.errors import UserError, user_error
 
 ESCAPED = "backslashreplace"
@@ -35,7 +36,7 @@ def sync_folder(folder: Path) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write, fsync, rename over the old one, fsync the folder."""
-    temporary = path.with_name(f".{path.name}.saving")
+    temporary = unfinished(path)
     write_durably(temporary, data)
     os.replace(temporary, path)
     sync_folder(path.parent)

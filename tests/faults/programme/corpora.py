@@ -13,6 +13,9 @@ from programme.base import TINY, Outcome, Place, Tries, fault
 
 GOOD = "".join(f"yes\ta good book {n}\nno\ta bad film {n}\n" for n in range(20)).encode()
 LONG = 100 << 20
+SURROGATES = b"".join(
+    b'{"0": "%s", "1": "\\ud800 %d"}\n' % (label, n) for n in range(9) for label in (b"yes", b"no")
+)
 
 Make = Callable[[Path], None]
 
@@ -38,12 +41,12 @@ BAD: dict[str, tuple[str, Make, tuple[str, ...]]] = {
     # name: the file's name, what makes it, and words that must be said if it is refused
     "bytes that are no UTF-8": ("a.tsv", content(after(3, b"yes\t\xff\xfe bad\n")), ("line 4", "UTF-8")),
     "half a character": ("a.tsv", content(after(5, b"yes\tcaf\xc3\n")), ("line 6", "UTF-8")),
-    "UTF-16 with its mark": ("a.tsv", content(GOOD.decode().encode("utf-16")), ("UTF-16",)),
+    "UTF-16 with its mark": ("a.tsv", content(GOOD.decode().encode("utf-16")), ("UTF-16", "utf-16")),
     "UTF-16 without a mark": ("a.tsv", content(GOOD.decode().encode("utf-16-le")), ("line 1",)),
     "UTF-32": ("a.tsv", content(GOOD.decode().encode("utf-32")), ("UTF",)),
     "zero bytes inside": ("a.tsv", content(after(2, b"yes\ta \0 b\n")), ("line 3",)),
     "a byte-order mark": ("a.tsv", content(b"\xef\xbb\xbf" + GOOD), ("line",)),
-    "old Mac line ends": ("a.tsv", content(GOOD.replace(b"\n", b"\r")), ("line",)),
+    "old Mac line ends": ("a.tsv", content(GOOD.replace(b"\n", b"\r")), ("carriage returns",)),
     "mixed line ends": ("a.tsv", content(GOOD.replace(b"\n", b"\r\n", 7)), ("line",)),
     "no line end at the end": ("a.tsv", content(GOOD[:-1]), ("line",)),
     "a column missing": ("a.tsv", content(after(4, b"yes\n")), ("line 5", "column")),
@@ -62,7 +65,7 @@ BAD: dict[str, tuple[str, Make, tuple[str, ...]]] = {
     "JSON without the key": ("a.jsonl", content(b'{"0": "yes", "1": "a"}\n{"0": "no"}\n'), ("line 2",)),
     "JSON of another type": ("a.jsonl", content(b'{"0": "yes", "1": {"a": 1}}\n'), ("line 1",)),
     "JSON nested deeply": ("a.jsonl", content(b'{"0": ' + b"[" * 100_000 + b"\n"), ("line 1",)),
-    "half a surrogate": ("a.jsonl", content(b'{"0": "yes", "1": "\\ud800"}\n' * 9), ("line",)),
+    "half a surrogate": ("a.jsonl", content(SURROGATES), ("line",)),
     "one class": ("a.tsv", content(b"".join(b"yes\ttext %d\n" % n for n in range(20))), ("a.tsv",)),
     "the same line again and again": ("a.tsv", content(b"yes\tsame\n" * 50), ("a.tsv",)),
     "no bytes": ("a.tsv", content(b""), ("empty",)),

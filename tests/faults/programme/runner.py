@@ -58,7 +58,7 @@ def finish(row: Row) -> None:
     mark = "–" if row.not_here else "✓" if row.is_good else "✗"
     said = f"not here: {row.not_here}" if row.not_here else f"{row.held:,} of {row.tried:,} held"
     print(f"{mark} {row.fault.name}: {said} ({row.seconds:.1f} s)", flush=True)
-    for failure in row.failures[:MOST_SHOWN]:
+    for failure in row.failures:
         print("    " + failure.rstrip().replace("\n", "\n    "), flush=True)
 
 

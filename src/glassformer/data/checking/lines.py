@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from glassformer.data.checking.findings import FileSummary, Findings, Place, excerpt
+from glassformer.data.text_files import MOST_LINE, too_long_a_line
 from glassformer.errors import near_match, user_error
 
 BLOCK_LINES = 8192
@@ -51,8 +52,13 @@ class CheckedLines:
         findings: Findings,
         encoding: str = "utf-8",
         on_read: Callable[[int], None] = lambda size: None,
+        *,
+        may_be_long: bool = False,
     ) -> None:
-        """`on_read` is told how many bytes of the file, packed or not, were read since it was told last."""
+        """`on_read` is told how many bytes of the file, packed or not, were read since it was told last.
+
+        A line that is very long is an error, unless it may be: a document of JSON may be one line.
+        """
         require_file(path)
         if not "a\n".encode(encoding).endswith(b"a\n"):
             raise user_error(
@@ -65,6 +71,7 @@ class CheckedLines:
         self.findings = findings
         self.encoding = encoding
         self.on_read = on_read
+        self.may_be_long = may_be_long
         self._raw = self._raw_lines()
         self._position, self._told = 0, 0
         self._is_cut = False
@@ -127,8 +134,11 @@ class CheckedLines:
         try:
             with self.path.open("rb") as file:
                 is_packed = self.path.name.endswith(".gz")
-                for line in gzip.GzipFile(fileobj=file) if is_packed else file:
+                stream = gzip.GzipFile(fileobj=file) if is_packed else file
+                while line := stream.readline(-1 if self.may_be_long else MOST_LINE + 1):
                     lines, size = lines + 1, size + len(line)
+                    if len(line) > MOST_LINE and not self.may_be_long:
+                        raise too_long_a_line(lines, str(self.path))
                     self._position = file.tell() if is_packed else self._position + len(line)
                     yield line
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
