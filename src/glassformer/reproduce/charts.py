@@ -140,6 +140,10 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_xlabel(panel.x_label)
     if panel.is_log:
         axes.set_xscale("log")
+        if panel.is_whole:
+            whole = sorted({round(x) for line in panel.lines for x in line.xs})
+            axes.set_xticks(whole, [f"{x:,}" for x in whole], minor=False)
+            axes.minorticks_off()
     elif panel.is_whole:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     if panel.is_log_height:
