@@ -80,20 +80,6 @@ def test_a_signal_saves_and_the_run_goes_on_to_the_bit(
     assert facts(run) == left_alone
 
 
-def test_killed_and_resumed_by_the_same_command(
-    start: Any, wait_for_step: Any, left_alone: dict[str, Any], tiny_file: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    command = ["train", tiny_file, *STEPS, "--run", run, "--resume", "--quiet"]
-    for step in (35, 70):
-        child = start(*command)
-        wait_for_step(run, step)
-        child.send(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-    assert start(*command).wait() == 0
-    assert facts(run) == left_alone
-
-
 def test_a_second_process_is_refused_with_the_pid_of_the_first(
     start: Any,
     wait_for_step: Any,

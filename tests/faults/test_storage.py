@@ -117,21 +117,6 @@ def test_a_read_only_disk(
     assert train(run)[0] == 0
 
 
-def test_a_folder_without_permission(train: Any, tiny_config: Any, tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    run = tmp_path / "run"
-    weights = stop_after_an_epoch(run, tiny_config)
-    run.chmod(0o555)
-    try:
-        code, errors = train(run)
-    finally:
-        run.chmod(0o755)
-    assert code == 2
-    check_message(errors, run, "Permission denied")
-    assert newest_weights(run) == weights
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("file", ["model.safetensors", "manifest.json", ".latest.saving", "results.json"])
 def test_a_write_that_fails(

@@ -13,6 +13,7 @@ from programme import (  # noqa: F401  each registers its faults
     kills,
     network,
     numbers,
+    ranks,
     scale,
     signals,
     storage,

@@ -55,6 +55,12 @@ class Place:
         shutil.rmtree(path, ignore_errors=True)
         return path
 
+    def made(self, name: str) -> Path:
+        """A new, empty folder."""
+        path = self.new(name)
+        path.mkdir()
+        return path
+
     @cached_property
     def tiny_file(self) -> Path:
         path = self.folder / "tiny.yaml"
@@ -80,14 +86,12 @@ class Place:
 
     def start(self, *arguments: str | Path, **order: object) -> Child:
         """`glassformer` with these arguments, as a fork of a process that has imported everything."""
-        folder = self.new("child")
-        folder.mkdir()
+        folder = self.made("child")
         return self.zygote.start([str(argument) for argument in arguments], folder, **order)
 
     def do(self, job: str, *arguments: object, seconds: float) -> Tries:
         """The outcomes of a job in a process of its own, as they come; its death or standstill is one too."""
-        folder = self.new("job")
-        folder.mkdir()
+        folder = self.made("job")
         child = self.zygote.start(list(arguments), folder, job=job)
         told, end = 0, time.monotonic() + seconds
         while True:

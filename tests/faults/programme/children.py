@@ -64,11 +64,16 @@ class Child:
 
     @property
     def output(self) -> str:
-        return (self.folder / "out").read_text()
+        return self._said("out")
 
     @property
     def errors(self) -> str:
-        return (self.folder / "err").read_text(errors="replace")
+        return self._said("err")
+
+    def _said(self, name: str) -> str:
+        """Nothing, while it is just being born."""
+        path = self.folder / name
+        return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def report(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import shutil
@@ -54,7 +55,10 @@ def small_disk(path: Path) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(path)
     finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+        gc.collect()
+        if subprocess.run(["umount", str(path)], capture_output=True).returncode:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
+            raise RuntimeError("something still holds a file of the run open")
 
 
 def begun(place: Place, run: Path) -> str:
