@@ -25,7 +25,14 @@ from glassformer.launch import Training
 from glassformer.models.heads import Score
 from glassformer.runs import RunFolder
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.distributed import Group, IdleBatch, LostRanks, Ranks, stay_on_this_machine
+from glassformer.training.distributed import (
+    Group,
+    IdleBatch,
+    LostRanks,
+    Ranks,
+    fresh_store,
+    stay_on_this_machine,
+)
 from glassformer.training.parallel import Replicated
 from glassformer.training.trainer import Surroundings, Trainer
 
@@ -335,6 +342,23 @@ def test_what_shards_cannot_do_is_refused(together: Together, tiny_config: Any, 
 
 
 # ---------------------------------------------------------------- the pieces
+
+
+def test_a_store_that_earlier_attempts_have_used(together: Together, tmp_path: Path) -> None:
+    """One in which rank 1 was alone, and one that came to its end."""
+    file = str(tmp_path / "kept")
+
+    def attempt(ranks: Ranks) -> str:
+        store = FileStore(file, 2)
+        fresh = fresh_store(store, ranks.rank, ranks.count)
+        assert not fresh.check(["address"])
+        ranks.sum(1)
+        fresh.set("address", "here")
+        ranks.sum(1)
+        return fresh.get("address").decode()
+
+    FileStore(file, 2).set("name.1", "one that is no more")
+    assert [together(attempt) for _ in range(2)] == [["here"] * 2] * 2
 
 
 def test_numbers_values_and_tensors(together: Together) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from glassformer.data.batching import Batch
     from glassformer.experiment import Experiment
     from glassformer.models.closed_form import Comparison
+    from glassformer.models.size import Size
+    from glassformer.training.cluster import ClusterConfig, Projection
 
 CONVENTION = """\
 FLOPs: matrix products, 2 a multiply-add, attention scores included and not halved by a causal mask;
@@ -31,6 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_what(parser)
     parser.add_argument(
         "--measure", action="store_true", help="also time a few steps: expected time and peak memory here"
+    )
+
+    parser.add_argument(
+        "--cluster",
+        metavar="devices=1024,tokens=1e12",
+        help="also project a training on many devices: peak=, utilization=, memory=, bandwidth= change them",
     )
 
 
@@ -64,6 +72,11 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         output.say(f"FLOPs and activations are not known: {size.why_not}")
     if not all(comparison.agrees for comparison in comparisons):
         output.exit_code = 1
+    projection = (
+        None if arguments.cluster is None else project_onto(arguments.cluster, experiment, size, batch)
+    )
+    if projection is not None:
+        output.show(projected(*projection))
     expected = experiment.measure() if arguments.measure else None
     if expected is not None:
         output.say(f"Measured here: {expected.describe()}")
@@ -77,7 +90,48 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         "batch": {"sequences": len(batch.indices), "tokens": size.tokens},
         "note": size.why_not,
         "measured": None if expected is None else asdict(expected),
+        "cluster": None if projection is None else projection[0].dump() | asdict(projection[1]),
     }
+
+
+def project_onto(
+    options: str, experiment: Experiment, size: Size, batch: Batch
+) -> tuple[ClusterConfig, Projection]:
+    from glassformer.config import parse_overrides, validate
+    from glassformer.training.cluster import ClusterConfig, project
+
+    cluster = validate(ClusterConfig, parse_overrides(options.split(",")))
+    training = experiment.config.training
+    floats = training.optimizer.state_floats_per_parameter
+    is_averaged = training.ema_decay is not None
+    return cluster, project(size, len(batch.indices), cluster, floats, is_averaged=is_averaged)
+
+
+def projected(cluster: ClusterConfig, projection: Projection) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(
+        title=f"{cluster.tokens:,.4g} tokens on {cluster.devices:,} devices of {cluster.peak:.3g} FLOP/s,"
+        f" {cluster.utilization:.0%} of them used",
+        title_justify="left",
+        show_header=False,
+    )
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("FLOPs", f"{projection.operations:.3g}")
+    table.add_row("steps", f"{projection.steps:,} of {projection.tokens_per_step:,} tokens")
+    table.add_row("computing a step", f"{projection.seconds_per_step:.3g} s")
+    table.add_row("checkpoint", f"{projection.checkpoint_bytes / 1e9:,.1f} GB")
+    for name, sharing in (("ddp", projection.by_copies), ("fsdp", projection.by_shards)):
+        table.add_section()
+        verdict = "fits" if sharing.fits else "does NOT fit"
+        memory = f"{sharing.memory_bytes / 1e9:,.1f} of {cluster.memory / 1e9:,.0f} GB: {verdict}"
+        table.add_row(f"{name}, memory a device", memory)
+        traffic = f"{sharing.traffic_bytes / 1e9:,.1f} GB in {sharing.traffic_seconds:.3g} s"
+        table.add_row(f"{name}, traffic a step and device", traffic)
+        hidden, shown = (seconds / 3600 for seconds in sharing.seconds)
+        table.add_row(f"{name}, time", f"{hidden:,.1f} h if traffic is hidden, {shown:,.1f} h if not")
+    return table
 
 
 def stated_terms(experiment: Experiment) -> dict[str, int]:

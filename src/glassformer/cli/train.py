@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +78,8 @@ def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[
     reporter.note(f"run {path}" + (f", started again ({restarted:g})" if restarted else ""))
     training = Training(config, RunFolder(path), reporter, ranks=ranks)
     results = training.run()
-    output.exit_code = training.exit_code
-    if not is_ours():
+    if not is_ours():  # whoever started this process tells the result, and must not take a stop for a failure
+        output.exit_code = training.exit_code
         _show(results, output)
     return results
 
@@ -90,11 +92,15 @@ def _fail(error: Exception, arguments: argparse.Namespace, output: Output, ranks
         output.exit_code = 2
         if isinstance(error, WriterFailed) or ranks.is_said_by_writer(str(error)):
             return
+        if not ranks.is_writer:
+            first = error.problems[0]
+            first.place = f"rank {ranks.rank}" + (f", {first.place}" if first.place else "")
         raise error
     explained = ranks.explain(error)
     if not isinstance(explained, LostRanks):
         raise error
     output.exit_code = 1
+    output.mute()  # the launcher may start all of them again, and then there will be a result
     output.error(_lost(str(explained), arguments.run))
 
 
@@ -129,9 +135,11 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
     command += [f"--{name}" for name in ("resume", "quiet") if getattr(arguments, name)]
     outcome = launch(command, arguments.processes, arguments.max_restarts)
     output.exit_code = outcome.exit_code
-    results: dict[str, Any] = json.loads(outcome.said) if outcome.said else {}
+    results: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # it may have been killed in the middle of it
+        results = json.loads(outcome.said)
     if "run" in results:
-        output.exit_code = 0 if results["ended"] != "signal" else outcome.exit_code
+        output.exit_code = 128 + signal.Signals[results["signal"]] if results["signal"] else 0
         _show(results, output)
         return results
     if outcome.problem:

@@ -6,13 +6,17 @@ over the CPU (gloo) as plain bytes, gradients by the way of the device (gloo or 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import signal
 import socket
+import struct
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,6 +38,9 @@ PATIENCE = timedelta(minutes=30)
 
 ROLL_CALL_SECONDS = 3.0
 """How long the ranks that are left wait for each other's word before they say who is gone."""
+
+SIOCGIFADDR = 0x8915
+"""Linux's request for the address of a network interface."""
 
 OUR_RUN = "glassformer"
 """The elastic launcher's name for a run that `--processes` has started."""
@@ -199,12 +206,14 @@ class Group(Ranks):
         return gathered
 
     def is_said_by_writer(self, text: str) -> bool:
-        if self.is_writer:
-            self._store.set("said", text)
+        try:
+            if self.is_writer:
+                self._store.set("said", text)
+            return (
+                not self.is_writer and self._wait_for(["said"]) and self._store.get("said").decode() == text
+            )
+        except RuntimeError:  # the store is gone, and so is who kept it
             return False
-        if not self._wait_for(["said"]):
-            return False
-        return self._store.get("said").decode() == text
 
     def explain(self, error: Exception) -> Exception:
         is_broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
@@ -243,13 +252,14 @@ def join() -> Ranks:
     """Become one of the processes that were started together; alone if there is only one."""
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         return Ranks()
-    from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     if is_one_machine:
         stay_on_this_machine()
+    elif (interface := interface_towards(os.environ["MASTER_ADDR"])) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise user_error(
@@ -260,9 +270,34 @@ def join() -> Ranks:
             )
         torch.cuda.set_device(local_rank)
     store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
-    if is_one_machine:  # the store may be the one that an earlier attempt has used
-        store = PrefixStore(f"attempt-{restarts()}", store)
-    return Group(store, rank, count)
+    return Group(fresh_store(store, rank, count), rank, count)
+
+
+def fresh_store(store: Store, rank: int, count: int) -> Store:
+    """A part of the store that no earlier attempt has written to.
+
+    A launcher keeps its store when it starts ranks again, and what they left there leads nowhere now. Of the
+    attempt's number each machine has its own idea; so every rank makes up a name, and the first one's counts.
+    """
+    from torch._C._distributed_c10d import PrefixStore
+
+    name = uuid.uuid4().hex
+    if rank:
+        store.set(f"name.{rank}", name)
+        store.wait([f"group.{name}"], PATIENCE)
+        group = store.get(f"group.{name}").decode()
+        store.set(f"{group}.{rank}", "")
+        return PrefixStore(group, store)
+    missing, end = list(range(1, count)), time.monotonic() + PATIENCE.total_seconds()
+    while missing:
+        for other in missing:  # its name may still be that of an earlier attempt: the next round sees
+            if store.check([f"name.{other}"]):
+                store.set(f"group.{store.get(f'name.{other}').decode()}", name)
+        missing = [other for other in missing if not store.check([f"{name}.{other}"])]
+        if missing and time.monotonic() > end:
+            raise LostRanks(dict.fromkeys(missing, "it never came"), count)
+        time.sleep(0.02 if missing else 0)
+    return PrefixStore(name, store)
 
 
 def is_ours() -> bool:
@@ -281,3 +316,16 @@ def stay_on_this_machine() -> None:
     if loopback is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
+
+
+def interface_towards(host: str) -> str | None:
+    """The network interface that leads to a machine; gloo would take the one of this machine's own name."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # nothing is sent
+        address = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no address
+                found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if found[20:24] == address:
+                    return name
+    return None

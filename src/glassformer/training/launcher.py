@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class Outcome:
 
 def launch(command: Sequence[str], processes: int, max_restarts: int) -> Outcome:
     """Run a command so many times as ranks of one group, to its end; all are started again if one dies."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SECONDS_TO_SAVE))
     with tempfile.TemporaryDirectory(prefix="glassformer-") as folder, _quiet_and_put_back():
         config = LaunchConfig(
