@@ -202,12 +202,11 @@ def _commands(cells: Sequence[Cell]) -> dict[str, list[str]]:
     for cell in cells:
         if cell.recipe in commands or cell.seed:
             continue
-        options = flatten(cell.job.config.dump())
         preset = flatten(resolve(cell.setting.what).dump())
         words = [
             f"{path}={format_value(value)}"
-            for path, value in options.items()
-            if preset.get(path, ...) != value
+            for path, value in flatten(cell.job.config.dump()).items()
+            if preset.get(path) != value and not (path not in preset and value == {})
         ]
         commands[cell.recipe] = ["glassformer", "train", cell.setting.what, *words]
     return commands
