@@ -269,6 +269,26 @@ def test_light_and_dark_follow_the_system_and_the_switch(open_page: OpenPage) ->
     assert page.page.evaluate(ground) == light
 
 
+def test_every_view_fits_a_narrow_window(open_page: OpenPage) -> None:
+    page = open_page()
+    page.page.set_viewport_size({"width": 390, "height": 844})
+    views = {
+        "#/runs": "table.runs",
+        "#/new?what=reversal": ".form-foot",
+        "#/run/watched": "table.options",
+        "#/inspect/writing?hint=lens": "table.lens",
+        "#/probe/writing": ".answer .best",
+        "#/film/watched": ".map-canvas",
+        "#/compare?a=watched": ".map-canvas",
+    }
+    for route, selector in views.items():
+        page.open(route)
+        page.see(selector)
+        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 390, route
+        tools = page.page.locator("#theme").bounding_box()
+        assert tools["x"] + tools["width"] <= 390, route  # within reach
+
+
 def test_keys_are_listed_and_links_lead_everywhere(open_page: OpenPage) -> None:
     page = open_page("#/run/watched", may_be_refused=True)
     page.see("section.panel[aria-label=Options]")
