@@ -13,6 +13,7 @@ import pytest
 
 import glassformer as gf
 from glassformer.blocks.position import PositionConfig
+from glassformer.cli import main
 from glassformer.registry import kinds
 from glassformer.reproduce import STUDIES, length_data, positions
 from glassformer.reproduce.arithmetic_rates import (
@@ -160,8 +161,11 @@ def test_positions_on_reversal(trained: list[str], tmp_path: Path, monkeypatch: 
     assert is_picture(tmp_path / "lengths-plot.png")
     by_length = document["rows"][0]["by_length"]
     trained.clear()
-    again = reproduce(replace(POSITIONS, domains=[shrunk(domain, draw_reversals)]), tmp_path)
+    study = replace(POSITIONS, domains=[shrunk(domain, draw_reversals)])
+    again = reproduce(study, tmp_path)
     assert trained == [] and again["rows"][0]["by_length"] == by_length
+    kept = reproduce(study, tmp_path / "other", keep=tmp_path / "results.json")
+    assert trained == [] and kept["rows"][0] == {**again["rows"][0], "kept": ["ours"]}
 
 
 def test_positions_where_answers_are_written(
@@ -266,8 +270,6 @@ def document_of(output: str) -> dict[str, Any]:
 def test_every_quick_version_comes_to_its_end(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from glassformer.cli import main
-
     code = main(["reproduce", name, "--quick", "--out", str(tmp_path / "study"), "--json"])
     output = capfd.readouterr()
     if code == 2 and "is not here" in output.err:

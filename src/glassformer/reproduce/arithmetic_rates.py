@@ -95,8 +95,9 @@ class RateStudy(Study):
                 runs = [
                     cell for cell in cells if (cell.setting.name, cell.recipe) == (row["setting"], recipe)
                 ]
-                row[f"{recipe}_exact_match"] = [_exact_match(cell) for cell in runs]
-                row[f"{recipe}_says"] = [_ask(cell) for cell in runs]
+                if runs or f"{recipe}_says" not in row:  # else they are kept from an earlier measurement
+                    row[f"{recipe}_exact_match"] = [_exact_match(cell) for cell in runs]
+                    row[f"{recipe}_says"] = [_ask(cell) for cell in runs]
         swept = [row for row in rows if row["setting"] in PUBLISHED]
         return {
             "probe": {"input": PROBE, "answer": PROBE_ANSWER},

@@ -89,6 +89,8 @@ class PositionStudy(Study):
         for row in rows:
             task, _, kind = row["setting"].partition(", ")
             own = [cell for cell in cells if cell.setting.name == row["setting"]]
+            if not own:  # kept from an earlier measurement
+                continue
             row |= {"task": task, "position": kind, "theory": THEORY.get(kind, "")}
             results = [cell.job.results()["metrics"] for cell in own]
             row["beyond"] = statistics.fmean(result["test"][self.metric] for result in results)

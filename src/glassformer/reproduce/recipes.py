@@ -121,11 +121,8 @@ class Study:
     def _cell(self, setting: Setting, recipe: str, changes: Overrides, seed: int, effort: Effort) -> Cell:
         quick = (setting.quick or {}) if effort.is_quick else {}
         config = resolve(setting.what, setting.overrides)
-        for layer in (
-            changes,
-            quick,
-            {"seed": seed},
-        ):  # a later one may replace what an earlier one set in part
+        # One after another: a later layer may replace as a whole what an earlier one set in part.
+        for layer in (changes, quick, {"seed": seed}):
             config = config.with_overrides(unflatten(layer))
         slug = setting.name.replace(",", "").replace(" ", "-")
         key = key_of(config)
@@ -136,7 +133,7 @@ class Study:
     def _rows(self, cells: Sequence[Cell], effort: Effort) -> list[Row]:
         kept, rows = _kept(effort), []
         for setting in self.chosen(effort):
-            row: Row = {"setting": setting.name, "published": setting.published}
+            row: Row = {**kept.get(setting.name, {}), "setting": setting.name, "published": setting.published}
             for recipe in (THEIRS, OURS):
                 runs = [cell for cell in cells if (cell.setting, cell.recipe) == (setting, recipe)]
                 measured = self._measured(runs)

@@ -97,26 +97,25 @@ class TranslationStudy(Study):
         signatures = {cell.job.results()["protocol"]["test"]["signatures"]["bleu"]: None for cell in cells}
         for row in rows:
             own = [cell for cell in cells if cell.setting.name == row["setting"]]
-            row["parameters"] = own[0].job.results()["parameters"] if own else None
             for recipe in (THEIRS, OURS):
                 runs = [cell for cell in own if cell.recipe == recipe]
-                row[f"{recipe}_validations"] = [_validations(cell) for cell in runs]
+                if runs:
+                    row["parameters"] = runs[0].job.results()["parameters"]
+                    row[f"{recipe}_validations"] = [_validations(cell) for cell in runs]
         return {
             "signatures": list(signatures),
             "sizes": [_sizes(setting, effort) for setting in self.chosen(effort)],
-            "plot": self._plot(rows, effort) if cells else [],
+            "plot": self._plot(rows, effort) if rows else [],
         }
 
     def _plot(self, rows: Sequence[Row], effort: Effort) -> list[str]:
         panels = []
         for recipe, title in ((THEIRS, "their recipe"), (OURS, "ours: pre-norm, warm-up, cosine")):
             for metric, label in (("loss", "validation loss"), ("bleu", "validation BLEU")):
-                lines = [_line(row, recipe, metric) for row in rows if row[f"{recipe}_validations"]]
+                lines = [_line(row, recipe, metric) for row in rows if f"{recipe}_validations" in row]
                 if lines:
                     panels.append(charts.Panel(title, lines, "epoch", label, is_whole=True))
-        caption = (
-            "Means over seeds, bands from the lowest to the highest. The loss of ours is not smoothed here."
-        )
+        caption = "Means over seeds; bands from the lowest to the highest."
         return charts.write(charts.draw(panels, self.title, caption, columns=2), effort.folder / "training")
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
