@@ -196,10 +196,10 @@ function metricTable(metrics, ofWhat) {
   if (!entries.length) return [];
   const isSure = entries.some(([, of]) => of.interval);
   return [
+    make("p.note", {}, `${ofWhat}${isSure ? " · right: 95 % interval of the change" : ""}`),
     make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
       make("th", { scope: "row" }, words(name)),
       make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
       make("td.number", { title: "95 % interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))),
-    make("p.note", {}, `${ofWhat}${isSure ? " · right: 95 % interval of the change" : ""}`),
   ];
 }
