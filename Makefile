@@ -48,9 +48,10 @@ test: setup browser  ## set up, then run the tests
 	@$(BIN)/python -m pytest
 
 TIER ?= quick
+JOBS ?= 1
 
-prove: setup  ## do every fault of the programme (TIER=quick|full), write docs/results/reliability.md
-	@$(BIN)/python scripts/prove --tier $(TIER)
+prove: setup  ## do every fault of the programme (TIER=quick|full, JOBS=1), write docs/results/reliability.md
+	@$(BIN)/python scripts/prove --tier $(TIER) --jobs $(JOBS)
 
 audit: setup  ## hold the versions of constraints.txt against the package index
 	@$(BIN)/python scripts/audit

@@ -128,7 +128,7 @@ class _StrictLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
         if self.depth > MAX_CONFIG_DEPTH:
-            raise yaml.composer.ComposerError(None, None, "nested too deeply", event.start_mark)
+            raise RecursionError
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not supported", event.start_mark)
         if getattr(event, "tag", None) is not None:

@@ -100,8 +100,7 @@ def _files(folder: RunFolder) -> Measurement:
     except UserError:  # said by the check of the checkpoints
         newest = None
     if newest is not None:
-        state = newest[1].state
-        damages += filter(None, [folder.events.damage(state["events_bytes"], state.get("events_sha256"))])
+        damages += filter(None, [folder.events.damage(newest[1].state)])
     return at_most(len(damages), 0, "; ".join(dict.fromkeys(damages)) or "each has its SHA-256")
 
 

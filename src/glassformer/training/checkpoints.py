@@ -217,15 +217,14 @@ class CheckpointStore:
             remedy=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
         )
 
-    def mend_best(self, step: int | None) -> str | None:
-        """Point to the best checkpoint again if its pointer is damaged; what was done."""
+    def mend_best(self, step: int | None, tell: Callable[[str], None]) -> None:
+        """Point to the best checkpoint again if its pointer is damaged, and tell."""
         if self.damaged_pointer("best") is None or step is None:
-            return None
+            return
         of_step = [name for name in self.regular() if name.startswith(checkpoint_name(step))]
-        if not of_step:
-            return None
-        self._point("best", of_step[-1])
-        return f"{self.folder / 'best'} named no checkpoint; it was {of_step[-1]}"
+        if of_step:
+            self._point("best", of_step[-1])
+            tell(f"{self.folder / 'best'} named no checkpoint; it was {of_step[-1]}")
 
     def find(self, which: str) -> str:
         """`best`, `latest`, a step's number or a checkpoint's name, as a name."""

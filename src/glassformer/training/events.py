@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from glassformer.training.files import ESCAPED, storage_error
 
@@ -39,7 +39,9 @@ class EventLog:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def seal(self) -> tuple[int, str]:
+    NO_SEAL: ClassVar[Mapping[str, Any]] = {"events_bytes": 0, "events_sha256": None}
+
+    def seal(self) -> Mapping[str, Any]:
         """Bytes and SHA-256 of the record as it is now: its beginning must stay the same."""
         if self.size() > self._hashed:
             with open(self.path, "rb") as file:
@@ -47,11 +49,18 @@ class EventLog:
                 while piece := file.read(1 << 20):
                     self._hash.update(piece)
                     self._hashed += len(piece)
-        return self._hashed, self._hash.hexdigest()
+        return {"events_bytes": self._hashed, "events_sha256": self._hash.hexdigest()}
 
-    def damage(self, size: int, sha256: str | None) -> str | None:
-        """What is wrong with its first `size` bytes; a checkpoint of the first versions cannot tell."""
-        digest, left = hashlib.sha256(), size
+    def cut_back(self, seal: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+        """To what a checkpoint knows; what is wrong with that is told."""
+        self.truncate(seal["events_bytes"])
+        damage = self.damage(seal)
+        if damage is not None:
+            tell(damage)
+
+    def damage(self, seal: Mapping[str, Any]) -> str | None:
+        """What is wrong with what was sealed; a checkpoint of the first versions cannot tell."""
+        digest, left, sha256 = hashlib.sha256(), seal["events_bytes"], seal.get("events_sha256")
         if self.path.exists():
             with open(self.path, "rb") as file:
                 while left and (piece := file.read(min(left, 1 << 20))):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+
+from glassformer.errors import is_out_of_memory, user_error
 
 RECENT = 64
 """How many losses the spike guard looks back on."""
@@ -117,3 +120,18 @@ def restore_random(tensors: Mapping[str, Tensor]) -> None:
         torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])
+
+
+@contextlib.contextmanager
+def refusing_others(place: str) -> Iterator[None]:
+    """What cannot be made of a checkpoint that is whole: it is of another run, or of another hand."""
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise user_error(
+            f"the checkpoint is not one of this run: {error}",
+            place=place,
+            remedy="restore the run's folder from a copy, or train anew",
+        ) from error

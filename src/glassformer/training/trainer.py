@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from glassformer.data.batching import Batch, plan_batches
-from glassformer.errors import is_out_of_memory, user_error
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
@@ -33,7 +32,7 @@ from glassformer.training.events import EventLog
 from glassformer.training.optimization import Freezing, scale_rates
 from glassformer.training.parallel import divide
 from glassformer.training.progress import Reporter
-from glassformer.training.state import TrainingState, Window, random_tensors, restore_random
+from glassformer.training.state import TrainingState, Window, random_tensors, refusing_others, restore_random
 from glassformer.training.watch import Watch
 
 
@@ -276,42 +275,23 @@ class Trainer:
         }
         if self.averaged is not None:
             tensors["averaged"] = self.parallel.weights(self.averaged)
-        size, sha256 = self.around.events.seal() if self.around.events else (0, None)
-        record = {"events_bytes": size, "events_sha256": sha256, "processes": self.ranks.count}
-        return Checkpoint(tensors, {"training": self.state.to_json(), **record})
+        seal = self.around.events.seal() if self.around.events else EventLog.NO_SEAL
+        return Checkpoint(tensors, {"training": self.state.to_json(), **seal, "processes": self.ranks.count})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint; one of another run or another hand is refused."""
-        try:
-            self._restore(checkpoint)
-        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-            if is_out_of_memory(error):
-                raise
-            raise user_error(
-                f"the checkpoint is not one of this run: {error}",
-                place="" if self.around.store is None else str(self.around.store.folder),
-                remedy="restore the run's folder from a copy, or train anew",
-            ) from error
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        self.parallel.load(self.model, checkpoint.tensors["model"])
-        self.parallel.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
-        restore_random(self.ranks.own(checkpoint.tensors["random"]))
-        if self.averaged is not None and "averaged" in checkpoint.tensors:
-            self.parallel.load(self.averaged, checkpoint.tensors["averaged"])
-        self.state = TrainingState.from_json(checkpoint.state["training"])
+        with refusing_others(str(self.around.store.folder) if self.around.store else ""):
+            self.parallel.load(self.model, checkpoint.tensors["model"])
+            self.parallel.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
+            restore_random(self.ranks.own(checkpoint.tensors["random"]))
+            if self.averaged is not None and "averaged" in checkpoint.tensors:
+                self.parallel.load(self.averaged, checkpoint.tensors["averaged"])
+            self.state = TrainingState.from_json(checkpoint.state["training"])
+            if self.around.events is not None:
+                self.around.events.cut_back(checkpoint.state, self.around.reporter.note)
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
-        if self.around.events is not None:
-            self.around.events.truncate(checkpoint.state["events_bytes"])
-            seal = checkpoint.state["events_bytes"], checkpoint.state.get("events_sha256")
-            self._tell(self.around.events.damage(*seal))
         if self.around.store is not None:
-            self._tell(self.around.store.mend_best(self.state.best_step))
+            self.around.store.mend_best(self.state.best_step, self.around.reporter.note)
             self.around.store.forget_watched(self.state.step)
-
-    def _tell(self, note: str | None) -> None:
-        if note is not None:
-            self.around.reporter.note(note)
 
     def _recover(self, divergence: Diverged) -> None:
         """As configured: end with advice, or go back to the last checkpoint at half the rate."""

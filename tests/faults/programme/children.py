@@ -33,8 +33,8 @@ class Child:
             self._code = self.wait_for_exit(seconds)
         return self._code
 
-    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE
+    def wait_until(self, is_so: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        end = time.monotonic() + seconds
         while not is_so():
             if time.monotonic() > end:
                 raise TimeoutError(f"waited in vain until {what}; it said:\n{self.errors}")
@@ -43,10 +43,12 @@ class Child:
     def wait_for_words(self, words: str) -> None:
         self.wait_until(lambda: words in self.errors, f"it says {words!r}")
 
-    def wait_for_step(self, run: Path, step: int) -> None:
+    def wait_for_step(self, run: Path, step: int, seconds: float = PATIENCE) -> None:
         record = run / "events.jsonl"
         self.wait_until(
-            lambda: record.exists() and f'"step": {step},' in record.read_text(), f"{run} reaches step {step}"
+            lambda: record.exists() and f'"step": {step},' in record.read_text(),
+            f"{run} reaches step {step}",
+            seconds,
         )
 
     def wait(self, seconds: float = PATIENCE) -> int:

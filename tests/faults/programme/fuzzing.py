@@ -244,9 +244,9 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
     "fuzzed arguments",
     "random arguments to every verb of the command line",
     "exit 0 or 2, a few words, never a traceback, never a hang; `--json` is one document",
-    quick=1000,
-    full=50_000,
-    in_tests=150,
+    quick=500,
+    full=25_000,
+    in_tests=100,
 )
 def arguments(place: Place, count: int) -> Tries:
     _ = place.text_file
@@ -481,8 +481,8 @@ def fuzz_loaders(trained: str, count: int, number: int) -> Iterator[Outcome]:
     "fuzzed files",
     "random bytes and mutations in configs, data, tokenizers, maps, plug-ins and every file of a run",
     "read, or refused in a few words; never a traceback, never a hang",
-    quick=1000,
-    full=50_000,
+    quick=1500,
+    full=75_000,
     in_tests=300,
 )
 def files(place: Place, count: int) -> Tries:

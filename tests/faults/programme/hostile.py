@@ -89,7 +89,7 @@ JSONS: dict[str, bytes] = {
     "nested deeply": b"[" * DEEP,
     "objects nested deeply": b'{"a":' * DEEP,
     "a number of many digits": b'{"a": ' + b"9" * 100_000 + b"}",
-    "numbers where there are none": b'{"metrics": NaN, "state": 1e999, "files": [], "labels": -1}',
+    "a list": b"[1, 2]",
 }
 
 

@@ -14,6 +14,8 @@ from programme.kills import differences
 
 OPTIONS = ["training.max_epochs=null", "training.max_steps=300", "training.save_every=5"]
 SECONDS = 60.0
+START_SECONDS = 900.0
+"""Three processes that import PyTorch, on a busy machine."""
 
 
 @fault(
@@ -29,16 +31,16 @@ def a_rank(place: Place, count: int) -> Tries:
         raise NotHere("processes are found by /proc")
     alone = place.new("alone")
     child = start(place, alone)
-    if child.wait(600):
+    if child.wait(START_SECONDS):
         raise RuntimeError(child.errors)
     for number in range(count):
         run = place.new("run")
         child = start(place, run)
-        child.wait_for_step(run, place.dice.randrange(6, 60))
+        child.wait_for_step(run, place.dice.randrange(6, 60), START_SECONDS)
         outcome = kill(child, number % 2)
         if outcome is None:
             child = start(place, run)
-            outcome = None if child.wait(600) == 0 else child.errors[-400:]
+            outcome = None if child.wait(START_SECONDS) == 0 else child.errors[-400:]
         yield outcome or differences(alone, run)
 
 

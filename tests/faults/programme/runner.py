@@ -9,8 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import programme  # noqa: F401  all faults
@@ -33,18 +35,28 @@ def a_place(seed: int, zygote: Zygote) -> Iterator[Place]:
             zygote.kill_children()
 
 
-def run_all(chosen: list[Fault], tier: str, seed: int) -> list[Row]:
-    rows = []
-    zygote = Zygote()
+def run_all(chosen: list[Fault], tier: str, seed: int, jobs: int) -> list[Row]:
+    """In the order of the programme, however many are done at the same time."""
+    zygotes: SimpleQueue[Zygote] = SimpleQueue()
+    for _ in range(jobs):
+        zygotes.put(Zygote())
+
+    def run(fault: Fault) -> Row:
+        zygote = zygotes.get()
+        try:
+            with a_place(seed, zygote) as place:
+                row = run_fault(fault, place, tier, tell)
+        finally:
+            zygotes.put(zygote)
+        finish(row)
+        return row
+
     try:
-        for fault in chosen:
-            if fault.count(tier):
-                with a_place(seed, zygote) as place:
-                    rows.append(run_fault(fault, place, tier, tell))
-                finish(rows[-1])
+        with ThreadPoolExecutor(jobs) as pool:
+            return list(pool.map(run, [fault for fault in chosen if fault.count(tier)]))
     finally:
-        zygote.close()
-    return rows
+        while not zygotes.empty():
+            zygotes.get().close()
 
 
 def tell(row: Row) -> None:
@@ -62,14 +74,14 @@ def finish(row: Row) -> None:
         print("    " + failure.rstrip().replace("\n", "\n    "), flush=True)
 
 
-def main(*, tier: str, only: list[str], seed: int, results: Path) -> int:
+def main(*, tier: str, only: list[str], seed: int, jobs: int, results: Path) -> int:
     unknown = set(only) - FAULTS.keys()
     if unknown:
         print(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}", file=sys.stderr)
         return 2
     os.environ["GLASSFORMER_CACHE"] = tempfile.mkdtemp(prefix="glassformer-cache-")
     began = time.monotonic()
-    rows = run_all([FAULTS[name] for name in only or FAULTS], tier, seed)
+    rows = run_all([FAULTS[name] for name in only or FAULTS], tier, seed, jobs)
     if not only:
         document = document_of(rows, tier, seed, time.monotonic() - began)
         (results / "reliability.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
