@@ -217,14 +217,15 @@ class CheckpointStore:
             remedy=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
         )
 
-    def mend_best(self, step: int | None, tell: Callable[[str], None]) -> None:
-        """Point to the best checkpoint again if its pointer is damaged, and tell."""
-        if self.damaged_pointer("best") is None or step is None:
-            return
-        of_step = [name for name in self.regular() if name.startswith(checkpoint_name(step))]
-        if of_step:
-            self._point("best", of_step[-1])
-            tell(f"{self.folder / 'best'} named no checkpoint; it was {of_step[-1]}")
+    def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
+        """Point to these steps again where a pointer is damaged, and tell."""
+        for pointer, step in (("best", best), ("latest", latest)):
+            if step is None or self.damaged_pointer(pointer) is None:
+                continue
+            of_step = [name for name in self.states() if name.startswith(checkpoint_name(step))]
+            if of_step:
+                self._point(pointer, of_step[-1])
+                tell(f"{self.folder / pointer} named no checkpoint; it was {of_step[-1]}")
 
     def find(self, which: str) -> str:
         """`best`, `latest`, a step's number or a checkpoint's name, as a name."""

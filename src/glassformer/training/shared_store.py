@@ -27,8 +27,8 @@ class SharedStore(CheckpointStore):
     def forget_watched(self, after_step: int) -> None:
         self.ranks.on_writer(lambda: self._own.forget_watched(after_step))
 
-    def mend_best(self, step: int | None, tell: Callable[[str], None]) -> None:
-        self.ranks.on_writer(lambda: self._own.mend_best(step, tell))
+    def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
+        self.ranks.on_writer(lambda: self._own.mend_pointers(best, latest, tell))
 
     def states(self) -> list[str]:
         return list(self.ranks.on_writer(self._own.states))

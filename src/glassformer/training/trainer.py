@@ -290,7 +290,7 @@ class Trainer:
                 self.around.events.cut_back(checkpoint.state, self.around.reporter.note)
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
         if self.around.store is not None:
-            self.around.store.mend_best(self.state.best_step, self.around.reporter.note)
+            self.around.store.mend_pointers(self.state.best_step, self.state.step, self.around.reporter.note)
             self.around.store.forget_watched(self.state.step)
 
     def _recover(self, divergence: Diverged) -> None:
