@@ -20,7 +20,7 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from glassformer.errors import UserError
-from glassformer.experiment import Experiment
+from glassformer.experiment import Experiment, resolve
 from glassformer.launch import Training
 from glassformer.models.heads import Score
 from glassformer.runs import RunFolder
@@ -277,6 +277,43 @@ def test_a_roll_back_is_everyones(together: Together, tiny_config: Any, tmp_path
     assert first["rollbacks"] == second["rollbacks"] == 1
     assert first["rate"] == second["rate"] == 0.5
     assert first["weights"] == second["weights"]
+
+
+def test_shards_are_watched_and_decode(together: Together, tmp_path: Path) -> None:
+    """An encoder-decoder writes its answers, and its heads are looked at: all ranks do it at once."""
+    model = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16, "dropout": 0.0}
+    training = {"batch_size": 16, "max_steps": 4, "max_epochs": None, "validate_every": 2, "threads": 1}
+    inspection = {"watch": True, "every": 2, "examples": 4, "keep_checkpoints": True}
+    training |= {"parallel": {"kind": "fsdp"}, "log_every": 1}
+    changes = {"task.digits": 1, "model": model, "training": training, "inspection": inspection}
+    config = resolve("arithmetic", changes)
+    run_of(config, tmp_path / "alone", Ranks())
+    together(lambda ranks: run_of(config, tmp_path / "shards", ranks))
+    alone, shards = (files_of(tmp_path / name) for name in ("alone", "shards"))
+    assert shards["checkpoints"] == alone["checkpoints"]
+    assert len(shards["events"]) == len(alone["events"])
+    for here, there in zip(shards["events"], alone["events"], strict=True):
+        assert here["event"] == there["event"] and here.keys() == there.keys()
+        if here["event"] == "validation":
+            assert here["exact_match"] == there["exact_match"]
+            assert here["loss"] == pytest.approx(there["loss"], abs=1e-5)
+    assert "heads" in {event["event"] for event in shards["events"]}
+
+
+def test_other_data_on_another_machine(together: Together, tiny_config: Any, tmp_path: Path) -> None:
+    def work(ranks: Ranks) -> str:
+        config = tiny_config({"task.data_seed": ranks.rank})
+        try:
+            Training(config, RunFolder(tmp_path / "run"), ranks=ranks).run()
+        except UserError as error:
+            return str(error)
+        except RuntimeError as error:
+            return str(ranks.explain(error))
+        return ""
+
+    first, second = together(work, may_die=True)
+    assert "rank 1 of 2 is gone" in first
+    assert second.startswith("task: these are other data than those of rank 0")
 
 
 # ---------------------------------------------------------------- when one of them is lost

@@ -182,6 +182,10 @@ class Sharded(Undivided):
             if isinstance(module, FSDPModule):  # sums, as everywhere here, and not means
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
+        # Buffers that are first made in inference mode, by a validation, could not be used in training.
+        for module in (module for module in model.modules() if isinstance(module, FSDPModule)):
+            module.unshard()
+            module.reshard()
         entries = ["score", "hidden", *(["start", "advance"] if isinstance(model, Generating) else [])]
         for name in entries:
             register_fsdp_forward_method(model, name)
