@@ -181,32 +181,41 @@ class Rows:
 
 
 def split_off(
-    keys: Sequence[Hashable], fractions: Mapping[str, float], data_seed: int, place: str
+    keys: Sequence[Hashable] | np.ndarray, fractions: Mapping[str, float], data_seed: int, place: str
 ) -> dict[str, np.ndarray]:
     """Row numbers of a part for each fraction, and of the rest as `train`; the same for the same arguments.
 
     Rows with equal keys stay together, so that no example crosses from one split into another.
     """
-    groups: dict[Hashable, list[int]] = {}
-    for index, key in enumerate(keys):
-        groups.setdefault(key, []).append(index)
-    members = list(groups.values())
-    if len(members) <= len(fractions):
+    groups = _groups(keys)
+    total = int(groups.max(initial=-1)) + 1
+    if total <= len(fractions):
         raise user_error(
-            f"{count(len(members), 'different example')} cannot be split {len(fractions) + 1} ways",
+            f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways",
             place=place,
             remedy="more data, or a file for each split",
         )
-    order = generator(data_seed, "split off").permutation(len(members))
+    order = generator(data_seed, "split off").permutation(total)
     ends = [0]
     for fraction in fractions.values():
-        most = len(members) - (len(fractions) + 1 - len(ends))  # each later part is left at least one
-        ends.append(min(ends[-1] + max(1, round(len(members) * fraction)), most))
-    parts = np.split(order, ends[1:])
-    return {
-        split: np.sort(np.concatenate([members[group] for group in part]).astype(np.int64))
-        for split, part in zip([*fractions, "train"], parts, strict=True)
-    }
+        most = total - (len(fractions) + 1 - len(ends))  # each later part is left at least one
+        ends.append(min(ends[-1] + max(1, round(total * fraction)), most))
+    part_of_group = np.empty(total, dtype=np.int8)
+    for number, part in enumerate(np.split(order, ends[1:])):
+        part_of_group[part] = number
+    part_of_row = part_of_group[groups]
+    return {split: np.flatnonzero(part_of_row == n) for n, split in enumerate([*fractions, "train"])}
+
+
+def _groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:
+    """For each key the number of its group: equal keys have the same, counted as they first appear."""
+    if not isinstance(keys, np.ndarray):
+        numbers: dict[Hashable, int] = {}
+        return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[inverse]
 
 
 def is_split_off(key: str, fraction: float, data_seed: int) -> bool:

@@ -55,6 +55,10 @@ MOVIES = Options(
         FROZEN.name: {"training.optimizer.learning_rate": 2e-3},
         FINE_TUNED.name: {"training.optimizer.learning_rate": 3e-4},
     },
+    by_labels={
+        500: {"training.batch_tokens": 512, "training.max_epochs": 15, "training.schedule.warmup_steps": 50},
+        2000: {"training.batch_tokens": 1024, "training.max_epochs": 8},
+    },
     quick_arms={"training.max_epochs": 2, "model.num_layers": 1, "model.hidden_dim": 32},
 )
 
@@ -98,7 +102,7 @@ TRANSFER_MOVIES = TransferStudy(
     " sentences are, and in the sentences of train.",
     classifier="movie-polarity",
     pretraining="masked-language-model",
-    labels=(500, None),
+    labels=(500, 2000, None),
     options=MOVIES,
     text=TextPlan(
         sources=(

@@ -300,6 +300,7 @@ def _pretraining_record(job: Job, preset: str, text: PretrainingText | None) -> 
     kept = ("seed", "steps", "epochs", "seconds", "parameters", "best_step")
     return {
         "preset": preset,
+        "first_vectors": job.config.training.first_vectors.kind,
         "run": job.path.name,
         **{name: results[name] for name in kept},
         "validation": results["metrics"]["validation"],

@@ -89,9 +89,14 @@ def _explained(document: Mapping[str, Any]) -> list[str]:
 
 def _pretraining(record: Mapping[str, Any]) -> list[str]:
     measured = ", ".join(f"{name} {value:.4g}" for name, value in record["validation"].items())
+    training = (
+        f"{record['steps']:,} steps in {record['seconds'] / 60:.1f} minutes. On its validation split: {measured}."
+        if record["steps"]
+        else "no step: its first weights."
+    )
     lines = [
-        f"Preset `{record['preset']}`, {record['parameters']:,} parameters, {record['steps']:,} steps in"
-        f" {record['seconds'] / 60:.1f} minutes. On its validation split: {measured}."
+        f"Preset `{record['preset']}`, {record['parameters']:,} parameters; first vectors:"
+        f" {record['first_vectors']}; {training}"
     ]
     text = record["text"]
     if text is not None:

@@ -24,6 +24,7 @@ from glassformer.tasks.base import TaskConfig
 
 SPLITS = ("train", "validation", "test")
 TEXTS_AT_A_TIME = 256
+KEYS_AT_A_TIME = 1 << 16
 
 
 class TextTaskConfig(TaskConfig):
@@ -128,8 +129,8 @@ class FileTexts(Texts):
         return self.stream.place(record.number)
 
     def identity(self) -> Any:
-        kept = hashlib.sha256(self.kept.astype("<i8").tobytes()).hexdigest()
-        return {"data": self.data.dump(), "split": self.split, "kept": kept}
+        kept = hashlib.sha256(np.ascontiguousarray(self.kept, dtype="<i8"))
+        return {"data": self.data.dump(), "split": self.split, "kept": kept.hexdigest()}
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def read_splits(
         stream = data.stream(split, roles)
         if stream is not None:
             texts = (as_text(record.values[key], stream.place, record.number) for record in stream)
-            keys[split] = np.fromiter(map(_key, texts), dtype=np.uint64)
+            keys[split] = _keys(texts)
             splits[split] = FileTexts(stream, text_roles, data, split, np.arange(len(keys[split])))
             told.notes += stream.notes
     fractions = {}
@@ -191,7 +192,7 @@ def read_splits(
         fractions["test"] = data.test_fraction
     if fractions:
         train, own = splits["train"], keys["train"]
-        parts = split_off(own.tolist(), fractions, data_seed, f"task.data.train: {train.name}")
+        parts = split_off(own, fractions, data_seed, f"task.data.train: {train.name}")
         for split, indices in parts.items():
             splits[split], keys[split] = train.take(indices), own[indices]
         for split in fractions:
@@ -203,6 +204,14 @@ def read_splits(
     }
 
 
+def _keys(texts: Iterable[str]) -> np.ndarray:
+    """In blocks: an array that grows takes twice what it holds."""
+    numbers, blocks = map(_key, texts), []
+    while len(block := np.fromiter(islice(numbers, KEYS_AT_A_TIME), dtype=np.uint64)):
+        blocks.append(block)
+    return np.concatenate([np.empty(0, dtype=np.uint64), *blocks])
+
+
 def _key(text: str) -> int:
     """Of equal texts the same number. Of a billion different ones, a few dozen may share theirs."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
@@ -211,7 +220,7 @@ def _key(text: str) -> int:
 def _compare(
     split: str, texts: FileTexts, keys: Mapping[str, np.ndarray], unseen_only: bool, told: Told
 ) -> Texts:
-    unseen = np.flatnonzero(~np.isin(keys[split], keys["train"]))
+    unseen = np.flatnonzero(~_stand_in(keys[split], keys["train"]))
     number = len(texts) - len(unseen)
     if unseen_only and not len(unseen):
         raise user_error(
@@ -224,6 +233,17 @@ def _compare(
         return texts.take(unseen)
     told.count(number, len(texts), f"WARNING: {split} examples whose input also stands in train")
     return texts
+
+
+def _stand_in(few: np.ndarray, many: np.ndarray) -> np.ndarray:
+    """Which of the few keys are among the many; unlike `np.isin` without a sorted copy of the many."""
+    sought, places = np.unique(few, return_inverse=True)
+    is_found = np.zeros(len(sought), dtype=bool)
+    for start in range(0, len(many) if len(sought) else 0, KEYS_AT_A_TIME):
+        block = many[start : start + KEYS_AT_A_TIME]
+        nearest = np.searchsorted(sought, block).clip(max=len(sought) - 1)
+        is_found[nearest[sought[nearest] == block]] = True
+    return is_found[places]
 
 
 def encode_texts(
@@ -296,9 +316,11 @@ class TokenColumns:
     def __len__(self) -> int:
         return len(self.rows["number"])
 
-    def numbers(self) -> np.ndarray:
-        """Which of the texts were kept."""
-        return self.rows["number"].tokens(0, len(self))
+    def kept(self, texts: Texts) -> Texts:
+        """Those of the texts that became tokens."""
+        if len(self) == len(texts):
+            return texts
+        return texts.take(self.rows["number"].tokens(0, len(self)))
 
 
 def train_tokenizer(config: TokenizerConfig, columns: Sequence[Iterable[str]]) -> Tokenizer:

@@ -140,7 +140,7 @@ class TranslationTask(SequenceToSequenceTask):
                 len(texts),
                 f"{split}: read to their first {limit} tokens, and compared with the whole reference",
             )
-        self.texts[split] = texts.take(columns.numbers())
+        self.texts[split] = columns.kept(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
 
     def parse(self, text: str) -> np.ndarray:
