@@ -70,8 +70,9 @@ class LayerCache:
         """Append, and return all keys and values so far."""
         end = self.length + k_BHLK.shape[2]
         if self._keys is None or self._values is None or end > self._keys.shape[2]:
-            self._keys = self._grown(self._keys, k_BHLK, 2 * end)
-            self._values = self._grown(self._values, v_BHLK, 2 * end)
+            capacity = 2 * end if self.length else end  # what is read at once may well be all
+            self._keys = self._grown(self._keys, k_BHLK, capacity)
+            self._values = self._grown(self._values, v_BHLK, capacity)
         self._keys[:, :, self.length : end] = k_BHLK
         self._values[:, :, self.length : end] = v_BHLK
         self.length = end

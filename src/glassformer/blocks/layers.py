@@ -40,9 +40,11 @@ class BlockCache:
         self.own = LayerCache()
         self.cross = LayerCache()
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Tensor, *, is_same_source: bool = False) -> None:
+        """Keep these rows, in this order. If each reads what the one in its place has read, that stays."""
         self.own.select(rows)
-        self.cross.select(rows)
+        if not is_same_source:
+            self.cross.select(rows)
 
 
 class EncoderBlock(nn.Module):

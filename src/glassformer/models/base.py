@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -53,6 +53,11 @@ class DecodingState:
     real_BM: Tensor
     memory_BMD: Tensor | None = None
     memory_real_BM: Tensor | None = None
+    sources_B: Tensor = field(init=False)
+    """Which of the first rows each row goes on from: branches of a beam read the same source."""
+
+    def __post_init__(self) -> None:
+        self.sources_B = torch.arange(len(self.real_BM), device=self.real_BM.device)
 
     @classmethod
     def empty(cls, batch: int, layers: int, device: torch.device) -> DecodingState:
@@ -73,9 +78,13 @@ class DecodingState:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken more than once."""
+        before_B, self.sources_B = self.sources_B, self.sources_B[rows]
+        is_same_source = torch.equal(before_B, self.sources_B)
         for cache in self.caches:
-            cache.select(rows)
+            cache.select(rows, is_same_source=is_same_source)
         self.positions_BM, self.real_BM = self.positions_BM[rows], self.real_BM[rows]
+        if is_same_source:
+            return
         if self.memory_BMD is not None:
             self.memory_BMD = self.memory_BMD[rows]
         if self.memory_real_BM is not None:
