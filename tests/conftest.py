@@ -12,24 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.config import Tree, dump_yaml, merge, unflatten, validate
+from glassformer.config import Tree, dump_yaml, merge, read_yaml_file, unflatten, validate
 from glassformer.experiment import ExperimentConfig
 from glassformer.launch import Training
 from glassformer.runs import RunFolder
 
-TINY: Tree = {
-    "task": {
-        "kind": "reversal",
-        "length": 6,
-        "categories": 4,
-        "train_examples": 128,
-        "validation_examples": 24,
-        "test_examples": 24,
-    },
-    "model": {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16, "dropout": 0.1},
-    "training": {"batch_size": 16, "max_epochs": 3, "log_every": 1, "threads": 1, "device": "cpu"},
-}
-"""8 steps an epoch, 24 in all."""
+TINY: Tree = read_yaml_file(Path(__file__).with_name("tiny.yaml"))
 
 TinyConfig = Callable[..., ExperimentConfig]
 
