@@ -20,7 +20,8 @@ from programme.runner import a_place
 def test_it_holds(name: str, zygote: Zygote) -> None:
     with a_place(0, zygote) as place:
         row = run_fault(FAULTS[name], place, "tests")
-    if row.not_here and os.environ.get("CI") != "true":
+    # Continuous integration may lack the right to mount a disk, but not a program that can be installed.
+    if row.not_here and not ("installed" in row.not_here and os.environ.get("CI") == "true"):
         pytest.skip(row.not_here)
     assert not row.not_here and not row.failures, "\n".join([row.not_here or "", *row.failures])
     assert row.held == row.tried > 0
