@@ -254,6 +254,21 @@ def test_another_number_of_processes_goes_on(
     assert any(wanted in text for text in several[0]["said"])
 
 
+def test_the_last_checkpoints_are_averaged_by_all(
+    together: Together, tiny_config: Any, tmp_path: Path
+) -> None:
+    """One rank has the checkpoints; all of them measure whether the mean is better, and keep it or not."""
+    config = tiny_config({"model.dropout": 0.0, "model.bias": False, "training.average_last": 2})
+    run_of(config, tmp_path / "alone", Ranks())
+    together(lambda ranks: run_of(config, tmp_path / "several", ranks))
+    alone, several = (files_of(tmp_path / name) for name in ("alone", "several"))
+    kept = [event for event in alone["events"] if event["event"] == "averaged"]
+    assert kept and kept == [event for event in several["events"] if event["event"] == "averaged"]
+    assert several["tensors"].keys() - alone["tensors"].keys() == {"random/cpu.1"}
+    for name in alone["tensors"].keys() - {"random/cpu"}:
+        assert np.allclose(alone["tensors"][name], several["tensors"][name], atol=1e-5, rtol=0), name
+
+
 def test_a_roll_back_is_everyones(together: Together, tiny_config: Any, tmp_path: Path) -> None:
     """One rank's loss is no number; all go back to the checkpoint that one of them reads."""
     options = {"training.divergence.action": "roll-back", "training.max_epochs": 1}
