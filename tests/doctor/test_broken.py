@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -194,7 +194,7 @@ class WithState:
 
     def start(self, **inputs: Tensor | None) -> DecodingState:
         state = super().start(**inputs)  # type: ignore[misc]
-        return self.make_state(**vars(state))
+        return self.make_state(**{f.name: getattr(state, f.name) for f in fields(state) if f.init})
 
 
 class FromZero(DecodingState):
