@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import shutil
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -173,7 +174,13 @@ def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studi
 
 
 def test_a_film(client: TestClient, runs: Path) -> None:
+    # What is kept for the film stands beside the checkpoint of the same step, and is not shown twice.
+    kept = runs / "tiny" / "checkpoints"
+    (newest,) = {path.name for path in kept.glob("step-*24")}
+    shutil.copytree(kept / newest, kept / f"{newest}-watched")
     document = client.get("/api/runs/tiny/film").json()
+    assert document["checkpoints"][-1] == {"name": newest, "step": 24}
+    assert len({item["step"] for item in document["checkpoints"]}) == len(document["checkpoints"])
     assert [point[0] for point in document["loss"]] == list(range(1, 25))
     assert [item["step"] for item in document["checkpoints"]] == sorted(
         item["step"] for item in document["checkpoints"]

@@ -57,13 +57,16 @@ def _status(folder: RunFolder) -> dict[str, Any]:
 
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """From the oldest to the newest."""
+    """From the oldest to the newest, one a step: what was kept for the film too has the same weights."""
     store = folder.checkpoints()
     best, latest = store.pointed("best"), store.pointed("latest")
+    names: dict[int, str] = {}
+    for name in sorted(store.names(), key=len):
+        if (step := name.split("-")[1]).isdecimal():
+            names.setdefault(int(step), name)
     return [
-        {"name": name, "step": int(name.split("-")[1]), "is_best": name == best, "is_latest": name == latest}
-        for name in store.names()
-        if name.split("-")[1].isdecimal()
+        {"name": name, "step": step, "is_best": name == best, "is_latest": name == latest}
+        for step, name in sorted(names.items())
     ]
 
 
