@@ -100,7 +100,8 @@ def trained(config: Any, task: Any, ranks: Ranks, steps: int) -> dict[str, Any]:
 
 
 def summary(trainer: Trainer) -> dict[str, Any]:
-    weights = trainer.parallel.weights(trainer.model_in_use)
+    stored = trainer.model_in_use.state_dict()
+    weights = {name: getattr(weight, "full_tensor", lambda w=weight: w)() for name, weight in stored.items()}
     state = trainer.state.to_json()
     facts = {name: state[name] for name in ("step", "tokens", "order", "recent_losses")}
     window = {name: state["window"][name] for name in ("correct", "count", "tokens")}

@@ -52,7 +52,7 @@ class Undivided:
         return model
 
     def weights(self, model: Model) -> dict[str, Tensor]:
-        """Whole, whoever has them."""
+        """Whole, for the rank that writes."""
         return model.state_dict()
 
     def load(self, model: Model, weights: Mapping[str, Tensor]) -> None:
@@ -205,14 +205,22 @@ class Sharded(Undivided):
         return float(norm)
 
     def weights(self, model: Model) -> dict[str, Tensor]:
-        return {name: _whole(tensor) for name, tensor in model.state_dict().items()}
+        return self._gathered(model.state_dict())
 
     def load(self, model: Model, weights: Mapping[str, Tensor]) -> None:
         for name, tensor in model.state_dict().items():
             _fill(tensor, weights[name])
 
     def optimizer_tensors(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        return {name: _whole(tensor) for name, tensor in optimizer_tensors(optimizer).items()}
+        return self._gathered(optimizer_tensors(optimizer))
+
+    def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One after the other, kept in the writer's main memory: together they may fit on no device."""
+        gathered = {}
+        for name, tensor in tensors.items():
+            whole = _whole(tensor)
+            gathered[name] = whole.cpu() if self.ranks.is_writer else whole.new_empty(0)
+        return gathered
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
         restore_optimizer(optimizer, tensors)
