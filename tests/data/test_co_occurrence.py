@@ -41,9 +41,7 @@ def test_angles_are_those_of_the_dense_factorisation() -> None:
 def test_blocks_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None)
     monkeypatch.setattr(co_occurrence, "TOKENS_AT_A_TIME", 7)
-    torch.testing.assert_close(
-        co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None), whole
-    )
+    torch.testing.assert_close(co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None), whole)
 
 
 def test_a_token_without_neighbours_has_no_vector_and_others_have_length_one() -> None:

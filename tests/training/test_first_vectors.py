@@ -27,7 +27,9 @@ def first_vectors(preset: str, changes: dict[str, object]) -> torch.Tensor:
     return vectors_VD.detach()
 
 
-@pytest.mark.parametrize("preset", ["language-model", "masked-language-model", "classification", "translation"])
+@pytest.mark.parametrize(
+    "preset", ["language-model", "masked-language-model", "classification", "translation"]
+)
 def test_vectors_of_tokens_that_occur_are_replaced_at_their_usual_length(preset: str) -> None:
     random, replaced = first_vectors(preset, {}), first_vectors(preset, NEIGHBOURS)
     assert not torch.equal(random, replaced)
@@ -45,9 +47,7 @@ def test_the_same_texts_give_the_same_vectors_whatever_the_seed() -> None:
 def test_a_resumed_run_does_not_begin_anew(tmp_path: Path) -> None:
     options = {**SMALL, **NEIGHBOURS}
     train("language-model", options, run=tmp_path / "run")
-    resumed = train(
-        "language-model", {**options, "training.max_steps": 4}, run=tmp_path / "run", resume=True
-    )
+    resumed = train("language-model", {**options, "training.max_steps": 4}, run=tmp_path / "run", resume=True)
     whole = train("language-model", {**options, "training.max_steps": 4}, run=tmp_path / "whole")
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name]), name

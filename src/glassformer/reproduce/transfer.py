@@ -29,7 +29,7 @@ REVIEWS = Options(
     },
     quick_arms={"task.examples": 2000, "training.max_epochs": 6, "model.num_layers": 1},
 )
-# Small models learn too little of judgement by predicting words, from so few texts; see docs/log.md. Which words
+# From so few texts small models learn too little of judgement by predicting words (docs/log.md). Which words
 # stand together tells more, and takes seconds: the pre-training is that and nothing else.
 WORD_VECTORS = {
     "task.data.validation_fraction": 0.02,
@@ -76,8 +76,8 @@ TRANSFER_BOOKS = TransferStudy(
     name="transfer-books",
     title="Transfer: French book reviews",
     about="`cls_books_fr`, without the test reviews that also stand in train. Pre-training is vectors of"
-    " words, from which words stand together in French sentences and in the text, without labels, of the reviews"
-    " of train and validation. The published model had 4 layers, width 200 and 2 heads.",
+    " words, from which words stand together in French sentences and in the text, without labels, of the"
+    " reviews of train and validation. The published model had 4 layers, width 200 and 2 heads.",
     classifier="book-reviews",
     pretraining="masked-language-model",
     labels=(400, 1600),
@@ -98,8 +98,8 @@ TRANSFER_MOVIES = TransferStudy(
     name="transfer-movies",
     title="Transfer: sentences of film reviews",
     about="`movie_polarity`, split by sentence. Pre-training is vectors of words, from which words stand"
-    " together in the long film reviews of `imdb`, written in small letters and with signs between spaces, as the"
-    " sentences are, and in the sentences of train.",
+    " together in the long film reviews of `imdb`, written in small letters and with signs between spaces, as"
+    " the sentences are, and in the sentences of train.",
     classifier="movie-polarity",
     pretraining="masked-language-model",
     labels=(500, 2000, None),

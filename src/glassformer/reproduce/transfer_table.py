@@ -90,7 +90,8 @@ def _explained(document: Mapping[str, Any]) -> list[str]:
 def _pretraining(record: Mapping[str, Any]) -> list[str]:
     measured = ", ".join(f"{name} {value:.4g}" for name, value in record["validation"].items())
     training = (
-        f"{record['steps']:,} steps in {record['seconds'] / 60:.1f} minutes. On its validation split: {measured}."
+        f"{record['steps']:,} steps in {record['seconds'] / 60:.1f} minutes."
+        f" On its validation split: {measured}."
         if record["steps"]
         else "no step: its first weights."
     )
