@@ -129,13 +129,13 @@ def leave(studio: Studio, times: int) -> None:
 
 @fault(
     "a crowd at the studio",
-    f"{CLIENTS} clients at once for so many seconds, beside a training, and 1,000 who leave in the middle",
+    f"{CLIENTS} clients at once, a check each second, beside a training; and 1,000 who leave in the middle",
     "no reply but 2xx, 4xx or 503 with Retry-After; health within 100 ms of a bare server's (median); memory"
     " flat; training untouched, to the bit",
     quick=60,
     full=600,
     in_tests=4,
-    unit="seconds",
+    unit="checks",
 )
 def load(place: Place, count: int) -> Tries:
     runs = place.new("runs")
