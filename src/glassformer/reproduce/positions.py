@@ -34,12 +34,14 @@ THEORY = {
     "simple": "One number for the place: neighbours hardly differ, so what asks for an exact place is slow to"
     " learn. Beyond, the number only grows.",
     "relative": "Distances, clipped: from place i to its mirror image the distance depends on i, so a"
-    " distance alone cannot reverse. What depends on near words should hold at any length.",
-    "t5": "Distances in buckets, a bias each: no place, so no reversal; far distances look alike at any"
-    " length.",
+    " distance alone cannot reverse; only the ends of a sequence give places away. What depends on near"
+    " words should hold at any length.",
+    "t5": "Distances in buckets, a bias each: no place but near the ends, so hardly any reversal; far"
+    " distances look alike at any length.",
     "alibi": "A penalty that grows with distance: no place, and the far end that reversal asks for is"
     " punished most. Made for longer texts than those of training.",
-    "rotary": "Distances as angles: no place in itself. Angles beyond the longest training length are new.",
+    "rotary": "Distances as angles: no place but what the ends of a sequence give away. Angles beyond the"
+    " longest training length are new.",
 }
 """By kind; a plug-in's kind has none."""
 

@@ -129,7 +129,7 @@ class FileTexts(Texts):
         return self.stream.place(record.number)
 
     def identity(self) -> Any:
-        kept = hashlib.sha256(memoryview(np.ascontiguousarray(self.kept, dtype="<i8")))
+        kept = hashlib.sha256(np.ascontiguousarray(self.kept, dtype="<i8").data)
         return {"data": self.data.dump(), "split": self.split, "kept": kept.hexdigest()}
 
 

@@ -7,7 +7,7 @@ import { button, make, metric, number, option, words } from "./dom.js";
 import { figureFiles, panel, shellWords } from "./panel.js";
 import { link } from "./route.js";
 import { failure, working } from "./states.js";
-import { describeRun } from "./subject.js";
+import { describeRun, isRun } from "./subject.js";
 import { progress, statusPill } from "./view-runs.js";
 
 export async function showRun(root, { name, params, studio, signal }) {
@@ -47,18 +47,13 @@ export async function showRun(root, { name, params, studio, signal }) {
 /** The run, once it is one; a training that was just started takes some seconds until then. */
 async function begun(root, name, signal) {
   for (;;) {
-    try {
-      return await describeRun(name, signal);
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
-      if (!row) throw error;
-      if (row.status === "failed") {
-        root.replaceChildren(make("h1", {}, name), failure({ problem: "The training ended before it became a run. What it said:" }), make("pre.said", {}, row.problem ?? ""));
-        return null;
-      }
-      if (!root.querySelector(".working")) root.replaceChildren(make("h1", {}, name), working("The training is starting…"));
+    const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
+    if (!row || isRun(row)) return describeRun(name, signal);
+    if (row.status === "failed") {
+      root.replaceChildren(make("h1", {}, name), failure({ problem: "The training ended before it became a run. What it said:" }), make("pre.said", {}, row.problem ?? ""));
+      return null;
     }
+    if (!root.querySelector(".working")) root.replaceChildren(make("h1", {}, name), working("The training is starting…"));
     await new Promise((resolve) => setTimeout(resolve, 500));
     signal.throwIfAborted();
   }
