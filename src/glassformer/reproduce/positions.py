@@ -31,8 +31,8 @@ THEORY = {
     "sinusoidal": "Absolute places: reversal can be learned. Waves go on beyond the longest training"
     " length, but the model has never seen them there.",
     "learned": "Absolute places, a vector each: those beyond the longest training length were never trained.",
-    "simple": "One number for the place: neighbours hardly differ, so what asks for an exact place is slow to"
-    " learn. Beyond, the number only grows.",
+    "simple": "One number for the place: neighbours differ by 1 ÷ the longest length, so what asks for an"
+    " exact place is the harder to learn the longer sequences are. Beyond, the number only grows.",
     "relative": "Distances, clipped: from place i to its mirror image the distance depends on i, so a"
     " distance alone cannot reverse; only the ends of a sequence give places away. What depends on near"
     " words should hold at any length.",
