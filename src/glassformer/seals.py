@@ -58,10 +58,10 @@ def seal_text(text: str) -> bytes:
 
 
 def is_sealed_text(data: bytes) -> bool:
-    """Whether a text is sealed: one that begins with any other comment is a broken one."""
+    """Whether a text is sealed: one that begins with another comment or half a seal is broken."""
     head = _TEXT_HEAD.match(data)
     if head is None:
-        if data.startswith(b"#"):
+        if data.startswith(b"#") or b"sha256" in data.split(b"\n", 1)[0]:
             raise BrokenSeal
         return False
     if hashlib.sha256(data[head.end() :]).hexdigest().encode() != head[1]:
