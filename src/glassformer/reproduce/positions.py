@@ -267,5 +267,5 @@ POSITIONS = PositionStudy(
     " what is reproduced is what the theory says.",
     seeds=1,
     domains=[_reversal(12, 20_000, 1000), ARITHMETIC, TRANSLATION],
-    quick_domains=[_reversal(8, 8_000, 250)],
+    quick_domains=[_reversal(8, 8_000, 200)],
 )
