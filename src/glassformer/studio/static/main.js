@@ -122,6 +122,8 @@ function showHelp() {
 
 function listen() {
   window.addEventListener("hashchange", show);
+  // What was asked for by a view that was left is given up, and that is no error.
+  window.addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); });
   window.addEventListener("glassformer:unknown", showStranger);
   window.addEventListener("glassformer:unreachable", () => {
     notice.hidden = false;
