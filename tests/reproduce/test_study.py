@@ -83,6 +83,9 @@ def test_a_changed_option_is_another_run_and_an_added_one_is_not(trained: list[s
 
 
 def test_what_is_finished_can_be_told_before_the_rest_is(trained: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run of this table is finished"):
+        reproduce(STUDY, tmp_path / "nothing", trains=False)
+    assert not (tmp_path / "nothing").exists()
     reproduce(replace(STUDY, seeds=1), tmp_path)
     trained.clear()
     document = reproduce(replace(STUDY, settings=[THEIRS]), tmp_path, trains=False)

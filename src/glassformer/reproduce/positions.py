@@ -82,6 +82,10 @@ class PositionStudy(Study):
         folder = (effort.folder / "data").resolve()
         return {f"task.data.{split}": str(folder / files[split]) for split in ("train", "validation", "test")}
 
+    @property
+    def measured(self) -> str:
+        return f"{self.metric} of tokens"
+
     def value(self, results: Results) -> float:
         """Up to the longest length of training, on examples that training did not see."""
         return float(results["metrics"]["validation"][self.metric])

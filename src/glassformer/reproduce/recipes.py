@@ -10,9 +10,11 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from glassformer.config import flatten, format_value, unflatten
+from glassformer.errors import user_error
 from glassformer.experiment import resolve
 from glassformer.reproduce.jobs import Job, Results, key_of, run_all, run_path
 from glassformer.reproduce.study import Effort, interval, test_value, written_by
@@ -70,13 +72,22 @@ class Study:
             )
         finished = [cell for cell in cells if cell.job.results()]
         rows = self._rows(finished, effort)
+        if not rows:
+            raise user_error(
+                "no run of this table is finished", place=str(effort.folder), remedy="leave --finished out"
+            )
         return {
             "about": self.about,
             "rows": rows,
             "missing": [cell.job.name for cell in cells if cell not in finished],
-            "commands": _commands(cells),
+            "commands": _commands(cells, effort.folder),
             **self.more(finished, rows, effort),
         }
+
+    @property
+    def measured(self) -> str:
+        """What the numbers of the table are, for people."""
+        return f"test {self.metric}"
 
     def value(self, results: Results) -> float:
         """What a run is measured by."""
@@ -166,7 +177,7 @@ class Study:
             count = len(document["missing"])
             lines += [f"**Not finished:** {count} runs are missing, among them {document['missing'][0]}.", ""]
         lines += self.table(document)
-        lines += ["", *_explained(document, self.metric), "", *self.sections(document)]
+        lines += ["", *_explained(document, self.measured), "", *self.sections(document)]
         return "\n".join(lines)
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
@@ -193,15 +204,16 @@ def _key(recipe: str, name: str) -> str:
     return name if recipe == OURS else f"{recipe}_{name}"
 
 
-def _commands(cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """For each recipe, how its first run would be typed."""
+def _commands(cells: Sequence[Cell], folder: Path) -> dict[str, list[str]]:
+    """For each recipe, how its first run would be typed in the study's folder."""
+    here = f"{folder.resolve()}/"
     commands: dict[str, list[str]] = {}
     for cell in cells:
         if cell.recipe in commands or cell.seed:
             continue
         preset = flatten(resolve(cell.setting.what).dump())
         words = [
-            f"{path}={format_value(value)}"
+            f"{path}={format_value(value)}".replace(here, "")
             for path, value in flatten(cell.job.config.dump()).items()
             if preset.get(path) != value and not (path not in preset and value == {})
         ]
@@ -209,7 +221,7 @@ def _commands(cells: Sequence[Cell]) -> dict[str, list[str]]:
     return commands
 
 
-def _explained(document: Mapping[str, Any], metric: str) -> list[str]:
+def _explained(document: Mapping[str, Any], measured: str) -> list[str]:
     rows = document["rows"]
     workers, threads = document["workers"], document["threads_per_worker"]
     total = sum(
@@ -217,7 +229,7 @@ def _explained(document: Mapping[str, Any], metric: str) -> list[str]:
     )
     most = max((len(row.get("seeds") or ()) for row in rows), default=0)
     lines = [
-        f"Metric: test {metric}."
+        f"Metric: {measured}."
         + (" Brackets: 95 % intervals of the mean over seeds, by Student's t." if most > 1 else "")
         + " Steps and seconds: of each seed, their recipe / ours."
         f" Training time of all runs together: {total / 60:.1f} minutes,"
