@@ -37,7 +37,7 @@ class DecodeBenchmark(TranslationBenchmark):
     beam: int = Field(4, ge=2, description="branches, besides greedy")
     sentences: int = Field(1000, ge=1, description="of the test set, at most")
     training_steps: int = Field(
-        600, ge=1, description="trained once, and kept, so that sentences end where they should"
+        300, ge=1, description="trained once, and kept, so that sentences end where they should"
     )
     folder: str = Field("runs", description="where the trained model is kept")
 
@@ -73,7 +73,7 @@ class DecodeBenchmark(TranslationBenchmark):
             "training.max_steps": self.training_steps,
             "training.max_epochs": None,
             "training.optimizer.learning_rate": 1e-3,
-            "training.schedule.warmup_steps": min(200, self.training_steps // 3),
+            "training.schedule.warmup_steps": min(100, self.training_steps // 3),
             "training.batch_tokens": 2048,
             "training.validate_every": self.training_steps,
             "training.save_every": None,
