@@ -163,8 +163,8 @@ class DecodeBenchmark(TranslationBenchmark):
             title=f"translating {result.notes['sentences']:,} sentences of {self.what}", title_justify="left"
         )
         for heading in ("form", "search"):
-            table.add_column(heading)
-        for heading in ("sentences at once", "tokens/s", "ours is", "same outputs"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("batch", "tokens/s", "ours is", "same outputs"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             faster = result.ratios.get(f"{row['form']}_{_search(row['beam'])}")
@@ -173,7 +173,7 @@ class DecodeBenchmark(TranslationBenchmark):
                 _search(row["beam"]),
                 str(row["batch_size"]),
                 f"{row['tokens_per_second']:,.0f}",
-                f"{faster:.2f} × as fast" if faster else "",
+                f"{faster:.2f} ×" if faster else "",
                 f"{row['same_outputs']:.1%}",
             )
         return table
