@@ -51,3 +51,12 @@ def test_a_resumed_run_does_not_begin_anew(tmp_path: Path) -> None:
     whole = train("language-model", {**options, "training.max_steps": 4}, run=tmp_path / "whole")
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
+
+
+def test_no_step_at_all_keeps_the_first_weights(tmp_path: Path) -> None:
+    options = {**SMALL, **NEIGHBOURS, "training.max_steps": 0}
+    run = train("language-model", options, run=tmp_path / "run")
+    assert run.folder.results()["steps"] == 0
+    kept = run.model.token_vectors()
+    assert kept is not None
+    assert torch.equal(kept, first_vectors("language-model", NEIGHBOURS))
