@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt scripts/install-torch
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation --editable '.[all,dev]'
 	@# pip compiles on one core; some packages ship test files that are not meant to compile.
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
 	@rm -f $(VENV)/.ready-*
 	@touch $@
 	@echo "==> ready: $(BIN)/glassformer --help"

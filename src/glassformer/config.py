@@ -31,8 +31,9 @@ Tree = dict[str, Any]
 class Node(BaseModel):
     """A frozen part of the tree. Unknown keys are refused; a number is a number."""
 
+    # Built when first used: most commands use a few kinds of the many.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False, defer_build=True
     )
 
     @model_validator(mode="before")

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 
 from glassformer.data.batching import Examples
-from glassformer.data.grammar import translation_pairs
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
 from glassformer.errors import Problem, user_error
 from glassformer.models.shapes import SequenceToSequence
@@ -72,6 +71,8 @@ class TranslationConfig(TextTaskConfig):
                 unseen_only=self.unseen_only,
                 told=told,
             )
+        from glassformer.data.grammar import translation_pairs  # its lexicon takes a tenth of every start
+
         few = min(1000, max(5, self.examples // 20))
         counts = {"train": self.examples, "validation": few, "test": few}
         texts: dict[str, Texts] = {}
