@@ -168,6 +168,17 @@ def test_shards_and_averages_with_every_optimizer(
     assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 5)), alone)
 
 
+def test_muon_needs_whole_matrices(together: Together, tiny_config: Any, ragged_task: Any) -> None:
+    config = tiny_config({**PLAIN, "training.optimizer": {"kind": "muon"}, "training.parallel.kind": "fsdp"})
+
+    def work(ranks: Ranks) -> Any:
+        with pytest.raises(UserError, match="spread over processes"):
+            trained(config, ragged_task, ranks, 1)
+        return {}
+
+    together(work)
+
+
 def test_layers_that_thaw(together: Together, tiny_config: Any, ragged_task: Any) -> None:
     """The wrapper is made anew when a layer begins to train."""
     options = {"training.freeze": ["backbone"], "training.thaw": {"every": 2, "unit": "steps"}}

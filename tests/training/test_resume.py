@@ -38,6 +38,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "training.save_every": 4,
         "training.average_last": 3,
     },
+    "muon": {"training.optimizer.kind": "muon", "training.optimizer.weight_decay": 0.1},
     "averaging": {
         "training.validate_every": 5,
         "training.save_every": 3,

@@ -98,7 +98,7 @@ class StartupBenchmark(Benchmark):
 
 
 def _seconds(command: list[str]) -> float:
-    # An installed package has its bytecode; a checkout has it after its first start, unless that is forbidden.
+    # An installed package has its bytecode, and so has a checkout after its setup.
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=surroundings)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+import glassformer.training.muon  # noqa: F401  registers its kind
 from glassformer.config import Node
 from glassformer.errors import Problem
 from glassformer.training.first_vectors import FirstVectorsConfig, RandomVectorsConfig

@@ -203,6 +203,11 @@ def is_head(name: str) -> bool:
     return name.split(".")[0] in ("head", "pooling")
 
 
+def is_in_block(name: str) -> bool:
+    """Whether a parameter belongs to one of a stack of blocks, and to neither embeddings nor the head."""
+    return not is_head(name) and _NUMBERED.match(name) is not None
+
+
 def layers_of(model: nn.Module) -> dict[str, int]:
     """The layer of each parameter, as the data go: embeddings 0, then block after block, then the head.
 
