@@ -15,7 +15,7 @@ import glassformer as gf
 from glassformer.blocks.position import PositionConfig
 from glassformer.cli import main
 from glassformer.registry import kinds
-from glassformer.reproduce import STUDIES, length_data, positions
+from glassformer.reproduce import STUDIES, length_data, positions, translation_sets
 from glassformer.reproduce.arithmetic_rates import (
     ARITHMETIC_RATES,
     OVERFITTED,
@@ -221,7 +221,7 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     for split in ("train", "dev", "test"):
         for language in ("en", "fr"):
-            lines = [" ".join(rng.choice(list("abcdefgh"), count)) for count in [4, 6, 12, 5] * 5]
+            lines = [" ".join(rng.choice(list("abcdefgh"), count)) for count in [4, 6, 30, 5] * 5]
             (folder / f"{split}.{language}").write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
 
@@ -229,36 +229,69 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def shrunk_sets() -> list[Setting]:
     tiny = {**TINY_TRAINING, "model.num_heads": 2, "task.examples": 20, "training.max_steps": None}
     tiny |= {"training.max_epochs": 1, "task.tokenizer.vocabulary_size": 300}
-    settings = []
-    for setting in TRANSLATION_SETS.settings[:1]:
-        overrides = {path: value for path, value in setting.overrides.items() if path != "task.tokenizer"}
-        overrides |= {**TINY_MODEL, **tiny}
-        settings.append(
-            replace(setting, overrides=overrides, quick={**(setting.quick or {}), **TINY_MODEL, **tiny})
-        )
-    return settings
+    setting = TRANSLATION_SETS.settings[0]
+    overrides = {path: value for path, value in setting.overrides.items() if path != "task.tokenizer"}
+    overrides |= {**TINY_MODEL, **tiny}
+    return [replace(setting, overrides=overrides, quick={**(setting.quick or {}), **TINY_MODEL, **tiny})]
+
+
+def shrunk_full_size(steps: int) -> list[Setting]:
+    setting = TRANSLATION_SETS.full_size[0]
+    small = {"model.hidden_dim": 64, "model.feed_forward_dim": 64, "training.optimizer.learning_rate": 6e-3}
+    small |= {"training.max_steps": steps, "training.validate_every": steps, "model.dropout": 0.0}
+    return [replace(setting, overrides={**setting.overrides, **small}, theirs=None)]
 
 
 @pytest.mark.usefixtures("talks")
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_translation_sets(is_quick: bool, trained: list[str], tmp_path: Path) -> None:
     out = tmp_path / "study"
-    study = replace(TRANSLATION_SETS, settings=shrunk_sets())
+    study = replace(TRANSLATION_SETS, settings=shrunk_sets(), full_size=shrunk_full_size(steps=1))
     document = reproduce(study, out, is_quick=is_quick)
-    assert [row["setting"] for row in document["rows"]] == ["ted-set-1"] and len(trained) == 2
-    assert document["rows"][0]["published"] == 37.45
+    row, *others = document["rows"]
+    assert (row["setting"], row["published"], len(trained)) == ("ted-set-1", 37.45, 2 if is_quick else 3)
     (signature,) = document["signatures"]
     assert signature.startswith("BLEU|nrefs:1|") and signature in table_of(out)
-    for row in document["rows"]:
-        for recipe in ("theirs", "ours"):
-            (points,) = row[f"{recipe}_validations"]
-            assert points and all(point.keys() == {"epoch", "step", "loss", "bleu"} for point in points)
-    assert is_picture(out / "training.png") and "Nothing was run at its full size." in table_of(out)
-    if not is_quick:
+    for recipe in ("theirs", "ours"):
+        (points,) = row[f"{recipe}_validations"]
+        assert points and all(point.keys() == {"epoch", "step", "loss", "bleu"} for point in points)
+    assert 0 < row["commonest"] < 1 and is_picture(out / "training.png")
+    assert ("Nothing was run at its full size." in table_of(out)) == is_quick
+    if is_quick:
+        assert not others and not document["complaint"]
+    else:
+        assert [other["setting"] for other in others] == ["ted-set-1, full size"]
+        assert document["complaint"] == "ours did not learn by heart: ted-set-1, full size"
+        assert "*did not train*" in table_of(out) and "Full size, learned by heart" in table_of(out)
         kept = (out / "data" / "short" / "train.en").read_text(encoding="utf-8").splitlines()
         assert len(kept) == 15 and max(len(line.split()) for line in kept) == 6
     page = gf.report(out, tmp_path / "report.html", samples=0, maps=0)
     assert page["title"] == study.title
+
+
+@pytest.mark.usefixtures("talks")
+def test_what_is_learned_by_heart(trained: list[str], tmp_path: Path) -> None:
+    study = replace(TRANSLATION_SETS, settings=[], full_size=shrunk_full_size(steps=80))
+    document = reproduce(study, tmp_path / "study")
+    (row,) = document["rows"]
+    assert row["ours_accuracy"][0] > 0.95 and not document["complaint"] and document["plot"] == []
+    line = next(
+        line for line in table_of(tmp_path / "study").splitlines() if line.startswith("| ted-set-1 | ")
+    )
+    assert f"{100 * row['ours_accuracy'][0]:.1f} % |" in line and "did not train" not in line
+
+
+def test_the_full_size_is_the_published_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation_sets, "_write_short_pairs", lambda folder: None)
+    cells = TRANSLATION_SETS.cells(effort(tmp_path, is_quick=False))
+    models = {(cell.setting.name, cell.recipe): cell.job.config.dump()["model"] for cell in cells}
+    published = [(2, 8, 512, 0.1), (4, 8, 512, 0.2), (4, 12, 768, 0.2), (6, 12, 768, 0.1)]
+    for number, (layers, heads, width, dropout) in enumerate(published, start=1):
+        for recipe in ("ours", "theirs"):
+            for name, divisor in ((f"ted-set-{number}", 4), (f"ted-set-{number}, full size", 1)):
+                model = models[name, recipe]
+                assert (model["num_layers"], model["num_heads"], model["dropout"]) == (layers, heads, dropout)
+                assert model["hidden_dim"] == width // divisor
 
 
 def document_of(output: str) -> dict[str, Any]:

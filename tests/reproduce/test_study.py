@@ -40,7 +40,8 @@ def test_a_study_is_run_once_and_told_truly(tmp_path: Path) -> None:
     assert [run.config()["seed"] for run in runs] == row["seeds"] == [0, 1]
     assert row["ours"] == statistics.fmean(values) and row["lowest"] == min(values)
     assert row["published"] == 0.5 and row["theirs"] is None and document["missing"] == []
-    assert f"{row['ours']:.5f}" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert f"{row['ours']:.5f}" in table and "`glassformer reproduce tiny --workers 2`" in table
     assert json.loads((tmp_path / "results.json").read_bytes()) == document
 
     before = [(run.path / "results.json").stat().st_mtime_ns for run in runs]
@@ -93,7 +94,8 @@ def test_what_is_finished_can_be_told_before_the_rest_is(trained: list[str], tmp
     assert document["missing"] == ["4×3, ours, seed 1", "4×3, theirs, seed 0", "4×3, theirs, seed 1"]
     (row,) = document["rows"]
     assert row["seeds"] == [0] and row["theirs"] is None
-    assert "**Not finished:** 3 runs" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "**Not finished:** 3 runs" in table and " --finished`" in table
 
 
 def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], tmp_path: Path) -> None:
@@ -108,6 +110,7 @@ def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], 
     assert row["kept"] == ["ours"]
     table = (tmp_path / "later" / "table.md").read_text(encoding="utf-8")
     assert "Kept from an earlier measurement, not run again: ours of 4×3." in table
+    assert f"Written by `glassformer reproduce tiny --keep {keep}`." in table
     with pytest.raises(UserError, match="not a full measurement of other"):
         reproduce(replace(study, name="other"), tmp_path / "other", keep=keep)
     with pytest.raises(UserError, match="measured as a whole"):

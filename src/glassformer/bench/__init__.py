@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def benchmarks() -> dict[str, type[Benchmark]]:
     """Every benchmark by its name; importing a file makes it known."""
-    from glassformer.bench import attention, decode, language_model, memory, startup, train  # noqa: F401
+    from glassformer.bench import attention, decode, language_model, memory, startup, sweep, train  # noqa: F401
     from glassformer.bench.base import Benchmark
     from glassformer.registry import kinds
 

@@ -25,6 +25,9 @@ from glassformer.training.files import json_bytes, replace_file
 FEWEST = 8
 """A length that fewer examples have is no point of the curve."""
 
+SAME = {"training.divergence.spike_factor": None}
+"""All kinds train at the same rate: a jump of the loss, from which most come back, ends no run."""
+
 THEORY = {
     "none": "Without positions an encoder sees a set: reversal stays near chance. A causal decoder can still"
     " count what it has written.",
@@ -171,7 +174,7 @@ class PositionStudy(Study):
 
 def _setting(domain: Domain, kind: str) -> Setting:
     task = {**domain.options["task"], "data": {**domain.data.files(), "columns": {"input": 0, "target": 1}}}
-    options = {**domain.options, "task": task, "model.position": {"kind": kind}}
+    options = {**SAME, **domain.options, "task": task, "model.position": {"kind": kind}}
     return Setting(f"{domain.data.name}, {kind}", None, domain.what, options, is_quick=True)
 
 

@@ -187,7 +187,7 @@ class Study:
             cells = [row["setting"], number(row["published"])]
             cells += [with_interval(row[THEIRS], row.get("theirs_interval"))]
             cells += [with_interval(row[OURS], row.get("interval")), number(row.get("lowest"))]
-            cells += [_both(row, "steps", "d"), _both(row, "seconds", ".0f")]
+            cells += [both(row, "steps", "d"), both(row, "seconds", ".0f")]
             lines.append(f"| {' | '.join(cells)} |")
         return lines
 
@@ -246,7 +246,8 @@ def _explained(document: Mapping[str, Any], measured: str) -> list[str]:
     return "\n\n".join(lines).split("\n")
 
 
-def _both(row: Row, name: str, form: str) -> str:
+def both(row: Row, name: str, form: str) -> str:
+    """Of each seed: by their recipe / by ours."""
     parts = [
         "+".join(format(value, form) for value in row.get(key) or ()) for key in (f"theirs_{name}", name)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,12 @@ def reproduce(
         raise user_error(
             f"cannot be made: {error.strerror}", place=str(folder), remedy="another --out"
         ) from None
+    options: dict[str, Any] = {
+        "--quick": is_quick,
+        "--seeds": seeds,
+        "--workers": workers if workers > 1 else None,
+    }
+    options |= {"--ours-only": not with_theirs, "--finished": not trains, "--keep": keep}
     seeds = seeds or (1 if is_quick else table.seeds)
     threads = threads_for(workers)
     try:
@@ -101,6 +108,7 @@ def reproduce(
         "name": table.name,
         "title": table.title,
         "metric": table.metric,
+        "command": ["glassformer", "reproduce", table.name, *_typed(options)],
         "is_quick": is_quick,
         "with_theirs": with_theirs,
         "workers": workers,
@@ -110,6 +118,14 @@ def reproduce(
     replace_file(folder / "results.json", json_bytes(document))
     replace_file(folder / "table.md", table.markdown(document).encode())
     return document
+
+
+def _typed(options: Mapping[str, Any]) -> list[str]:
+    """Options that were given, as one would type them."""
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    return [
+        word for name, value in given.items() for word in ([name] if value is True else [name, str(value)])
+    ]
 
 
 def _earlier(file: Path, name: str) -> dict[str, Any]:
@@ -147,6 +163,5 @@ def _quantile(freedom: int) -> float:
 
 
 def written_by(document: Mapping[str, Any]) -> str:
-    quick = " --quick" if document["is_quick"] else ""
-    ours_only = "" if document["with_theirs"] else " --ours-only"
-    return f"Written by `glassformer reproduce {document['name']}{quick}{ours_only}`."
+    """All options that decide what stands in the table, as they were typed: not where it was written."""
+    return f"Written by `{shlex.join(document['command'])}`."

@@ -1,0 +1,97 @@
+"""The same trials by one worker and by two: what a second core is worth to a sweep of small models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from glassformer.bench.base import Benchmark, Progress, Result
+from glassformer.bench.machine import machine
+from glassformer.errors import user_error
+from glassformer.registry import register
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TRIAL = (
+    "training.optimizer.learning_rate=1e-3,2e-3,4e-3",
+    "task.length=24",
+    "task.train_examples=4000",
+    "training.batch_tokens=2000",
+    "training.schedule.warmup_steps=10",
+    "training.stopping.target=null",
+)
+LARGEST_SHARE = 0.6
+"""Of one worker's time. Half cannot be had: a sweep begins and ends alone."""
+FEWEST_CORES = 2
+
+
+@register
+class SweepBenchmark(Benchmark):
+    """Time of a sweep of small models by two workers, beside that of one."""
+
+    kind: Literal["sweep"] = "sweep"
+    repeats: int = Field(1, ge=1, le=100, description="sweeps of each number of workers")
+    seeds: int = Field(4, ge=1, le=100, description="runs of each of the three settings")
+    steps: int = Field(250, ge=1, description="of each run")
+
+    def measure(self, progress: Progress) -> Result:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if cores < FEWEST_CORES:
+            raise user_error("two workers need two cores", place="NAME", value=self.kind)
+        rows: list[dict[str, Any]] = []
+        with TemporaryDirectory(prefix="glassformer-bench-") as folder:
+            for repeat in range(self.repeats):
+                for workers in (1, 2):
+                    rows.append(self._sweep(workers, Path(folder) / f"{repeat}-{workers}"))
+                    progress(len(rows), 2 * self.repeats)
+        quickest = {
+            workers: min((row for row in rows if row["workers"] == workers), key=lambda row: row["seconds"])
+            for workers in (1, 2)
+        }
+        share = quickest[2]["seconds"] / quickest[1]["seconds"]
+        complaint = f"two workers take {share:.2f} of the time of one" if share > LARGEST_SHARE else ""
+        ratios = {"two_workers": quickest[1]["seconds"] / quickest[2]["seconds"]}
+        return Result(self.kind, machine(), list(quickest.values()), ratios, complaint, {"share": share})
+
+    def _sweep(self, workers: int, folder: Path) -> dict[str, Any]:
+        command = [sys.executable, "-m", "glassformer", "sweep", "reversal", *TRIAL]
+        command += [f"training.max_steps={self.steps}", "--seeds", str(self.seeds)]
+        command += ["--workers", str(workers), "--out", str(folder), "--json"]
+        # Each number of workers has the threads that a sweep gives it, whatever the shell says.
+        surroundings = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        if self.threads is not None:
+            surroundings["OMP_NUM_THREADS"] = str(self.threads)
+        started = time.perf_counter()
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings).stdout
+        seconds = time.perf_counter() - started
+        document = json.loads(printed)
+        training = [trial["seconds"] for trial in document["trials"]]
+        return {
+            "workers": workers,
+            "threads_of_each": document["threads_per_worker"],
+            "trials": len(training),
+            "seconds": seconds,
+            "seconds_of_training": sum(training),
+        }
+
+    def show(self, result: Result) -> RenderableType:
+        from rich.table import Table
+
+        table = Table(title="the same sweep, from its command to its table", title_justify="left")
+        for heading in ("workers", "threads of each", "trials", "seconds", "seconds of training in all"):
+            table.add_column(heading, justify="right")
+        for row in result.rows:
+            seconds = (f"{row[name]:.1f}" for name in ("seconds", "seconds_of_training"))
+            table.add_row(*(str(row[name]) for name in ("workers", "threads_of_each", "trials")), *seconds)
+        table.caption = f"two workers take {result.notes['share']:.2f} of the time of one"
+        table.caption_justify = "left"
+        return table
