@@ -1,8 +1,8 @@
 """The fault programme: what can go wrong, how often it is made to, and what must hold each time.
 
-A fault is a generator: it does harm `count` times in a `Place` and yields, each time, None if what was
-promised held, else one line that says what came instead. `scripts/prove` runs all of them and publishes the
-counts; `test_programme.py` runs them in small numbers with the other tests.
+A fault is a generator: it does harm once for each of a range of numbers in a `Place` and yields, each time,
+None if what was promised held, else one line that says what came instead. `scripts/prove` runs all of them
+and publishes the counts; `test_programme.py` is their quick tier among the other tests.
 """
 
 from programme import (  # noqa: F401  each registers its faults
@@ -18,4 +18,5 @@ from programme import (  # noqa: F401  each registers its faults
     signals,
     storage,
     surroundings,
+    sweeping,
 )

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from glassformer.config import Tree, dump_yaml, read_yaml_file
-from programme.children import Child, Zygote
+from programme.children import Child, Zygote, start_fresh
 
 TINY: Tree = read_yaml_file(Path(__file__).parents[2] / "tiny.yaml")
 """8 steps an epoch, 24 in all, in a fraction of a second."""
@@ -35,6 +36,8 @@ class Place:
     folder: Path
     dice: random.Random
     zygote: Zygote
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the counts should know of how they came about."""
     _count: int = 0
 
     def new(self, name: str = "try") -> Path:
@@ -73,15 +76,24 @@ class Place:
         path.write_text(dump_yaml({**TINY, "task": task, "training": training}), encoding="utf-8")
         return path
 
-    def start(self, *arguments: str | Path, **order: object) -> Child:
-        """`glassformer` with these arguments, as a fork of a process that has imported everything."""
-        folder = self.made("child")
-        return self.zygote.start([str(argument) for argument in arguments], folder, **order)
+    def with_cache(self, order: dict[str, Any]) -> dict[str, Any]:
+        """An order whose child keeps tokens in this place, as a person who has none yet."""
+        environment = {"GLASSFORMER_CACHE": str(self.folder / "cache"), **order.get("environment", {})}
+        return {**order, "environment": environment}
+
+    def start(self, *arguments: str | Path, is_fresh: bool = False, **order: Any) -> Child:
+        """`glassformer` with these arguments, as a fork of a process that has imported everything; or the
+        command itself, as a person types it."""
+        words, folder = [str(argument) for argument in arguments], self.made("child")
+        order = self.with_cache(order)
+        return (
+            start_fresh(words, folder, order=order) if is_fresh else self.zygote.start(words, folder, **order)
+        )
 
     def do(self, job: str, *arguments: object, seconds: float) -> Tries:
         """The outcomes of a job in a process of its own, as they come; its death or standstill is one too."""
         folder = self.made("job")
-        child = self.zygote.start(list(arguments), folder, job=job)
+        child = self.zygote.start(list(arguments), folder, **self.with_cache({"job": job}))
         told, end = 0, time.monotonic() + seconds
         while True:
             code = child.poll(0.05)
@@ -98,9 +110,10 @@ class Place:
         if code != 0:
             yield f"the process ended with {code}: {child.errors[-1500:]}"
 
-    def train(self, path: Path, *options: str, what: Path | None = None) -> Path:
+    def train(self, path: Path, *options: str, what: Path | None = None, is_fresh: bool = False) -> Path:
         """A run of the tiny config, or another, from its beginning to its end."""
-        child = self.start("train", what or self.tiny_file, *options, "--run", path, "--quiet", "--resume")
+        command = ["train", what or self.tiny_file, *options, "--run", path, "--quiet", "--resume"]
+        child = self.start(*command, is_fresh=is_fresh)
         if child.wait() != 0:
             raise RuntimeError(child.errors)
         return path
@@ -115,25 +128,45 @@ class Place:
         return self.train(self.folder / "trained-on-text", what=self.text_file)
 
 
+EVERY_FRESH = 10
+"""One try in so many goes through the command as a person starts it, and not through a fork."""
+
+
+def is_fresh(number: int) -> bool:
+    return number % EVERY_FRESH == 0
+
+
+Harm = Callable[[Place, range], Tries]
+"""Does harm once for each of these numbers, and tells each time what came of it."""
+
+
 @dataclass(frozen=True)
 class Fault:
     name: str
     what: str
     expected: str
-    harm: Callable[[Place, int], Tries]
+    harm: Harm
     quick: int
     full: int
-    in_tests: int
-    """How many times with the other tests; 0 if those do the same anyway."""
     unit: str
+    part: int
+    """So many tries are made at a stretch, in a place of their own."""
+    is_alone: bool
+    """Measures the machine too: nothing else is done meanwhile."""
+    is_of_tests: bool
+    """Counts cases of the ordinary tests, which `make test` runs anyway."""
 
     def count(self, tier: str) -> int:
-        return {"tests": self.in_tests, "quick": self.quick, "full": self.full}[tier]
+        return {"quick": self.quick, "full": self.full}[tier]
+
+    def parts(self, tier: str) -> list[range]:
+        count = self.count(tier)
+        return [range(first, min(first + self.part, count)) for first in range(0, count, self.part)]
 
 
 @dataclass
 class Row:
-    """What came of a fault."""
+    """What came of a fault, or of a part of it."""
 
     fault: Fault
     tried: int = 0
@@ -147,6 +180,14 @@ class Row:
     def is_good(self) -> bool:
         return not self.failures and (self.tried > 0 or self.not_here is not None)
 
+    def add(self, part: Row) -> None:
+        self.tried += part.tried
+        self.held += part.held
+        self.failures += part.failures
+        self.not_here = self.not_here or part.not_here
+        self.seconds += part.seconds
+        self.notes += [note for note in part.notes if note not in self.notes]
+
 
 FAULTS: dict[str, Fault] = {}
 
@@ -158,33 +199,33 @@ def fault(
     *,
     quick: int,
     full: int,
-    in_tests: int | None = None,
     unit: str = "",
-) -> Callable[[Callable[[Place, int], Tries]], Callable[[Place, int], Tries]]:
-    def register(harm: Callable[[Place, int], Tries]) -> Callable[[Place, int], Tries]:
+    part: int = 50,
+    is_alone: bool = False,
+    is_of_tests: bool = False,
+) -> Callable[[Harm], Harm]:
+    def register(harm: Harm) -> Harm:
         if name in FAULTS:
             raise ValueError(f"two faults are called {name}")
-        times = quick if in_tests is None else in_tests
-        FAULTS[name] = Fault(name, what, expected, harm, quick, full, times, unit)
+        FAULTS[name] = Fault(name, what, expected, harm, quick, full, unit, part, is_alone, is_of_tests)
         return harm
 
     return register
 
 
-def run_fault(chosen: Fault, place: Place, tier: str, tell: Callable[[Row], None] = lambda row: None) -> Row:
+def run_part(chosen: Fault, place: Place, numbers: range) -> Row:
     row, began = Row(chosen), time.monotonic()
     try:
-        for outcome in chosen.harm(place, chosen.count(tier)):
+        for outcome in chosen.harm(place, numbers):
             row.tried += 1
             if outcome is None:
                 row.held += 1
             else:
                 row.failures.append(outcome)
-            tell(row)
     except NotHere as reason:
         row.not_here = str(reason)
     except Exception:
         row.tried += 1
         row.failures.append(traceback.format_exc())
-    row.seconds = time.monotonic() - began
+    row.seconds, row.notes = time.monotonic() - began, place.notes
     return row

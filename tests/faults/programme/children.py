@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orders import VARIABLE
+from orders import __file__ as orders_file
+
 PATIENCE = 120.0
+ORDERS = Path(orders_file)
 
 
 @dataclass
@@ -91,10 +95,11 @@ class Zygote:
     def ask(self, order: dict[str, Any]) -> Any:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).parent.with_name("zygote.py"))],
+                [sys.executable, str(ORDERS.with_name("zygote.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -109,30 +114,44 @@ class Zygote:
 
     def kill_children(self) -> None:
         for child in self._children:
-            child.kill()
+            if self._process is not None and self._process.poll() is None:
+                child.kill()
         self._children.clear()
 
+    def kill(self) -> None:
+        """From any thread: whoever asks it afterwards fails. Its children are of its group."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        self.kill_children()
+        self.kill()
         if self._process is not None:
-            self._process.kill()
             self._process.communicate()
             self._process = None
+        self._children.clear()
 
 
 def start_fresh(
-    words: list[str], folder: Path, environment: dict[str, str] | None = None, **options: Any
+    words: list[str],
+    folder: Path,
+    environment: dict[str, str] | None = None,
+    order: Mapping[str, Any] | None = None,
 ) -> Child:
-    """The command as a person starts it, in a process that imports everything itself."""
-    given = {**os.environ, "OMP_NUM_THREADS": "1"} if environment is None else environment
+    """The command as a person starts it, in a process that imports everything itself; it may be ordered to
+    do harm to itself."""
+    given = {**os.environ, "OMP_NUM_THREADS": "1"} if environment is None else dict(environment)
+    if order:
+        given |= order.get("environment", {})
+        paths = [str(ORDERS.parent / "at_start"), given.get("PYTHONPATH", "")]
+        given |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: json.dumps(order)}
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", "glassformer", *words],
             cwd=folder,
             stdout=out,
             stderr=err,
+            stdin=subprocess.DEVNULL,
             env=given,
-            **options,
         )
 
     def wait_for_exit(seconds: float) -> int | None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from glassformer.config import dump_yaml
-from programme.base import TINY, Outcome, Place, Tries, fault
+from programme.base import TINY, Outcome, Place, Tries, fault, is_fresh
+from programme.children import start_fresh
 
 GOOD = "".join(f"yes\ta good book {n}\nno\ta bad film {n}\n" for n in range(20)).encode()
 LONG = 100 << 20
@@ -90,21 +91,19 @@ BAD: dict[str, tuple[str, Make, tuple[str, ...]]] = {
     "an error with file, line or byte, and remedy, or counted and reported; nothing half-written",
     quick=len(BAD),
     full=len(BAD),
-    in_tests=len(BAD) - 1,
+    part=20,
 )
-def corpora(place: Place, count: int) -> Tries:
-    chosen = [name for name in BAD if count >= len(BAD) or "100 MB" not in name][:count]
-    for name in chosen:
+def corpora(place: Place, numbers: range) -> Tries:
+    for number, name in list(enumerate(BAD))[numbers.start : numbers.stop]:
         file, make, words = BAD[name]
-        folder = place.new("corpus")
-        folder.mkdir()
+        folder = place.made("corpus")
         make(folder / file)
         columns = {"target": 0, "input": 1} if "jsonl" not in file else {"target": "0", "input": "1"}
         data = {"train": file, "columns": columns}
         tree = {**TINY, "task": {"kind": "classification", "max_length": 16, "data": data}}
         training = {**TINY["training"], "max_steps": 1, "max_epochs": None}
         (folder / "bad.yaml").write_text(dump_yaml({**tree, "training": training}))
-        outcome = checked(place, folder, file) or trained(place, folder, words)
+        outcome = checked(place, folder, file) or trained(place, folder, words, number)
         yield f"{name}: {outcome}" if outcome else None
         shutil.rmtree(folder)
 
@@ -119,11 +118,14 @@ def checked(place: Place, folder: Path, file: str) -> Outcome:
     return None
 
 
-def trained(place: Place, folder: Path, words: tuple[str, ...]) -> Outcome:
+def trained(place: Place, folder: Path, words: tuple[str, ...], number: int) -> Outcome:
     cache = folder / "cache"
-    child = place.zygote.start(
-        ["train", "bad.yaml", "--run", "run"], folder, environment={"GLASSFORMER_CACHE": str(cache)}
-    )
+    environment = {"GLASSFORMER_CACHE": str(cache)}
+    command = ["train", "bad.yaml", "--run", "run"]
+    if is_fresh(number):
+        child = start_fresh(command, folder, order={"environment": environment})
+    else:
+        child = place.zygote.start(command, folder, environment=environment)
     code, said = child.wait(), child.errors
     if code == 0:
         return None if (folder / "run" / "results.json").exists() else "no results"

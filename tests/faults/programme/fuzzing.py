@@ -246,12 +246,12 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
     "exit 0 or 2, a few words, never a traceback, never a hang; `--json` is one document",
     quick=500,
     full=25_000,
-    in_tests=100,
+    part=250,
 )
-def arguments(place: Place, count: int) -> Tries:
+def arguments(place: Place, numbers: range) -> Tries:
     _ = place.text_file
-    given = (str(place.trained), str(place.folder / "texts.tsv"), count, place.dice.randrange(1 << 30))
-    yield from place.do("programme.fuzzing:fuzz_arguments", *given, seconds=120 + 3 * count)
+    given = (str(place.trained), str(place.folder / "texts.tsv"), len(numbers), place.dice.randrange(1 << 30))
+    yield from place.do("programme.fuzzing:fuzz_arguments", *given, seconds=120 + 3 * len(numbers))
 
 
 # ---------------------------------------------------------------- loaders
@@ -359,6 +359,10 @@ def load_plugin(path: Path) -> None:
     load_plugin(path)
 
 
+NOT_OF_THE_MODEL = {"status.json", "results.json", "events.jsonl"}
+"""Who loads or trains the model does not read them."""
+
+
 def load_run(path: Path) -> None:
     """A file of a run's folder, whose checksums its maker has made right again."""
     from glassformer.experiment import Experiment
@@ -370,6 +374,8 @@ def load_run(path: Path) -> None:
     run = path.parent if path.parent.name == "run" else path.parents[2]
     read_run(str(run))
     RunFolder(run).status()
+    if path.name in NOT_OF_THE_MODEL:
+        return
     loaded = Run(run)
     loaded.predict("a good book")
     newest = loaded.folder.checkpoints().load_newest()
@@ -483,8 +489,8 @@ def fuzz_loaders(trained: str, count: int, number: int) -> Iterator[Outcome]:
     "read, or refused in a few words; never a traceback, never a hang",
     quick=1500,
     full=75_000,
-    in_tests=300,
+    part=750,
 )
-def files(place: Place, count: int) -> Tries:
-    given = (str(place.trained_on_text), count, place.dice.randrange(1 << 30))
-    yield from place.do("programme.fuzzing:fuzz_loaders", *given, seconds=120 + 2 * count)
+def files(place: Place, numbers: range) -> Tries:
+    given = (str(place.trained_on_text), len(numbers), place.dice.randrange(1 << 30))
+    yield from place.do("programme.fuzzing:fuzz_loaders", *given, seconds=120 + 2 * len(numbers))

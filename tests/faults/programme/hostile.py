@@ -278,31 +278,33 @@ MAY_WORK = {"report", "data"}
     "refused with a reason; no code runs, no file appears elsewhere; under 256 MB, under 1 s of CPU",
     quick=len(cases()),
     full=len(cases()),
-    in_tests=30,
+    part=26,
 )
-def hostile(place: Place, count: int) -> Tries:
-    chosen = cases()
-    place.dice.shuffle(chosen)
-    for name, make in chosen[:count]:
-        folder = place.new("hostile")
-        folder.mkdir()
-        words = make(folder, place)
-        before = listing(folder)
-        if words == ["load-maps"]:
-            child = place.zygote.start([], folder, job="programme.hostile:load_maps")
-        else:
-            child = place.zygote.start(words, folder)
-        outcome = check(child.wait(), child.errors, words[0])
-        used = child.report
-        if words == ["load-maps"] and outcome is None:
-            outcome = json.loads((folder / "outcomes").read_text())
-        new = {path for path in listing(folder) - before if path.split("/")[0] not in ALLOWED}
-        if new:
-            outcome = f"new files: {sorted(new)[:5]}"
-        if used["memory"] > MEMORY or (used["seconds"] > SECONDS and words[0] != "report"):
-            outcome = f"{used['memory'] / 2**20:.0f} MB and {used['seconds']:.2f} s"
+def hostile(place: Place, numbers: range) -> Tries:
+    for name, make in cases()[numbers.start : numbers.stop]:
+        folder = place.made("hostile")
+        outcome = meet(place, folder, make(folder, place))
         yield f"{name}: {outcome}" if outcome else None
         shutil.rmtree(folder)
+
+
+def meet(place: Place, folder: Path, words: list[str]) -> Outcome:
+    """What a command does with it, and what that takes."""
+    before = listing(folder)
+    if words == ["load-maps"]:
+        child = place.zygote.start([], folder, job="programme.hostile:load_maps")
+    else:
+        child = place.zygote.start(words, folder)
+    outcome = check(child.wait(), child.errors, words[0])
+    used = child.report
+    if words == ["load-maps"] and outcome is None:
+        outcome = json.loads((folder / "outcomes").read_text())
+    new = {path for path in listing(folder) - before if path.split("/")[0] not in ALLOWED}
+    if new:
+        outcome = f"new files: {sorted(new)[:5]}"
+    if used["memory"] > MEMORY or (used["seconds"] > SECONDS and words[0] != "report"):
+        outcome = f"{used['memory'] / 2**20:.0f} MB and {used['seconds']:.2f} s"
+    return outcome
 
 
 ALLOWED = {"out", "err", "used", "outcomes", "report.html", "run"}

@@ -6,10 +6,11 @@ import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from glassformer.proofs import compare_runs
 from glassformer.runs import RunFolder
-from programme.base import Outcome, Place, Tries, fault
+from programme.base import Outcome, Place, Tries, fault, is_fresh
 
 IDENTICAL = (
     "resumed by the same command; weights, optimizer, random state, order of examples, events and metrics are"
@@ -25,29 +26,37 @@ def differences(left: Path, right: Path) -> Outcome:
     return f"{right} differs in {', '.join(different)}" if different else None
 
 
-def killed(place: Place, run: Path, options: Sequence[str], **order: object) -> bool:
+def killed(place: Place, run: Path, options: Sequence[str], **order: Any) -> bool:
     """Whether a training came to its end by SIGKILL."""
     child = place.start("train", place.tiny_file, *options, "--run", run, "--resume", "--quiet", **order)
     return child.wait() == -signal.SIGKILL
 
 
-@fault("kill at random", "SIGKILL at a random moment", IDENTICAL, quick=20, full=200, in_tests=5)
-def at_random(place: Place, count: int) -> Tries:
+def goes_on(place: Place, run: Path, alone: Path, options: Sequence[str], number: int) -> Outcome:
+    """By the same command, to the end of the run that nobody has killed."""
+    place.train(run, *options, is_fresh=is_fresh(number))
+    return differences(alone, run)
+
+
+@fault("kill at random", "SIGKILL at a random moment", IDENTICAL, quick=20, full=200, part=10)
+def at_random(place: Place, numbers: range) -> Tries:
     alone = place.train(place.new("alone"), *OFTEN)
-    done = 0
-    while done < count:
+    for number in numbers:
         run = place.new("run")
-        command = ["train", place.tiny_file, *OFTEN, "--run", run, "--resume", "--quiet"]
-        child = place.start(*command)
-        last = place.dice.randrange(1, 24)
-        child.wait_until(lambda run=run, last=last: has_step(run, last), "there is a step")
-        child.poll(place.dice.random() * 0.03 + 1e-4)
-        child.kill()
-        if child.wait() != -signal.SIGKILL:
-            continue  # it was done before
-        done += 1
-        place.train(run, *OFTEN)
-        yield differences(alone, run)
+        while not killed_at_random(place, run, number):
+            run = place.new("run")
+        yield goes_on(place, run, alone, OFTEN, number)
+
+
+def killed_at_random(place: Place, run: Path, number: int) -> bool:
+    """Not if it was done before."""
+    command = ["train", place.tiny_file, *OFTEN, "--run", run, "--resume", "--quiet"]
+    child = place.start(*command, is_fresh=is_fresh(number))
+    step = place.dice.randrange(1, 24)
+    child.wait_until(lambda: has_step(run, step), f"there is step {step}")
+    child.poll(place.dice.random() * 0.03 + 1e-4)
+    child.kill()
+    return child.wait() == -signal.SIGKILL
 
 
 def has_step(run: Path, step: int) -> bool:
@@ -55,16 +64,21 @@ def has_step(run: Path, step: int) -> bool:
     return record.exists() and f'"step": {step},' in record.read_text()
 
 
+IN_ONE_SAVE = 24
+"""At least as many as a save has operations."""
+
+
 @fault(
     "kill in a save",
-    "SIGKILL before each operation of saves that replace others: mkdir, open, fsync, rename, unlink",
+    "SIGKILL before each operation of a save that replaces another, then of all saves of a run: mkdir, open,"
+    " fsync, rename, unlink",
     IDENTICAL,
-    quick=30,
+    quick=IN_ONE_SAVE,
     full=200,
-    in_tests=8,
     unit="operations",
+    part=12,
 )
-def in_a_save(place: Place, count: int) -> Tries:
+def in_a_save(place: Place, numbers: range) -> Tries:
     alone, listing = place.train(place.new("alone"), *OFTEN), place.new("listing")
     below = {"below": f"{listing}/checkpoints"}
     child = place.start(
@@ -74,46 +88,47 @@ def in_a_save(place: Place, count: int) -> Tries:
     names = (child.folder / "operations").read_text().splitlines()
     # From the fourth save on, each one moves `latest` and removes an older one.
     saves = [number for number, name in enumerate(names, 1) if re.search(r"mkdir .*saving-step", name)]
-    wanted = range(saves[3], saves[5] if count > 30 and len(saves) > 5 else saves[4])
-    chosen = sorted(place.dice.sample(wanted, min(count, len(wanted))))
-    for number in chosen:
+    one = range(saves[3], saves[4])
+    assert len(one) <= IN_ONE_SAVE, f"a save has {len(one)} operations"
+    points = [*one, *(number for number in range(1, len(names) + 1) if number not in one)]
+    for number, point in zip(numbers, points[numbers.start : numbers.stop], strict=False):
         run = place.new("run")
-        order = {"below": f"{run}/checkpoints", "die_at": number}
-        if not killed(place, run, OFTEN, operations=order):
-            yield f"operation {number} ({names[number - 1]}) did not come"
+        order = {"below": f"{run}/checkpoints", "die_at": point}
+        if not killed(place, run, OFTEN, is_fresh=is_fresh(number), operations=order):
+            yield f"operation {point} ({names[point - 1]}) did not come"
             continue
-        place.train(run, *OFTEN)
-        outcome = differences(alone, run)
-        yield f"killed before '{names[number - 1]}': {outcome}" if outcome else None
+        outcome = goes_on(place, run, alone, OFTEN, number)
+        yield f"killed before '{names[point - 1]}': {outcome}" if outcome else None
 
 
-@fault("five kills", "five SIGKILLs in one run", IDENTICAL, quick=3, full=20, in_tests=1)
-def five(place: Place, count: int) -> Tries:
+@fault("five kills", "five SIGKILLs in one run", IDENTICAL, quick=3, full=20, part=3)
+def five(place: Place, numbers: range) -> Tries:
     alone = place.train(place.new("alone"), *OFTEN)
-    for _ in range(count):
+    for number in numbers:
         run = place.new("run")
-        for step in sorted(place.dice.sample(range(2, 24), 5)):
-            if not killed(place, run, OFTEN, die_at_event={"kind": "step", "step": step}):
+        for kill, step in enumerate(sorted(place.dice.sample(range(2, 24), 5))):
+            order = {"kind": "step", "step": step}
+            if not killed(place, run, OFTEN, is_fresh=is_fresh(number) and kill == 2, die_at_event=order):
                 yield f"no kill at step {step}"
-        place.train(run, *OFTEN)
-        yield differences(alone, run)
+        yield goes_on(place, run, alone, OFTEN, number)
+
+
+MOMENTS = [{"kind": kind, "step": step} for step in (8, 16, 24) for kind in ("step", "validation")] + [
+    {"kind": "step", "step": 9},
+    {"kind": "step", "step": 17},
+    {"kind": "end", "step": 24},
+]
 
 
 @fault("kill at an epoch's end", "SIGKILL around the end of an epoch", IDENTICAL, quick=3, full=20)
-def at_an_epochs_end(place: Place, count: int) -> Tries:
+def at_an_epochs_end(place: Place, numbers: range) -> Tries:
     alone = place.train(place.new("alone"))
-    moments = [{"kind": kind, "step": step} for step in (8, 16, 24) for kind in ("step", "validation")] + [
-        {"kind": "step", "step": 9},
-        {"kind": "step", "step": 17},
-        {"kind": "end", "step": 24},
-    ]
-    for number in range(count):
-        run = place.new("run")
-        if not killed(place, run, [], die_at_event=moments[number % len(moments)]):
-            yield f"no kill at {moments[number % len(moments)]}"
+    for number in numbers:
+        run, moment = place.new("run"), MOMENTS[number % len(MOMENTS)]
+        if not killed(place, run, [], is_fresh=is_fresh(number), die_at_event=moment):
+            yield f"no kill at {moment}"
             continue
-        place.train(run)
-        yield differences(alone, run)
+        yield goes_on(place, run, alone, [], number)
 
 
 @fault(
@@ -123,13 +138,12 @@ def at_an_epochs_end(place: Place, count: int) -> Tries:
     quick=3,
     full=20,
 )
-def inside_accumulation(place: Place, count: int) -> Tries:
+def inside_accumulation(place: Place, numbers: range) -> Tries:
     alone = place.train(place.new("alone"), *ACCUMULATING)
-    for _ in range(count):
+    for number in numbers:
         run = place.new("run")
-        passes = 4 * place.dice.randrange(1, 22) + place.dice.choice([1, 2, 3])
-        if not killed(place, run, ACCUMULATING, die_at_backward={"count": passes}):
+        passes = {"count": 4 * place.dice.randrange(1, 22) + place.dice.choice([1, 2, 3])}
+        if not killed(place, run, ACCUMULATING, is_fresh=is_fresh(number), die_at_backward=passes):
             yield f"no kill after {passes} backward passes"
             continue
-        place.train(run, *ACCUMULATING)
-        yield differences(alone, run)
+        yield goes_on(place, run, alone, ACCUMULATING, number)

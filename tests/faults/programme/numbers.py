@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from glassformer.runs import RunFolder
-from programme.base import Outcome, Place, Tries, fault
+from programme.base import Outcome, Place, Tries, fault, is_fresh
 
 FACTORS = {"nan": "the loss is nan", "inf": "the loss is inf", "10": "the loss jumped from about"}
 
@@ -16,16 +16,17 @@ FACTORS = {"nan": "the loss is nan", "inf": "the loss is inf", "10": "the loss j
     "stopped before the update; the weights on disk are those from before; never saved as best",
     quick=5,
     full=50,
-    in_tests=3,
+    part=25,
 )
-def poison(place: Place, count: int) -> Tries:
-    for number in range(count):
+def poison(place: Place, numbers: range) -> Tries:
+    for number in numbers:
         factor = list(FACTORS)[number % len(FACTORS)]
         step = place.dice.randrange(10, 24)
         run = place.new("run")
         order = {"factor": factor, "step": step}
         options = ["training.save_every=1", "training.keep_checkpoints=30"]
-        child = place.start("train", place.tiny_file, *options, "--run", run, "--quiet", poison=order)
+        command = ["train", place.tiny_file, *options, "--run", run, "--quiet"]
+        child = place.start(*command, is_fresh=is_fresh(number), poison=order)
         yield check(child.wait(), child.errors, run, step, factor)
 
 

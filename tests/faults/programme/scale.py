@@ -32,7 +32,7 @@ def measured(what: str, action: Callable[[], object]) -> Outcome:
     full=4,
     unit="views",
 )
-def a_day(place: Place, count: int) -> Tries:
+def a_day(place: Place, numbers: range) -> Tries:
     runs = place.new("runs")
     shutil.copytree(place.trained, runs / "long")
     yield from place.do("programme.scale:open_a_day", str(runs), seconds=300)
@@ -76,7 +76,7 @@ def open_a_day(folder: str) -> Iterator[Outcome]:
     full=3,
     unit="views",
 )
-def a_thousand(place: Place, count: int) -> Tries:
+def a_thousand(place: Place, numbers: range) -> Tries:
     runs = place.new("runs")
     runs.mkdir()
     names = ("config.yaml", "status.json", "results.json", "environment.json", "task.json", "events.jsonl")

@@ -6,8 +6,8 @@ import json
 import signal
 
 from glassformer.runs import RunFolder
-from programme.base import Place, Tries, fault
-from programme.kills import OFTEN, differences
+from programme.base import Place, Tries, fault, is_fresh
+from programme.kills import OFTEN, goes_on
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
@@ -18,11 +18,11 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
     "saved; exit 143 or 130; a second signal is harmless; resumed to the bit",
     quick=5,
     full=50,
-    in_tests=2,
+    part=10,
 )
-def stop(place: Place, count: int) -> Tries:
+def stop(place: Place, numbers: range) -> Tries:
     alone = place.train(place.new("alone"), *OFTEN)
-    for number in range(count):
+    for number in numbers:
         first = (signal.SIGTERM, signal.SIGINT)[number % 2]
         run = place.new("run")
         # Held for a moment inside a step, so that it cannot be over before the signal comes.
@@ -33,6 +33,7 @@ def stop(place: Place, count: int) -> Tries:
             "--run",
             run,
             "--json",
+            is_fresh=is_fresh(number),
             pause_at_step=place.dice.randrange(2, 20),
         )
         child.wait_until(lambda child=child: (child.folder / "paused").exists(), "it is paused")
@@ -50,5 +51,4 @@ def stop(place: Place, count: int) -> Tries:
         if (status.name, status.step) != ("stopped", steps):
             yield f"{status} after {steps} steps"
             continue
-        place.train(run, *OFTEN)
-        yield differences(alone, run)
+        yield goes_on(place, run, alone, OFTEN, number)

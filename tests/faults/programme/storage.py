@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from glassformer.runs import RunFolder
 from glassformer.training.files import file_sha256
-from programme.base import NotHere, Outcome, Place, Tries, fault
+from programme.base import NotHere, Outcome, Place, Tries, fault, is_fresh
 from programme.children import Child
 
 INTACT = "the previous checkpoint is intact; one error with the path, the bytes needed and free; exit 2"
@@ -75,11 +76,11 @@ def newest_weights(run: Path) -> str:
     return file_sha256(store.folder / newest[0] / "model.safetensors")
 
 
-def go_on(place: Place, run: Path, **order: object) -> Child:
+def go_on(place: Place, run: Path, **order: Any) -> Child:
     return place.start("train", place.tiny_file, *LARGER, "--run", run, "--resume", "--quiet", **order)
 
 
-def keep_tokens(place: Place, run: Path, cache: Path, **order: object) -> Child:
+def keep_tokens(place: Place, run: Path, cache: Path, **order: Any) -> Child:
     environment = {"GLASSFORMER_CACHE": str(cache)}
     return place.start("train", place.text_file, "--run", run, "--quiet", environment=environment, **order)
 
@@ -104,9 +105,9 @@ def intact(run: Path, weights: str) -> Outcome:
 @fault(
     "full disk", "a disk that becomes full while saving, logging, building shards", INTACT, quick=3, full=30
 )
-def full_disk(place: Place, count: int) -> Tries:
+def full_disk(place: Place, numbers: range) -> Tries:
     reason = "No space left on device"
-    for number in range(count):
+    for number in numbers:
         with small_disk(place.new("disk")) as disk:
             run, moment = disk.path / "run", MOMENTS[number % 3]
             if moment == "building shards":
@@ -115,7 +116,9 @@ def full_disk(place: Place, count: int) -> Tries:
                 continue
             weights = begun(place, run)
             disk.fill(leaving=0 if moment == "logging" else 40_000 + place.dice.randrange(160_000))
-            outcome = refused(go_on(place, run), run, reason) or intact(run, weights)
+            outcome = refused(go_on(place, run, is_fresh=is_fresh(number)), run, reason) or intact(
+                run, weights
+            )
             if outcome is None:
                 disk.empty()
                 outcome = (
@@ -125,9 +128,9 @@ def full_disk(place: Place, count: int) -> Tries:
 
 
 @fault("read-only disk", "a disk that becomes read-only", INTACT, quick=2, full=20)
-def read_only(place: Place, count: int) -> Tries:
+def read_only(place: Place, numbers: range) -> Tries:
     reason = "Read-only file system"
-    for number in range(count):
+    for number in numbers:
         with small_disk(place.new("disk")) as disk:
             run = disk.path / "run"
             if number % 2:
@@ -136,7 +139,7 @@ def read_only(place: Place, count: int) -> Tries:
                 continue
             weights = begun(place, run)
             disk.remount("ro")
-            yield refused(go_on(place, run), run, reason) or intact(run, weights)
+            yield refused(go_on(place, run, is_fresh=is_fresh(number)), run, reason) or intact(run, weights)
 
 
 @fault(
@@ -146,8 +149,8 @@ def read_only(place: Place, count: int) -> Tries:
     quick=3,
     full=30,
 )
-def no_permission(place: Place, count: int) -> Tries:
-    for number in range(count):
+def no_permission(place: Place, numbers: range) -> Tries:
+    for number in numbers:
         run, moment = place.new("run"), MOMENTS[number % 3]
         if moment == "building shards":
             cache = place.new("cache")
@@ -158,7 +161,9 @@ def no_permission(place: Place, count: int) -> Tries:
         weights = begun(place, run)
         closed = run / "checkpoints" if moment == "saving" else run / "events.jsonl"
         closed.chmod(0o555 if closed.is_dir() else 0o444)
-        outcome = refused(go_on(place, run, without_privileges=True), run, "Permission denied")
+        outcome = refused(
+            go_on(place, run, is_fresh=is_fresh(number), without_privileges=True), run, "Permission denied"
+        )
         closed.chmod(0o755)
         yield outcome or intact(run, weights)
 
@@ -199,10 +204,10 @@ def failing(child: Child, path: Path | None, calls: str, when: str, error: str =
     quick=3,
     full=30,
 )
-def io_error(place: Place, count: int) -> Tries:
+def io_error(place: Place, numbers: range) -> Tries:
     reason = "Input/output error"
     files = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
-    for number in range(count):
+    for number in numbers:
         run, moment = place.new("run"), MOMENTS[number % 3]
         if moment == "building shards":
             cache = place.new("cache")
@@ -211,7 +216,7 @@ def io_error(place: Place, count: int) -> Tries:
             yield refused(child, cache, reason)
             continue
         weights = begun(place, run)
-        child = go_on(place, run, waits=True)
+        child = go_on(place, run, is_fresh=is_fresh(number), waits=True)
         if moment == "saving":
             file = run / "checkpoints" / ".saving-step-00000016" / place.dice.choice(files)
             failing(child, file, place.dice.choice(["write", "fsync"]), "1")
@@ -227,7 +232,7 @@ def io_error(place: Place, count: int) -> Tries:
     quick=1,
     full=1,
 )
-def system_calls(place: Place, count: int) -> Tries:
+def system_calls(place: Place, numbers: range) -> Tries:
     run = place.new("run")
     weights = begun(place, run)
     child = go_on(place, run, waits=True)
