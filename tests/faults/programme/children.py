@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -31,6 +32,11 @@ class Child:
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    @property
+    def has_ended(self) -> bool:
+        """As far as it was asked: until then its number is nobody else's."""
+        return self._code is not None
 
     def poll(self, seconds: float = 0.01) -> int | None:
         if self._code is None:
@@ -99,12 +105,14 @@ class Zygote:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(order), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise BrokenPipeError("the process that forks is gone")
+        return json.loads(answer)
 
     def start(self, arguments: list[str], folder: Path, **order: object) -> Child:
         pid = self.ask({"arguments": arguments, "folder": str(folder), **order})
@@ -113,15 +121,18 @@ class Zygote:
         return child
 
     def kill_children(self) -> None:
-        for child in self._children:
-            if self._process is not None and self._process.poll() is None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed, and they before it
+            for child in self._children:
                 child.kill()
         self._children.clear()
 
     def kill(self) -> None:
-        """From any thread: whoever asks it afterwards fails. Its children are of its group."""
+        """From any thread: whoever asks it afterwards fails."""
         if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            for child in self._children:
+                if not child.has_ended:
+                    os.kill(child.pid, signal.SIGKILL)
+            self._process.kill()
 
     def close(self) -> None:
         self.kill()
