@@ -39,7 +39,9 @@ def pairs(tmp_path: Path) -> str:
 
 
 def test_all_are_there() -> None:
-    assert {"train", "language-model", "decode", "attention", "memory", "startup"} <= set(benchmarks())
+    assert {"train", "language-model", "decode", "attention", "memory", "startup", "sweep"} <= set(
+        benchmarks()
+    )
 
 
 def test_train(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +75,17 @@ def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> Non
     code, document = bench(capsys, "memory", "--longest", "4096", "--width", "32", "--layers", "1")
     assert code == 0, document["complaint"]
     assert document["ratios"]["linear"] > 0.8
+
+
+@pytest.mark.slow
+def test_a_sweep_by_one_worker_and_by_two(capsys: pytest.CaptureFixture[str]) -> None:
+    """What two are worth is timed by the command itself, on a machine that does nothing else."""
+    _, document = bench(capsys, "sweep", "--seeds", "1", "--steps", "2", "--threads", "1")
+    one, two = document["rows"]
+    assert (one["workers"], one["trials"]) == (1, 3) and (two["workers"], two["trials"]) == (2, 3)
+    assert one["threads_of_each"] == two["threads_of_each"] == 1
+    share = two["seconds"] / one["seconds"]
+    assert document["notes"]["share"] == pytest.approx(share) and bool(document["complaint"]) == (share > 0.6)
 
 
 def result(ratio: float) -> Result:

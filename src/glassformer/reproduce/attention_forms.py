@@ -75,13 +75,14 @@ class AttentionForms:
             cells += [f"{1e3 * row['ours']:.3f}", f"{low} … {high}", f"{row['speed_up']:,.1f} ×"]
             cells += [f"{row['largest_error']:.1e}"]
             lines.append(f"| {' | '.join(cells)} |")
-        machine = document["machine"]
+        machine, threads = document["machine"], document["threads_per_worker"]
         lines += ["", "![Seconds a call against the length](times.png)", ""]
         lines += [
             f"Error: the largest difference from the same attention in fp64; up to {LARGEST_ALLOWED:g} is"
             " rounding. Speed-up: over the loop for one sequence, at the same length.",
             "",
-            f"Machine: {machine['cpu']}, {document['threads_per_worker']} thread, torch {machine['torch']}.",
+            f"Machine: {machine['cpu']}, {threads} thread{'s' if threads > 1 else ''},"
+            f" torch {machine['torch']}.",
             "",
         ]
         return "\n".join(lines)
