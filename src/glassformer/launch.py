@@ -265,7 +265,8 @@ class Training:
             "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
         }
         if state.ended and self.ranks.is_writer:
-            self.folder.write_results(results)
+            # Where a run lies is known to who opens it, and may be nobody else's business.
+            self.folder.write_results({name: value for name, value in results.items() if name != "run"})
         self._beat("done" if state.ended else "stopped")
         return results
 

@@ -42,8 +42,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_tells_nothing_of_its_owner(elsewhere: Path) -> None:
-    assert main(["train", "mine.yaml", "--run", "run", "--quiet"]) == 0
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_run_tells_nothing_of_its_owner(elsewhere: Path, is_absolute: bool) -> None:
+    """Not even where it was: a sweep, a study and the studio name their runs by absolute paths."""
+    run = elsewhere / "run" if is_absolute else Path("run")
+    assert main(["train", "mine.yaml", "training.tensorboard=true", "--run", str(run), "--quiet"]) == 0
     found = texts(elsewhere / "run")
     assert {
         "config.yaml",

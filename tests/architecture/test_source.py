@@ -67,15 +67,32 @@ def test_every_module_says_what_it_is_for() -> None:
     assert [name for name, tree in TREES.items() if len(ast.get_docstring(tree) or "") < 20] == []
 
 
-FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FORBIDDEN_IMPORTS = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "jsonpickle",
+    "shelve",
+    "marshal",
+}
+FORBIDDEN_IMPORTS |= {"runpy", "code", "codeop", "pty"}
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_CALLS = {
+    *(f"builtins.{name}" for name in FORBIDDEN_NAMES),
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+    "asyncio.create_subprocess_shell",
     "torch.load",
     "torch.save",
     "torch.hub.load",
     "yaml.unsafe_load",
     "yaml.full_load",
     "yaml.load_all",
+    "yaml.unsafe_load_all",
+    "yaml.full_load_all",
     "os.system",
     "os.popen",
     "pd.read_pickle",
@@ -87,7 +104,8 @@ def dangers(tree: ast.Module) -> Found:
     """Whatever could run code that came in as data."""
     found: Found = []
     for line, name in imports(tree):
-        if name.split(".")[0] in FORBIDDEN_IMPORTS:
+        # By another name a call would not be seen below.
+        if name.split(".")[0] in FORBIDDEN_IMPORTS or name in FORBIDDEN_CALLS | {"yaml.load"}:
             found.append((line, f"import {name}"))
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -102,11 +120,42 @@ def dangers(tree: ast.Module) -> Found:
             found.append((node.lineno, "shell=True"))
         if keywords.get("allow_pickle", "False") != "False":
             found.append((node.lineno, "allow_pickle=True"))
+        words = [ast.unparse(word) for word in ast.walk(node) if isinstance(word, ast.Constant)]
+        if (
+            called.startswith(("subprocess.", "os.exec", "os.spawn"))
+            and "'-c'" in words
+            and SHELLS & {*words}
+        ):
+            found.append((node.lineno, "a shell's command line"))
     return found
+
+
+SHELLS = {repr(f"{folder}{name}") for name in ("sh", "bash", "zsh", "dash") for folder in ("", "/bin/")}
 
 
 def test_no_data_can_run_as_code() -> None:
     assert {name: dangers(tree) for name, tree in TREES.items() if dangers(tree)} == {}
+
+
+def test_nor_in_the_scripts() -> None:
+    texts = {
+        path: path.read_text(encoding="utf-8") for path in (ROOT / "scripts").iterdir() if path.is_file()
+    }
+    trees = {
+        path.name: ast.parse(text)
+        for path, text in texts.items()
+        if path.suffix == ".py" or text.startswith("#!/usr/bin/env python3")
+    }
+    assert len(trees) >= 6
+    assert {name: dangers(tree) for name, tree in trees.items() if dangers(tree)} == {}
+
+
+def test_nor_in_the_pages() -> None:
+    """What is shown is set as text, never as markup or code."""
+    sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".js", ".html")]
+    assert sources
+    bad = re.compile(r"\beval\(|new Function\(|innerHTML|outerHTML|insertAdjacentHTML|document\.write")
+    assert not [path.name for path in sources if bad.search(path.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +174,11 @@ def test_no_data_can_run_as_code() -> None:
         "subprocess.run(command, shell=True)",
         "np.load(path, allow_pickle=True)",
         "os.system('ls')",
+        "from torch import load",
+        "from yaml import unsafe_load as safe",
+        "subprocess.getoutput('ls')",
+        "subprocess.run(['sh', '-c', text])",
+        "builtins.eval('1')",
     ],
 )
 def test_dangers_are_seen(code: str) -> None:

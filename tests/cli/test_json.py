@@ -76,7 +76,7 @@ def test_train(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
         assert {"loss", "accuracy", "exact_match"} <= metrics.keys()
         assert all(map(is_number, metrics.values()))
         assert 0 <= metrics["accuracy"] <= 1
-    assert RunFolder(tmp_path / "run").results() == document
+    assert {**RunFolder(tmp_path / "run").results(), "run": str(tmp_path / "run")} == document
 
 
 def test_train_presets(ask: Ask) -> None:
