@@ -48,9 +48,9 @@ test: setup browser  ## set up, then run the tests
 	@$(BIN)/python -m pytest
 
 TIER ?= quick
-JOBS ?= 1
+JOBS ?= 2
 
-prove: setup  ## do every fault of the programme (TIER=quick|full, JOBS=1), write docs/results/reliability.md
+prove: setup  ## do every fault of the programme (TIER=quick|full, JOBS=2), write docs/results/reliability.md
 	@$(BIN)/python scripts/prove --tier $(TIER) --jobs $(JOBS)
 
 audit: setup  ## hold the versions of constraints.txt against the package index

@@ -7,10 +7,12 @@ and publishes the counts; `test_programme.py` is their quick tier among the othe
 
 from programme import (  # noqa: F401  each registers its faults
     corpora,
+    coverage,
     damage,
     fuzzing,
     hostile,
     kills,
+    loaders,
     network,
     numbers,
     ranks,

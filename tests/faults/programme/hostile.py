@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from programme.base import Outcome, Place, Tries, fault
-from programme.fuzzing import seal_checkpoint, unseal
+from programme.loaders import seal_checkpoint, unseal
 
 MEMORY = 256 << 20
 SECONDS = 1.0
@@ -263,7 +263,7 @@ def bomb(folder: Path, place: Place) -> list[str]:
 
 def load_maps() -> list[Outcome]:
     from programme.fuzzing import attempt
-    from programme.fuzzing import load_maps as load
+    from programme.loaders import load_maps as load
 
     return [attempt(lambda: load(Path("evil.npz")), "evil.npz")]
 
