@@ -17,7 +17,8 @@ from typing import Any
 from orders import VARIABLE
 from orders import __file__ as orders_file
 
-PATIENCE = 120.0
+PATIENCE = 300.0
+"""A machine may be busy: this is far beyond what anything takes on a quiet one."""
 ORDERS = Path(orders_file)
 
 

@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,12 +27,38 @@ from programme.base import Outcome, Place, Tries, fault
 SECONDS = 20.0
 """Of processor time that any one of them may take: none should take one."""
 
-HANGS = 60
-Tell = Callable[[Outcome], None]
+BLOCKED_SECONDS = 300.0
+"""That any one of them may wait for something else than a processor."""
+
+TICK = 5.0
 
 
 class Hangs(BaseException):
     """Nothing of ours catches this one."""
+
+
+class Blocked:
+    """How long this process has waited for something, and not for its turn on a busy or paused machine."""
+
+    def __init__(self) -> None:
+        self.seconds, self.last = 0.0, self.clocks()
+
+    @staticmethod
+    def clocks() -> tuple[float, float]:
+        """Of the wall, and of running or being ready to run."""
+        try:
+            ran, waited = Path("/proc/self/schedstat").read_text().split()[:2]
+            return time.monotonic(), (int(ran) + int(waited)) / 1e9
+        except (OSError, ValueError):
+            return time.monotonic(), time.process_time()
+
+    def tick(self, number: int, frame: object) -> None:
+        now = self.clocks()
+        # A process that was stopped ticks once when it goes on.
+        self.seconds += max(0.0, min(now[0] - self.last[0], 2 * TICK) - (now[1] - self.last[1]))
+        self.last = now
+        if self.seconds > BLOCKED_SECONDS:
+            raise Hangs
 
 
 @contextlib.contextmanager
@@ -40,9 +67,9 @@ def no_hang() -> Iterator[None]:
         raise Hangs
 
     signal.signal(signal.SIGVTALRM, stop)
-    signal.signal(signal.SIGALRM, stop)
+    signal.signal(signal.SIGALRM, Blocked().tick)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS * HANGS / 10)
+    signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
     try:
         yield
     finally:
@@ -246,4 +273,4 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
 def arguments(place: Place, numbers: range) -> Tries:
     _ = place.text_file
     given = (str(place.trained), str(place.folder / "texts.tsv"), len(numbers), place.dice.randrange(1 << 30))
-    yield from place.do("programme.fuzzing:fuzz_arguments", *given, seconds=120 + 3 * len(numbers))
+    yield from place.do("programme.fuzzing:fuzz_arguments", *given, seconds=600 + 10 * len(numbers))

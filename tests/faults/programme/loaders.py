@@ -259,4 +259,4 @@ def fuzz_loaders(trained: str, count: int, number: int) -> Iterator[Outcome]:
 )
 def files(place: Place, numbers: range) -> Tries:
     given = (str(place.trained_on_text), len(numbers), place.dice.randrange(1 << 30))
-    yield from place.do("programme.loaders:fuzz_loaders", *given, seconds=120 + 2 * len(numbers))
+    yield from place.do("programme.loaders:fuzz_loaders", *given, seconds=600 + 10 * len(numbers))
