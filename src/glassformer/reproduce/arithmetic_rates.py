@@ -22,7 +22,7 @@ PUBLISHED = {
     "1e-8": 0.10,
     "1e-9": 0.07,
 }
-QUICK_RATES = ("1e-2", "1e-3", "1e-5", "1e-7")
+QUICK_RATES = ("1e-2", "1e-3", "1e-6")
 
 PROBE = "POSITIVE 04 add NEGATIVE 11"
 PROBE_ANSWER = "-7"
