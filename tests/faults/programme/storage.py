@@ -127,19 +127,41 @@ def full_disk(place: Place, numbers: range) -> Tries:
             yield outcome
 
 
-@fault("read-only disk", "a disk that becomes read-only", INTACT, quick=2, full=20)
+@contextlib.contextmanager
+def read_only_from_now(path: Path) -> Iterator[None]:
+    """A part of a disk that other processes hold files open on."""
+    for options in (["--bind", str(path)], ["-o", "remount,ro,bind"]):
+        subprocess.run(["mount", *options, str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@fault(
+    "read-only disk",
+    "a disk that becomes read-only while saving, logging, building shards",
+    INTACT,
+    quick=3,
+    full=30,
+)
 def read_only(place: Place, numbers: range) -> Tries:
     reason = "Read-only file system"
     for number in numbers:
         with small_disk(place.new("disk")) as disk:
-            run = disk.path / "run"
-            if number % 2:
+            run, moment = disk.path / "run", MOMENTS[number % 3]
+            if moment == "building shards":
                 disk.remount("ro")
                 yield refused(keep_tokens(place, place.new("run"), disk.path / "cache"), disk.path, reason)
                 continue
             weights = begun(place, run)
-            disk.remount("ro")
-            yield refused(go_on(place, run, is_fresh=is_fresh(number)), run, reason) or intact(run, weights)
+            step = place.dice.randrange(9, 16)
+            child = go_on(place, run, is_fresh=is_fresh(number), pause_at_step=step)
+            child.wait_until(lambda child=child: (child.folder / "paused").exists(), "it is paused")
+            with read_only_from_now(run / ("checkpoints" if moment == "saving" else "events.jsonl")):
+                (child.folder / "paused").unlink()
+                outcome = refused(child, run, reason)
+            yield outcome or intact(run, weights)
 
 
 @fault(
