@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from glassformer.generation import GreedyConfig, SampleConfig, generate
-from glassformer.generation.strategies import Sample
+from glassformer.generation.strategies import Sample, Scores
 
 BEGIN, END, VOCABULARY = 0, 1, 8
 LOGITS = [0.5, 0.0, 2.0, 1.0, -1.0, 1.0, 0.0, -3.0]
@@ -159,8 +159,9 @@ def test_impossible_tokens_are_not_drawn_at_the_edges_of_the_unit_interval(size)
     random = torch.Generator().manual_seed(size)
     nothing_B1 = torch.full((200, 1), -torch.inf)
     logits_BV = torch.cat([nothing_B1, torch.randn(200, size, generator=random), nothing_B1], 1)
+    scores = Scores(logits_BV[:, None], logits_BV.double().logsumexp(-1)[:, None, None])
     rows_B = torch.arange(200)
     for uniform, token in ((0.0, 1), (1 - 2**-53, size)):
         drawn = Sample(1.0, None, None, torch.full((200, 1), uniform, dtype=torch.float64))
-        _, token_B1 = drawn.choose(torch.zeros(200, 1), logits_BV.log_softmax(-1)[:, None], rows_B, 0)
+        _, token_B1 = drawn.choose(torch.zeros(200, 1), scores, rows_B, 0)
         assert token_B1.tolist() == [[token]] * 200

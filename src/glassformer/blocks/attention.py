@@ -58,6 +58,18 @@ class Placement:
     key_positions_BM: Tensor
 
 
+def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
+    """These rows in this order, as far as `length`. Where most stay in place, the others alone move."""
+    if len(rows) <= len(x_BHMK):
+        places = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
+        if 2 * len(places) <= len(rows):
+            x_BHMK[places, :, :length] = x_BHMK[rows[places], :, :length]
+            return x_BHMK[: len(rows)]
+    new = x_BHMK.new_empty(len(rows), *x_BHMK.shape[1:])
+    new[:, :, :length] = x_BHMK[rows, :, :length]
+    return new
+
+
 class LayerCache:
     """The keys and values that one attention has seen; they grow in place."""
 
@@ -78,6 +90,16 @@ class LayerCache:
         self.length = end
         return self.get()
 
+    def fill(self, rows: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, *, batch: int, length: int) -> None:
+        """Set the beginnings of these rows of a batch; where nothing is set, there are zeros."""
+        if self._keys is None or self._values is None:
+            _, heads, _, width = k_BHLK.shape
+            self._keys = k_BHLK.new_zeros(batch, heads, length, width)
+            self._values = torch.zeros_like(self._keys)
+            self.length = length
+        self._keys[rows, :, : k_BHLK.shape[2]] = k_BHLK
+        self._values[rows, :, : v_BHLK.shape[2]] = v_BHLK
+
     def get(self) -> tuple[Tensor, Tensor]:
         assert self._keys is not None and self._values is not None
         return self._keys[:, :, : self.length], self._values[:, :, : self.length]
@@ -85,7 +107,8 @@ class LayerCache:
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
         if self._keys is not None and self._values is not None:
-            self._keys, self._values = self._keys[rows], self._values[rows]
+            self._keys = select_rows(self._keys, rows, self.length)
+            self._values = select_rows(self._values, rows, self.length)
 
     def _grown(self, old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
         batch, heads, _, width = like.shape
@@ -186,16 +209,12 @@ class CrossAttention(MultiHeadAttention):
         self.query = linear(hidden_dim, self.query_dim, bias)
         self.key_value = stacked_linear(hidden_dim, [self.key_value_dim] * 2, bias)
 
-    def forward(
-        self, x_BLD: Tensor, memory_BMD: Tensor, mask: Mask = EVERYTHING, cache: LayerCache | None = None
-    ) -> Tensor:
+    def keys_and_values(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        k_BMD, v_BMD = self.key_value(memory_BMD).chunk(2, dim=-1)
+        return self._split(k_BMD, self.num_key_value_heads), self._split(v_BMD, self.num_key_value_heads)
+
+    def forward(self, x_BLD: Tensor, memory: Tensor | LayerCache, mask: Mask = EVERYTHING) -> Tensor:
+        """`memory`: what the encoder gives (B, M, D), or the keys and values that were made of it."""
         q_BHLK = self._split(self.query(x_BLD), self.num_heads)
-        if cache is not None and cache.length:
-            k_BHMK, v_BHMK = cache.get()
-        else:
-            k_BMD, v_BMD = self.key_value(memory_BMD).chunk(2, dim=-1)
-            k_BHMK = self._split(k_BMD, self.num_key_value_heads)
-            v_BHMK = self._split(v_BMD, self.num_key_value_heads)
-            if cache is not None:
-                cache.extend(k_BHMK, v_BHMK)
+        k_BHMK, v_BHMK = memory.get() if isinstance(memory, LayerCache) else self.keys_and_values(memory)
         return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, None)

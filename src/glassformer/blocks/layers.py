@@ -40,11 +40,10 @@ class BlockCache:
         self.own = LayerCache()
         self.cross = LayerCache()
 
-    def select(self, rows: Tensor, *, is_same_source: bool = False) -> None:
-        """Keep these rows, in this order. If each reads what the one in its place has read, that stays."""
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
         self.own.select(rows)
-        if not is_same_source:
-            self.cross.select(rows)
+        self.cross.select(rows)
 
 
 class EncoderBlock(nn.Module):
@@ -97,15 +96,16 @@ class DecoderBlock(nn.Module):
         x_BLD: Tensor,
         placement: Placement,
         mask: Mask,
-        memory_BMD: Tensor,
+        memory_BMD: Tensor | None,
         memory_mask: Mask = EVERYTHING,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        own, cross = (None, None) if cache is None else (cache.own, cache.cross)
+        """Without `memory_BMD` the cache has read it already."""
+        own = None if cache is None else cache.own
+        memory = cache.cross if memory_BMD is None and cache is not None else memory_BMD
+        assert memory is not None
         x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, placement, mask, own))
-        x_BLD = self.cross_attention_residual(
-            x_BLD, lambda x: self.cross_attention(x, memory_BMD, memory_mask, cross)
-        )
+        x_BLD = self.cross_attention_residual(x_BLD, lambda x: self.cross_attention(x, memory, memory_mask))
         return self.feed_forward_residual(x_BLD, self.feed_forward)
 
 
@@ -138,10 +138,11 @@ class DecoderStack(nn.Module):
         x_BLD: Tensor,
         placement: Placement,
         mask: Mask,
-        memory_BMD: Tensor,
+        memory_BMD: Tensor | None,
         memory_mask: Mask = EVERYTHING,
         caches: Sequence[BlockCache] | None = None,
     ) -> Tensor:
+        """Without `memory_BMD` the caches have read it already."""
         for number, block in enumerate(self.layers):
             cache = None if caches is None else caches[number]
             x_BLD = block(x_BLD, placement, mask, memory_BMD, memory_mask, cache)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import Problem
-from glassformer.generation.search import Hypothesis, Search, Trace
+from glassformer.generation.search import GoingOn, Hypothesis, Search, Trace
 from glassformer.generation.strategies import DecodingConfig, GreedyConfig
-from glassformer.models.base import Generating, Model
+from glassformer.models.base import Branching, DecodingState, Generating, Model
 from glassformer.models.shapes import SequenceToSequence, Shape
 
 Inputs = dict[str, Tensor | None]
@@ -32,6 +32,10 @@ def observing(alternatives: int = 5) -> Iterator[Trace]:
         yield trace
     finally:
         _observer.reset(token)
+
+
+def is_observed() -> bool:
+    return _observer.get() is not None
 
 
 @torch.inference_mode()
@@ -84,17 +88,37 @@ def generate(
     desk = torch.device("cpu") if device.type == "mps" else device
     trace = _observer.get() if trace is None else trace
     search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace)
-    with _evaluating(model):
+    with evaluating(model):
+        can_branch = isinstance(model, Branching) and model.can_branch
         state = model.start(**inputs)
         logits_NV = model.advance(state, prefix_BL, real_BL)
         _check_tokens(logits_NV.shape[-1], end, forbidden)
         while True:
-            lines_N, tokens_N = search.step(logits_NV.to(desk))
-            if not len(lines_N):
+            going = search.step(logits_NV.to(desk))
+            if not len(going.rows_B):
                 return search.answers()
-            if not torch.equal(lines_N, torch.arange(len(logits_NV), device=desk)):
-                state.select(lines_N.to(device))
-            logits_NV = model.advance(state, tokens_N[:, None].to(device))
+            write = _along_branches if chooser.size > 1 and can_branch else _line_by_line
+            logits_NV = write(model, state, going, len(logits_NV))
+
+
+def _line_by_line(model: Generating, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
+    """Each branch has a row of the state to itself."""
+    device = state.real_BM.device
+    _keep(state, going.lines_BW.flatten().to(device), lines)
+    return model.advance(state, going.tokens_BW.flatten()[:, None].to(device))
+
+
+def _along_branches(model: Generating, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
+    """The branches of a row share a row of the state."""
+    assert isinstance(model, Branching)
+    device = state.real_BM.device
+    _keep(state, going.rows_B.to(device), len(state.real_BM))
+    return model.branch(state, going.parents_BW.to(device), going.tokens_BW.to(device)).flatten(0, 1)
+
+
+def _keep(state: DecodingState, rows: Tensor, count: int) -> None:
+    if not torch.equal(rows, torch.arange(count, device=rows.device)):
+        state.select(rows)
 
 
 def _prefix(
@@ -179,7 +203,7 @@ def _check_tokens(vocabulary: int, end: int | None, forbidden: Sequence[int]) ->
 
 
 @contextmanager
-def _evaluating(model: Generating) -> Iterator[None]:
+def evaluating(model: Generating | nn.Module) -> Iterator[None]:
     """Evaluation mode, and afterwards each module's own mode again."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import Problem
-from glassformer.generation.strategies import Chooser, top
+from glassformer.generation.strategies import Chooser, Scores
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,19 @@ class _Fates:
     kept_BC: Tensor
 
 
+@dataclass(frozen=True)
+class GoingOn:
+    """What is written next. No rows: all are done."""
+
+    rows_B: Tensor
+    """The rows that go on, as places among those of this step."""
+    parents_BW: Tensor
+    """Which of the row's branches each of its next ones goes on from."""
+    lines_BW: Tensor
+    """The same as places among all branches of this step."""
+    tokens_BW: Tensor
+
+
 class Search:
     """The rows that are not done yet, with their branches, and the hypotheses of all rows."""
 
@@ -129,22 +142,25 @@ class Search:
             self.trace.hypotheses = ranked
         return [found[: self.chooser.n_best] for found in ranked]
 
-    def step(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the next tokens. Return the lines that go on, as places in this step's, and their tokens."""
-        log_probabilities_BWV = self._log_probabilities(logits_NV).unflatten(0, self.sums_BW.shape)
-        candidates = self._propose(log_probabilities_BWV)
+    def step(self, logits_NV: Tensor) -> GoingOn:
+        """Choose the next tokens."""
+        scores = self._scores(logits_NV)
+        candidates = self._propose(scores)
         fates = self._judge(candidates)
         self._collect(candidates, fates.finished_BC, is_finished=True)
         self._collect(candidates, fates.cut_BC, is_finished=False)
         if self.trace is not None:
-            self._note(self.trace, log_probabilities_BWV, candidates, fates)
+            self._note(self.trace, scores, candidates, fates)
         return self._go_on(candidates, fates.kept_BC)
 
-    def _log_probabilities(self, logits_NV: Tensor) -> Tensor:
+    def _scores(self, logits_NV: Tensor) -> Scores:
         """The model's own, but for the tokens that must not be chosen now: those are impossible."""
-        exact = logits_NV.dtype if logits_NV.dtype == torch.float64 else torch.float32
-        log_probabilities_NV = logits_NV.log_softmax(-1, dtype=exact)
-        is_broken_N = log_probabilities_NV[:, 0].isnan()  # one NaN, or +∞, makes the whole line NaN
+        logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+        largest_N1 = logits_NV.amax(-1, keepdim=True)
+        # Of all log-probabilities the search needs a few: the others are not worked out.
+        sums_N1 = (logits_NV - largest_N1).exp_().sum(-1, keepdim=True)
+        totals_N1 = largest_N1.double() + sums_N1.double().log()
+        is_broken_N = totals_N1[:, 0].isnan()  # one NaN, or +∞, makes the whole sum NaN
         if bool(is_broken_N.any()):
             row = int(self.rows_B[is_broken_N.nonzero()[0] // self.sums_BW.shape[1]])
             raise Problem(
@@ -152,18 +168,17 @@ class Search:
                 place="model",
                 remedy="its weights may have diverged: take an earlier checkpoint",
             )
-        log_probabilities_NV[:, self.forbidden] = -torch.inf
+        logits_NV[:, self.forbidden] = -torch.inf
         if self.end is not None and self.length < self.min_length:
-            log_probabilities_NV[:, self.end] = -torch.inf
-        return log_probabilities_NV
+            logits_NV[:, self.end] = -torch.inf
+        return Scores(logits_NV.unflatten(0, self.sums_BW.shape), totals_N1.unflatten(0, self.sums_BW.shape))
 
-    def _propose(self, log_probabilities_BWV: Tensor) -> _Candidates:
-        branch_BC, token_BC = self.chooser.choose(
-            self.sums_BW, log_probabilities_BWV, self.rows_B, self.length
-        )
+    def _propose(self, scores: Scores) -> _Candidates:
+        branch_BC, token_BC = self.chooser.choose(self.sums_BW, scores, self.rows_B, self.length)
         self.length += 1
         place_B1 = torch.arange(len(branch_BC), device=branch_BC.device)[:, None]
-        log_probability_BC = log_probabilities_BWV[place_B1, branch_BC, token_BC].double()
+        logit_BC = scores.logits_BWV[place_B1, branch_BC, token_BC].double()
+        log_probability_BC = logit_BC - scores.totals_BW1[place_B1, branch_BC, 0]
         sum_BC = self.sums_BW.gather(1, branch_BC) + log_probability_BC
         if bool((sum_BC[:, 0] == -torch.inf).any()):
             raise Problem(
@@ -217,10 +232,10 @@ class Search:
         for row, written, values, score in zip(*(tensor.tolist() for tensor in found), strict=True):
             self.hypotheses[row].append(Hypothesis(written, values, score, is_finished))
 
-    def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> tuple[Tensor, Tensor]:
+    def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> GoingOn:
         counts_B = kept_BC.sum(1)
         width = int(counts_B.max())
-        places_B = counts_B.nonzero().squeeze(1)
+        places_B = _fill_gaps(counts_B > 0)
         places_B1 = places_B[:, None]
         # The kept ones first, in their order; a row with fewer of them is filled up with impossible ones.
         columns_BW = kept_BC[places_B].byte().argsort(dim=1, descending=True, stable=True)[:, :width]
@@ -228,7 +243,7 @@ class Search:
         tokens_BW = candidates.token_BC[places_B1, columns_BW]
         log_probabilities_BW = candidates.log_probability_BC[places_B1, columns_BW]
         is_filling_BW = ~kept_BC[places_B1, columns_BW]
-        lines_N = (places_B1 * self.sums_BW.shape[1] + branches_BW).flatten()
+        lines_BW = places_B1 * self.sums_BW.shape[1] + branches_BW
 
         self.sums_BW = candidates.sum_BC[places_B1, columns_BW].masked_fill(is_filling_BW, -torch.inf)
         self.tokens_BWT = torch.cat([self.tokens_BWT[places_B1, branches_BW], tokens_BW[..., None]], -1)
@@ -237,13 +252,10 @@ class Search:
         )
         self.rows_B, self.limits_B = self.rows_B[places_B], self.limits_B[places_B]
         self.ended_BS = self.ended_BS[places_B]
-        return lines_N, tokens_BW.flatten()
+        return GoingOn(places_B, branches_BW, lines_BW, tokens_BW)
 
-    def _note(
-        self, trace: Trace, log_probabilities_BWV: Tensor, candidates: _Candidates, fates: _Fates
-    ) -> None:
-        count = min(trace.alternatives, log_probabilities_BWV.shape[-1])
-        best_BWK, token_BWK = (tensor.tolist() for tensor in top(log_probabilities_BWV, count))
+    def _note(self, trace: Trace, scores: Scores, candidates: _Candidates, fates: _Fates) -> None:
+        best_BWK, token_BWK = (tensor.tolist() for tensor in scores.top(trace.alternatives))
         sums_BW = self.sums_BW.tolist()
         fields = (candidates.branch_BC, candidates.token_BC, candidates.log_probability_BC, candidates.sum_BC)
         columns = [tensor.tolist() for tensor in (*fields, fates.finished_BC, fates.cut_BC, fates.kept_BC)]
@@ -267,6 +279,17 @@ class Search:
                 if total > -math.inf
             ]
             trace.rows[row].append(Step(alternatives, noted))
+
+
+def _fill_gaps(is_going_B: Tensor) -> Tensor:
+    """The places of the rows that go on: each stays where it is, but the last ones fill the gaps.
+
+    So whatever is kept of each row moves as little as it can.
+    """
+    going = is_going_B.nonzero().squeeze(1)
+    places = torch.arange(len(going), device=going.device)
+    places[~is_going_B[: len(going)]] = going[going >= len(going)]
+    return places
 
 
 def _fate(is_finished: bool, is_cut: bool, is_kept: bool) -> Fate:

@@ -1,7 +1,7 @@
 """How the next token is chosen: greedy, sampling, beam.
 
-A strategy sees the branches of each row, their sums of log-probabilities so far and the log-probabilities of
-every next token, and proposes candidates. What becomes of these (ended, kept, dropped) is up to `search.py`.
+A strategy sees the branches of each row, their sums of log-probabilities so far and the scores of every next
+token, and proposes candidates. What becomes of these (ended, kept, dropped) is up to `search.py`.
 
 Axes: B rows, W branches of a row, C candidates of a row, K likeliest tokens, T steps, V vocabulary.
 """
@@ -9,6 +9,7 @@ Axes: B rows, W branches of a row, C candidates of a row, K likeliest tokens, T 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -21,6 +22,20 @@ from glassformer.errors import Problem
 from glassformer.registry import Kind, register
 
 
+@dataclass(frozen=True)
+class Scores:
+    """What the model says to each next token: its logit, less the branch's total, is a log-probability."""
+
+    logits_BWV: Tensor
+    totals_BW1: Tensor
+    """The logarithm of the sum of all probabilities, in double precision."""
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        """The largest log-probabilities of each branch, falling, and their tokens."""
+        best_BWK, token_BWK = top(self.logits_BWV, min(count, self.logits_BWV.shape[-1]))
+        return best_BWK - self.totals_BW1, token_BWK
+
+
 class Chooser:
     """A strategy at work on one batch. This one has one branch a row, and scores by the sum."""
 
@@ -29,9 +44,7 @@ class Chooser:
     n_best: int = 1
     """How many hypotheses a row answers with."""
 
-    def choose(
-        self, sums_BW: Tensor, log_probabilities_BWV: Tensor, rows_B: Tensor, step: int
-    ) -> tuple[Tensor, Tensor]:
+    def choose(self, sums_BW: Tensor, scores: Scores, rows_B: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Branches (B, C) and the tokens (B, C) after them, best first, none of them twice."""
         raise NotImplementedError
 
@@ -46,6 +59,13 @@ class DecodingConfig(Kind):
     def build(self, row_numbers: Sequence[int], max_length: int) -> Chooser:
         """For a batch of these rows, none of which takes more than `max_length` steps."""
         raise NotImplementedError
+
+
+def first_largest(values: Tensor) -> Tensor:
+    """The place of the largest value of the last axis; of equals the first."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(values.numpy().argmax(-1))  # several times as fast as PyTorch's own
+    return values.argmax(-1)
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -65,10 +85,8 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class Greedy(Chooser):
-    def choose(
-        self, sums_BW: Tensor, log_probabilities_BWV: Tensor, rows_B: Tensor, step: int
-    ) -> tuple[Tensor, Tensor]:
-        token_B1 = log_probabilities_BWV.argmax(-1)  # of equals the first
+    def choose(self, sums_BW: Tensor, scores: Scores, rows_B: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        token_B1 = first_largest(scores.logits_BWV)
         return torch.zeros_like(token_B1), token_B1
 
 
@@ -93,19 +111,17 @@ class Sample(Chooser):
         self.top_p = top_p
         self.uniform_BT = uniform_BT
 
-    def choose(
-        self, sums_BW: Tensor, log_probabilities_BWV: Tensor, rows_B: Tensor, step: int
-    ) -> tuple[Tensor, Tensor]:
-        cumulative_BV = self.weights(log_probabilities_BWV[:, 0]).cumsum(-1, dtype=torch.float64)
+    def choose(self, sums_BW: Tensor, scores: Scores, rows_B: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        cumulative_BV = self.weights(scores.logits_BWV[:, 0]).cumsum(-1, dtype=torch.float64)
         uniform_B1 = self.uniform_BT[rows_B.cpu(), step, None].to(cumulative_BV.device)
         # At most 1 − 2⁻⁵³, so that the product stays below the total, even when rounded.
         drawn_B1 = uniform_B1 * cumulative_BV[:, -1:]
         token_B1 = torch.searchsorted(cumulative_BV, drawn_B1, right=True)
         return torch.zeros_like(token_B1), token_B1
 
-    def weights(self, log_probabilities_BV: Tensor) -> Tensor:
+    def weights(self, logits_BV: Tensor) -> Tensor:
         """What each token is drawn in proportion to: temperature, then top-k, then top-p of what is left."""
-        logs_BV = (log_probabilities_BV - log_probabilities_BV.amax(-1, keepdim=True)) / self.temperature
+        logs_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / self.temperature
         if self.top_k is not None:
             logs_BV = _only(logs_BV, *top(logs_BV, self.top_k))
         if self.top_p is not None:
@@ -157,16 +173,13 @@ class Beam(Chooser):
         self.n_best = n_best
         self.length_penalty = length_penalty
 
-    def choose(
-        self, sums_BW: Tensor, log_probabilities_BWV: Tensor, rows_B: Tensor, step: int
-    ) -> tuple[Tensor, Tensor]:
+    def choose(self, sums_BW: Tensor, scores: Scores, rows_B: Tensor, step: int) -> tuple[Tensor, Tensor]:
         # Of one branch at most `size` continuations and its end are ever needed; of all branches together
         # at most `size` continuations and as many ends.
-        each = min(self.size + 1, log_probabilities_BWV.shape[-1])
-        best_BWK, token_BWK = top(log_probabilities_BWV, each)
+        best_BWK, token_BWK = scores.top(self.size + 1)
         sums_BC = (sums_BW[..., None] + best_BWK).flatten(1)
         order_BC = sums_BC.argsort(dim=-1, descending=True, stable=True)[:, : 2 * self.size]
-        return order_BC // each, token_BWK.flatten(1).gather(1, order_BC)
+        return order_BC // best_BWK.shape[-1], token_BWK.flatten(1).gather(1, order_BC)
 
     def score(self, sums: Tensor, lengths: Tensor | float) -> Tensor:
         return sums / lengths**self.length_penalty

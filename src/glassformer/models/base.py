@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -46,18 +47,20 @@ class Model(nn.Module):
 
 @dataclass
 class DecodingState:
-    """What generation has read and written so far, a row a sequence."""
+    """What generation has read and written so far, a row a sequence.
+
+    The branches of a row stand side by side in it: each step appends a token for every branch, and each
+    branch sees, of all that was appended, what it goes on from. So nothing is copied when branches fork.
+    """
 
     caches: list[BlockCache]
     positions_BM: Tensor
     real_BM: Tensor
-    memory_BMD: Tensor | None = None
     memory_real_BM: Tensor | None = None
-    sources_B: Tensor = field(init=False)
-    """Which of the first rows each row goes on from: branches of a beam read the same source."""
-
-    def __post_init__(self) -> None:
-        self.sources_B = torch.arange(len(self.real_BM), device=self.real_BM.device)
+    answer: Callable[[Tensor], Tensor] | None = None
+    """The head, made ready for many calls."""
+    seen_BWM: Tensor | None = field(init=False, default=None)
+    """What each branch sees, once there are any."""
 
     @classmethod
     def empty(cls, batch: int, layers: int, device: torch.device) -> DecodingState:
@@ -76,19 +79,26 @@ class DecodingState:
         allowed = None if bool(self.real_BM.all()) else padding(self.real_BM)
         return positions_BL, Mask(is_causal=True, allowed=allowed)
 
+    def fork(self, parents_BW: Tensor) -> tuple[Tensor, Mask]:
+        """As `place`, for a token of each branch. Each goes on from a branch of the step before."""
+        branches = parents_BW.shape[1]
+        before_BWM = self.real_BM[:, None] if self.seen_BWM is None else self.seen_BWM
+        seen_BWM = before_BWM.gather(1, parents_BW[..., None].expand(-1, -1, before_BWM.shape[2]))
+        itself_WW = torch.eye(branches, dtype=torch.bool, device=seen_BWM.device)
+        positions_BW = seen_BWM.sum(2)
+        self.seen_BWM = torch.cat([seen_BWM, itself_WW.expand(len(seen_BWM), -1, -1)], 2)
+        self.positions_BM = torch.cat([self.positions_BM, positions_BW], 1)
+        return positions_BW, Mask(allowed=self.seen_BWM[:, None])
+
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken more than once."""
-        before_B, self.sources_B = self.sources_B, self.sources_B[rows]
-        is_same_source = torch.equal(before_B, self.sources_B)
         for cache in self.caches:
-            cache.select(rows, is_same_source=is_same_source)
+            cache.select(rows)
         self.positions_BM, self.real_BM = self.positions_BM[rows], self.real_BM[rows]
-        if is_same_source:
-            return
-        if self.memory_BMD is not None:
-            self.memory_BMD = self.memory_BMD[rows]
         if self.memory_real_BM is not None:
             self.memory_real_BM = self.memory_real_BM[rows]
+        if self.seen_BWM is not None:
+            self.seen_BWM = self.seen_BWM[rows]
 
 
 @runtime_checkable
@@ -102,7 +112,26 @@ class Generating(Protocol):
     def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
         """Append tokens (padding on the right) and return the logits (B, V) after each row's last one.
 
+        They are the caller's, who may write into them.
+
         Each row brings at least one real token; the logits of one that does not mean nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class Branching(Generating, Protocol):
+    """A model that writes along several branches of a row at once, without copies of what they share."""
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether it can as it stands now."""
+        ...
+
+    def branch(self, state: DecodingState, parents_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+        """Append a token to each branch and return the logits (B, W, V) after it.
+
+        Each branch goes on from one of the branches that the step before had; after `advance` a row has one.
         """
         ...
 

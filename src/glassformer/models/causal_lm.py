@@ -5,19 +5,19 @@ from __future__ import annotations
 from torch import Tensor
 
 from glassformer.blocks.attention import Placement
+from glassformer.blocks.masks import Mask
 from glassformer.models.base import DecodingState
 from glassformer.models.encoder import TokenPredictor
-from glassformer.models.heads import last_real
+from glassformer.models.writing import Writing
 
 
-class CausalLanguageModel(TokenPredictor):
+class CausalLanguageModel(Writing, TokenPredictor):
     def start(self, *, tokens: Tensor, real: Tensor | None = None) -> DecodingState:
         """An empty state for as many rows as `tokens` has; the prompt itself goes through `advance`."""
-        return DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
+        state = DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
+        state.answer = self.head.ready(self.tied_weight())
+        return state
 
-    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
-        positions_BL, mask = state.place(tokens_BL, real_BL)
+    def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
         placement = Placement(self.embedding.position, positions_BL, state.positions_BM)
-        x_BLD = self.encoder(self.embedding(tokens_BL, positions_BL), placement, mask, state.caches)
-        x_BD = x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)
-        return self.head(x_BD, self.tied_weight())
+        return self.encoder(self.embedding(tokens_BL, positions_BL), placement, mask, state.caches)

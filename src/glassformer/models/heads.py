@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -169,6 +170,10 @@ class TransformOutputConfig(OutputConfig):
         return dim * dim + dim + 2 * dim
 
 
+ALIGNMENT = 16
+"""Numbers in a line of a CPU's cache."""
+
+
 class Head(nn.Module):
     """An output net and a linear map to `outputs` numbers; a tied one borrows the embedding's matrix."""
 
@@ -187,6 +192,21 @@ class Head(nn.Module):
         weight = tied_VD if self.weight is None else self.weight
         assert weight is not None
         return F.linear(self.body(hidden), weight, self.bias)
+
+    def ready(self, tied_VD: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """`forward`, for many calls while the weights stay.
+
+        On a CPU a product whose rows begin at odd places takes half as long again: rows are filled up.
+        """
+        weight = tied_VD if self.weight is None else self.weight
+        assert weight is not None
+        outputs = len(weight)
+        missing = -outputs % ALIGNMENT
+        if not missing or outputs < ALIGNMENT or type(self).forward is not Head.forward:
+            return lambda hidden: self(hidden, tied_VD)
+        wide = F.pad(weight, (0, 0, 0, missing))
+        bias = None if self.bias is None else F.pad(self.bias, (0, missing))
+        return lambda hidden: F.linear(self.body(hidden), wide, bias)[..., :outputs]
 
     def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
         raise NotImplementedError

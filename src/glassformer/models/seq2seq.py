@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
 from glassformer.blocks.attention import Placement
 from glassformer.blocks.embedding import Embedding
-from glassformer.blocks.layers import DecoderStack, EncoderStack
+from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderStack
 from glassformer.blocks.masks import Mask
 from glassformer.models.base import DecodingState
 from glassformer.models.encoder import Backbone
-from glassformer.models.heads import Head, last_real
+from glassformer.models.heads import Head
 from glassformer.models.shapes import Shape
+from glassformer.models.writing import Writing
+
+TOKENS_AT_ONCE = 1024
+"""What the encoder reads together: enough for fast products of matrices, and not too much for a cache."""
 
 
-class EncoderDecoder(Backbone):
+def like_lengths(lengths: Sequence[int], tokens: int) -> Iterator[tuple[list[int], int]]:
+    """Groups of rows with about so many tokens, padding included, and the longest length of each."""
+    rows: list[int] = []
+    longest = 1
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        length = max(lengths[row], 1)
+        if rows and (len(rows) + 1) * length > tokens:
+            yield rows, longest
+            rows = []
+        rows.append(row)
+        longest = length
+    if rows:
+        yield rows, longest
+
+
+def _ends(tokens_BM: Tensor, real_BM: Tensor | None) -> Tensor:
+    """Behind the last real token of each row."""
+    if real_BM is None:
+        return torch.full((len(tokens_BM),), tokens_BM.shape[1])
+    return (real_BM * torch.arange(1, real_BM.shape[1] + 1, device=real_BM.device)).amax(1)
+
+
+class EncoderDecoder(Writing, Backbone):
     """With `target_embedding.vectors` absent, both sides share the table of the source side."""
 
     def __init__(
@@ -51,16 +79,25 @@ class EncoderDecoder(Backbone):
         return self.decoder(x_BLD, placement, Mask(is_causal=True), memory_BMD, Mask.of(real_BM=real))
 
     def start(self, *, tokens: Tensor, real: Tensor | None = None) -> DecodingState:
+        """Rows of like lengths are read together, so that hardly any padding is."""
         state = DecodingState.empty(len(tokens), len(self.decoder.layers), tokens.device)
-        state.memory_BMD = self.encode(tokens, real)
         state.memory_real_BM = real
+        state.answer = self.head.ready(self.tied_weight())
+        ends_B = _ends(tokens, real)
+        for rows, longest in like_lengths(ends_B.tolist(), TOKENS_AT_ONCE):
+            rows_G = torch.tensor(rows, device=tokens.device)
+            real_GM = None if real is None else real[rows_G, :longest]
+            if real_GM is not None and bool(real_GM.all()):
+                real_GM = None
+            memory_GMD = self.encode(tokens[rows_G, :longest], real_GM)
+            for block, cache in zip(self.decoder.layers, state.caches, strict=True):
+                assert isinstance(block, DecoderBlock)
+                keys, values = block.cross_attention.keys_and_values(memory_GMD)
+                cache.cross.fill(rows_G, keys, values, batch=len(tokens), length=tokens.shape[1])
         return state
 
-    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
-        positions_BL, mask = state.place(tokens_BL, real_BL)
+    def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
         placement = Placement(self.target_embedding.position, positions_BL, state.positions_BM)
         x_BLD = self.target_embedding(tokens_BL, positions_BL, self.embedding.vectors)
         memory_mask = Mask.of(real_BM=state.memory_real_BM)
-        x_BLD = self.decoder(x_BLD, placement, mask, state.memory_BMD, memory_mask, state.caches)
-        x_BD = x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)
-        return self.head(x_BD, self.tied_weight())
+        return self.decoder(x_BLD, placement, mask, None, memory_mask, state.caches)

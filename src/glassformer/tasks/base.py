@@ -18,7 +18,7 @@ from glassformer.data.batching import (
     collate_sequence_to_sequence,
 )
 from glassformer.evaluation.interface import Decoded, Progress
-from glassformer.generation import DecodingConfig, GreedyConfig
+from glassformer.generation import DecodingConfig, GreedyConfig, side_by_side
 from glassformer.models.base import Model
 from glassformer.models.shapes import Shape
 from glassformer.registry import Kind
@@ -225,13 +225,23 @@ class SequenceToSequenceTask(Task):
         decoding: DecodingConfig,
         progress: Progress | None = None,
     ) -> Decoded:
-        outputs: dict[int, list[int]] = {}
-        for done, indices in enumerate(batches, start=1):
-            rows = list(self.splits[split].take(indices).inputs)
-            answers = self.answer(model, rows, decoding)
-            outputs |= {int(index): best.tokens for index, (best, *_) in zip(indices, answers, strict=True)}
+        def report(done: int) -> None:
             if progress is not None:
                 progress("decoding", done, len(batches))
+
+        taken = [(indices, list(self.splits[split].take(indices).inputs)) for indices in batches]
+        taken.sort(key=lambda batch: -sum(map(len, batch[1])))
+        answers = side_by_side(
+            model,
+            lambda batch: self.answer(model, batch[1], decoding),
+            taken,
+            report,
+        )
+        outputs = {
+            int(index): best.tokens
+            for (indices, _), of_batch in zip(taken, answers, strict=True)
+            for index, (best, *_) in zip(indices, of_batch, strict=True)
+        }
         numbers = np.array(sorted(outputs), dtype=np.int64)
         written = [outputs[number] for number in numbers.tolist()]
         targets = self.splits[split].take(numbers).targets

@@ -1,0 +1,96 @@
+"""Batches at once write what they write one after another, and leave everything as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.generation import (
+    BeamConfig,
+    GreedyConfig,
+    Hypothesis,
+    SampleConfig,
+    generate,
+    observing,
+    side_by_side,
+)
+from glassformer.models.shapes import SequenceToSequence
+from glassformer.models.transformer import TransformerConfig
+
+BEGIN, END, VOCABULARY = 0, 1, 37
+
+
+@pytest.fixture(autouse=True)
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(0)
+    config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=16, feed_forward_dim=24, dropout=0.5)
+    return config.build(SequenceToSequence(VOCABULARY, 9, VOCABULARY, 20)).double().train()
+
+
+@pytest.fixture
+def batches() -> list[Tensor]:
+    random = torch.Generator().manual_seed(1)
+    return [torch.randint(2, VOCABULARY, (5, length), generator=random) for length in (9, 8, 7, 5, 4, 2, 1)]
+
+
+@pytest.mark.parametrize("strategy", [GreedyConfig(), BeamConfig(size=3), SampleConfig()])
+def test_it_is_what_one_after_another_gives(model, batches, strategy):
+    seen: set[tuple[int, int]] = set()
+
+    def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        return generate(model, {"tokens": tokens_BM}, begin=BEGIN, end=END, strategy=strategy)
+
+    done: list[int] = []
+    together = side_by_side(model, answer, batches, done.append)
+    assert {threads for _, threads in seen} == {1} and threading.get_ident() not in dict(seen)
+    assert done == list(range(1, len(batches) + 1))
+    assert torch.get_num_threads() == 3
+    assert all(module.training for module in model.modules())
+    torch.set_num_threads(1)
+    seen.clear()
+    assert side_by_side(model, answer, batches) == together
+    assert seen == {(threading.get_ident(), 1)}
+
+
+def test_new_threads_get_all_cores_again(model, batches):
+    side_by_side(model, len, batches)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert found == [3]
+
+
+def test_an_error_is_the_callers_and_the_mode_is_set_back(model, batches):
+    def answer(tokens_BM: Tensor) -> int:
+        if tokens_BM.shape[1] == 5:
+            raise ValueError("no fives")
+        return tokens_BM.shape[1]
+
+    with pytest.raises(ValueError, match="no fives"):
+        side_by_side(model, answer, batches)
+    assert model.training and torch.get_num_threads() == 3
+
+
+def test_what_is_observed_is_written_in_turn(model, batches):
+    def answer(tokens_BM: Tensor) -> int:
+        generate(model, {"tokens": tokens_BM}, begin=BEGIN, end=END)
+        return threading.get_ident()
+
+    with observing() as trace:
+        assert set(side_by_side(model, answer, batches)) == {threading.get_ident()}
+    assert len(trace.rows) == len(batches[-1])
