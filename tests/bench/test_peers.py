@@ -73,9 +73,10 @@ def test_ctranslate2_writes_the_same(model: Model, rows: list[np.ndarray]) -> No
     """Greedy. With a beam it ends a search as soon as enough hypotheses are there, and may write another."""
     pytest.importorskip("ctranslate2")
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    write = ctranslate.writer(SIZES, weights, positions(model), FORBIDDEN, threads=1)
-    assert write(rows, 1) == ours(model, rows, 1)
-    assert len(write(rows, 4)) == len(rows)
+    for at_once in (1, 2):
+        write = ctranslate.writer(SIZES, weights, positions(model), FORBIDDEN, threads=2, at_once=at_once)
+        assert write(rows, 1, 2) == ours(model, rows, 1)
+        assert len(write(rows, 4, 2)) == len(rows)
 
 
 def batch(rows: list[np.ndarray]) -> Batch:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +32,11 @@ SAME_ENOUGH = 0.95
 """Of the greedy outputs. Rounding may turn a near tie, but engines that differ more are not the same model;
 with a beam each ends a search by its own rule."""
 
-Writer = Callable[[Sequence[Any], int], list[list[int]]]
+Writer = Callable[[Sequence[Any], int, int], list[list[int]]]
+"""Writes for rows with a beam, so many rows in a batch."""
+
+TOGETHER, SIDE_BY_SIDE = "all on one batch", "a batch each"
+"""What the threads work on."""
 
 
 @register
@@ -92,11 +98,12 @@ class DecodeBenchmark(TranslationBenchmark):
             Training(config, folder, LineReporter()).run()
         return Run(folder.path)
 
-    def _writers(self, run: Run, threads: int) -> dict[str, Writer]:
+    def _writers(self, run: Run, threads: int) -> dict[str, dict[str, Writer]]:
+        """Each engine with the ways of sharing threads that it offers."""
         import torch
 
         from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
-        from glassformer.generation import BeamConfig, GreedyConfig
+        from glassformer.generation import BeamConfig, GreedyConfig, side_by_side
         from glassformer.models.seq2seq import EncoderDecoder
 
         model, task = run.model, run.task
@@ -104,11 +111,16 @@ class DecodeBenchmark(TranslationBenchmark):
         sizes = self.sizes(task)
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
 
-        def ours(rows: Sequence[Any], beam: int) -> list[list[int]]:
+        def answer(rows: Sequence[Any], beam: int) -> list[list[int]]:
             decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
             return [best.tokens for best, *_ in task.answer(model, rows, decoding)]
 
-        writers: dict[str, Writer] = {OURS: ours}
+        def ours_side_by_side(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
+            batches = _cut(rows, size)[::-1]  # the longest first
+            written = side_by_side(model, lambda batch: answer(batch, beam), batches)
+            return [output for outputs in written[::-1] for output in outputs]
+
+        writers = {OURS: {TOGETHER: _one_by_one(answer), SIDE_BY_SIDE: ours_side_by_side}}
         weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         nothing = torch.zeros(1, sizes.max_length, sizes.width)
         places = torch.arange(sizes.max_length)[None]
@@ -117,26 +129,35 @@ class DecodeBenchmark(TranslationBenchmark):
             from glassformer.bench.peers import huggingface
 
             theirs = huggingface.marian_weights(weights, positions_LD, sizes.layers)
-            writers["huggingface"] = huggingface.writer(sizes, theirs, forbidden)
+            writers["huggingface"] = {TOGETHER: _one_by_one(huggingface.writer(sizes, theirs, forbidden))}
         if is_importable("ctranslate2"):
             from glassformer.bench.peers import ctranslate
 
-            writers["ctranslate2"] = ctranslate.writer(sizes, weights, positions_LD, forbidden, threads)
+            writers["ctranslate2"] = {
+                way: ctranslate.writer(sizes, weights, positions_LD, forbidden, threads, at_once)
+                for way, at_once in ((TOGETHER, 1), (SIDE_BY_SIDE, threads))
+            }
         return writers
 
     def _race(
-        self, writers: dict[str, Writer], sources: list[Any], beam: int, progress: Progress
+        self, writers: dict[str, dict[str, Writer]], sources: list[Any], beam: int, progress: Progress
     ) -> list[dict[str, Any]]:
-        """Each engine at the batch size that is best for it."""
+        """Each engine at the batch size and the way that are best for it."""
         outputs: dict[str, list[list[int]]] = {}
-        sizes, forms = {}, {}
-        for name, writer in writers.items():
-            some = sources[:: math.ceil(len(sources) / MOST_TO_TRY)]
-            tried = {str(size): _form(writer, some, size, beam, outputs, name) for size in BATCH_SIZES}
-            first = time_alternately(tried, 1, lambda done, total: None)
-            best = min(first, key=lambda size: first[size].median)
-            sizes[name] = int(best)
-            forms[name] = _form(writer, sources, int(best), beam, outputs, name)
+        best: dict[str, tuple[str, int]] = {}
+        forms = {}
+        some = sources[:: math.ceil(len(sources) / MOST_TO_TRY)]
+        for name, ways in writers.items():
+            tried = {
+                (way, size): partial(writer, some, beam, size)
+                for way, writer in ways.items()
+                for size in BATCH_SIZES
+                if way == TOGETHER or size < len(some)
+            }
+            first = {form: _seconds(call) for form, call in tried.items()}
+            best[name] = min(first, key=lambda form: first[form])
+            way, size = best[name]
+            forms[name] = _keeping(outputs, name, partial(ways[way], sources, beam, size))
         timings = time_alternately(forms, self.repeats, progress)
         ours = outputs[OURS]
         rows = []
@@ -147,7 +168,8 @@ class DecodeBenchmark(TranslationBenchmark):
                 {
                     "form": name,
                     "beam": beam,
-                    "batch_size": sizes[name],
+                    "batch_size": best[name][1],
+                    "threads": best[name][0],
                     **timing.as_row(),
                     "tokens": tokens,
                     "tokens_per_second": tokens / timing.median,
@@ -164,13 +186,15 @@ class DecodeBenchmark(TranslationBenchmark):
         )
         for heading in ("form", "search"):
             table.add_column(heading, no_wrap=True)
-        for heading in ("batch", "tokens/s", "ours is", "same outputs"):
+        table.add_column("threads work on", no_wrap=True)
+        for heading in ("rows in it", "tokens/s", "ours is", "same outputs"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             faster = result.ratios.get(f"{row['form']}_{_search(row['beam'])}")
             table.add_row(
                 row["form"],
                 _search(row["beam"]),
+                row["threads"],
                 str(row["batch_size"]),
                 f"{row['tokens_per_second']:,.0f}",
                 f"{faster:.2f} ×" if faster else "",
@@ -183,11 +207,28 @@ def _search(beam: int) -> str:
     return "greedy" if beam == 1 else f"beam_{beam}"
 
 
-def _form(
-    writer: Writer, sources: list[Any], size: int, beam: int, outputs: dict[str, list[list[int]]], name: str
-) -> Callable[[], None]:
-    def translate() -> None:
-        batches = [sources[start : start + size] for start in range(0, len(sources), size)]
-        outputs[name] = [output for batch in batches for output in writer(batch, beam)]
+def _cut(rows: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
-    return translate
+
+def _one_by_one(write: Callable[[Sequence[Any], int], list[list[int]]]) -> Writer:
+    return lambda rows, beam, size: [output for batch in _cut(rows, size) for output in write(batch, beam)]
+
+
+def _keeping(
+    outputs: dict[str, list[list[int]]], name: str, write: Callable[[], list[list[int]]]
+) -> Callable[[], None]:
+    def form() -> None:
+        outputs[name] = write()
+
+    return form
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The least of two: the first one may have to allocate."""
+    taken = []
+    for _ in range(2):
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return min(taken)

@@ -14,21 +14,34 @@ from glassformer.data.tokenizers import BEGIN, END, UNKNOWN
 
 
 def writer(
-    sizes: Sizes, ours: dict[str, Tensor], positions_LD: Tensor, forbidden: Sequence[int], threads: int
-) -> Callable[[Sequence[Any], int], list[list[int]]]:
-    """A call that writes the outputs for rows of tokens, with a beam of a size; tokens are words to it."""
+    sizes: Sizes,
+    ours: dict[str, Tensor],
+    positions_LD: Tensor,
+    forbidden: Sequence[int],
+    threads: int,
+    at_once: int = 1,
+) -> Callable[[Sequence[Any], int, int], list[list[int]]]:
+    """A call that writes the outputs for rows of tokens, with a beam of a size, so many in a batch.
+
+    Tokens are words to it. Of its batches `at_once` run side by side, and share the threads.
+    """
     import ctranslate2
 
     words = [str(number) for number in range(sizes.vocabulary)]
     with TemporaryDirectory(prefix="glassformer-bench-") as folder:
         _save(Path(folder), sizes, ours, positions_LD, words)
         translator = ctranslate2.Translator(
-            folder, device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
+            folder,
+            device="cpu",
+            compute_type="float32",
+            inter_threads=at_once,
+            intra_threads=threads // at_once,
         )
 
-    def write(rows: Sequence[Any], beam: int) -> list[list[int]]:
+    def write(rows: Sequence[Any], beam: int, batch_size: int) -> list[list[int]]:
         results = translator.translate_batch(
             [[words[token] for token in row] for row in rows],
+            max_batch_size=batch_size,
             beam_size=beam,
             max_decoding_length=sizes.max_length,
             min_decoding_length=0,
