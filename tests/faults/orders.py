@@ -16,6 +16,19 @@ from typing import Any
 VARIABLE = "GLASSFORMER_FAULT_ORDER"
 
 
+class Patience:
+    """So many seconds of waiting, looked at often; those in which this process was stopped do not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left, self.last = seconds, time.monotonic()
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        self.left -= min(now - self.last, 1.0)
+        self.last = now
+        return self.left <= 0
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

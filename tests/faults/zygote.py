@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 
-from orders import prepare
+from orders import Patience, prepare
 
 from glassformer.cli import main
 
@@ -69,8 +69,8 @@ def run(order: dict) -> None:
 
 
 def wait(pid: int, seconds: float) -> int | None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    patience = Patience(seconds)
+    while not patience.is_over():
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)

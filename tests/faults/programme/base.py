@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from orders import Patience
+
 from glassformer.config import Tree, dump_yaml, read_yaml_file
 from programme.children import Child, Zygote, start_fresh
 
@@ -94,7 +96,7 @@ class Place:
         """The outcomes of a job in a process of its own, as they come; its death or standstill is one too."""
         folder = self.made("job")
         child = self.zygote.start(list(arguments), folder, **self.with_cache({"job": job}))
-        told, end = 0, time.monotonic() + seconds
+        told, patience = 0, Patience(seconds)
         while True:
             code = child.poll(0.05)
             lines = (folder / "outcomes").read_text().splitlines() if (folder / "outcomes").exists() else []
@@ -103,7 +105,7 @@ class Place:
                 told += 1
             if code is not None:
                 break
-            if time.monotonic() > end:
+            if patience.is_over():
                 child.kill()
                 yield f"no end within {seconds:g} s: {child.errors[-500:]}"
                 return

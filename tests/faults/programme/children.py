@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orders import VARIABLE
+from orders import VARIABLE, Patience
 from orders import __file__ as orders_file
 
 PATIENCE = 300.0
@@ -45,9 +45,9 @@ class Child:
         return self._code
 
     def wait_until(self, is_so: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-        end = time.monotonic() + seconds
+        patience = Patience(seconds)
         while not is_so():
-            if time.monotonic() > end:
+            if patience.is_over():
                 raise TimeoutError(f"waited in vain until {what}; it said:\n{self.errors}")
             time.sleep(0.002)
 
