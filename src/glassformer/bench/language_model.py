@@ -38,7 +38,7 @@ class LanguageModelBenchmark(Benchmark):
 
     kind: Literal["language-model"] = "language-model"
     repeats: int = Field(1, ge=1, le=100, description="runs of each, with a seed of their own")
-    steps: int = Field(300, ge=1, description="steps of ours")
+    steps: int = Field(310, ge=1, description="steps of ours")
     their_steps: int = Field(2000, ge=1, description="steps of the plain GPT, 12 sequences each")
 
     def measure(self, progress: Progress) -> Result:

@@ -32,7 +32,8 @@ def orthogonal(matrices_BNM: Tensor) -> Tensor:
     found = found / (found.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(ROUNDS):
         square = found @ found.mT
-        found = FIRST * found + (THIRD * square + FIFTH * square @ square) @ found
+        cubic = torch.baddbmm(square, square, square, beta=THIRD, alpha=FIFTH)
+        found = torch.baddbmm(found, cubic, found, beta=FIRST)
     return found.mT if is_tall else found
 
 
