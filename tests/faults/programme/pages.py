@@ -14,6 +14,7 @@ from glassformer.errors import shorten
 from programme.base import FAULTS, Row
 
 MOST_SHOWN = 5
+TIERS = ("quick", "full")
 ROOT = Path(__file__).resolve().parents[3]
 Document = dict[str, Any]
 """For each tier: when and on what it ran, and `rows` by the fault's name."""
@@ -21,13 +22,14 @@ Document = dict[str, Any]
 
 def read(results: Path) -> Document:
     path = results / "reliability.json"
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+    tree = json.loads(path.read_bytes()) if path.exists() else {}
+    return {tier: tree[tier] for tier in TIERS if tier in tree}
 
 
 def rates(published: Document) -> dict[str, float]:
     """Seconds a try, as far as they are known."""
     found: dict[str, float] = {}
-    for tier in ("full", "quick"):
+    for tier in reversed(TIERS):
         for name, row in published.get(tier, {}).get("rows", {}).items():
             if row["tried"] and name in FAULTS:
                 found[name] = row["seconds"] / (row["planned"] if row["unit"] == "cases" else row["tried"])
@@ -86,7 +88,7 @@ def row_document(row: Row, tier: str, source: str) -> Document:
 
 def page_of(published: Document) -> str:
     lines = ["# Faults, bad input and attacks", ""]
-    for tier in ("quick", "full"):
+    for tier in TIERS:
         lines += [*summary(tier, published[tier]), ""] if tier in published else []
     if "full" not in published:
         lines += ["The full tier (`make prove TIER=full`) has not been run on this version.", ""]
@@ -96,7 +98,7 @@ def page_of(published: Document) -> str:
         "| fault | expected | quick | full |",
         "|---|---|---:|---:|",
     ]
-    tiers = [published.get(tier, {}).get("rows", {}) for tier in ("quick", "full")]
+    tiers = [published.get(tier, {}).get("rows", {}) for tier in TIERS]
     for name, fault in FAULTS.items():
         shown = " | ".join(cell(rows.get(name)) for rows in tiers)
         lines.append(f"| {fault.what} | {fault.expected} | {shown} |")
