@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,16 @@ from glassformer.reproduce.arithmetic_rates import (
 )
 from glassformer.reproduce.attention_forms import ATTENTION_FORMS
 from glassformer.reproduce.jobs import Results
-from glassformer.reproduce.length_data import Draw, LengthData, draw_reversals, draw_sentences, draw_sums
+from glassformer.reproduce.length_data import (
+    Draw,
+    LengthData,
+    Measure,
+    digits,
+    draw_reversals,
+    draw_sentences,
+    draw_sums,
+    words,
+)
 from glassformer.reproduce.parameter_counts import PARAMETER_COUNTS
 from glassformer.reproduce.positions import ARITHMETIC, POSITIONS, THEORY, TRANSLATION, Domain
 from glassformer.reproduce.recipes import Setting, Study
@@ -115,18 +123,14 @@ def test_attention_forms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("draw", "measure"),
-    [
-        (draw_reversals, lambda source: len(source.split())),
-        (draw_sums, lambda source: len(source.partition("+")[0])),
-        (draw_sentences, lambda source: len(source.split())),
-    ],
+    [(draw_reversals, words), (draw_sums, digits), (draw_sentences, words)],
     ids=["reversal", "sums", "sentences"],
 )
 def test_lengths_are_kept_apart(
-    draw: Draw, measure: Callable[[str], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    draw: Draw, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(length_data, "GRAMMAR_PAIRS", 200)
-    data = LengthData("data", draw, 2, 4, 40, 20)
+    data = LengthData("data", draw, 2, 4, 40, 20, measure)
     for folder in ("one", "two"):
         data.write(tmp_path / folder)
     rows = {}
@@ -134,18 +138,19 @@ def test_lengths_are_kept_apart(
         text = (tmp_path / "one" / name).read_text(encoding="utf-8")
         assert text == (tmp_path / "two" / name).read_text(encoding="utf-8")
         rows[split] = [line.split("\t") for line in text.splitlines()]
-    lengths = {split: {measure(source) for source, _ in pairs} for split, pairs in rows.items()}
+    lengths = {split: set(data.lengths(tmp_path / "one" / name)) for split, name in data.files().items()}
     assert lengths["train"] | lengths["validation"] <= {2, 3, 4} and lengths["test"] <= {5, 6, 7, 8}
     sources = [source for pairs in rows.values() for source, _ in pairs]
     assert len(set(sources)) == len(sources) == 80
     if draw is draw_sums:
+        assert digits("12+345") == 2 and words("a b c") == 3
         assert all(eval(source) == int(target) for pairs in rows.values() for source, target in pairs)
     if draw is draw_reversals:
         assert all(source == target[::-1] for pairs in rows.values() for source, target in pairs)
 
 
 def shrunk(domain: Domain, draw: Draw, longest: int = 3) -> Domain:
-    data = LengthData(domain.data.name, draw, 2, longest, 30, 16)
+    data = LengthData(domain.data.name, draw, 2, longest, 30, 16, domain.data.measure)
     return replace(domain, data=data, options={**domain.options, **TINY_MODEL, **TINY_TRAINING})
 
 
@@ -156,7 +161,7 @@ def test_positions_on_reversal(trained: list[str], tmp_path: Path, monkeypatch: 
     document = reproduce(replace(POSITIONS, domains=[shrunk(domain, draw_reversals)]), tmp_path)
     assert [row["position"] for row in document["rows"]] == sorted(kinds(PositionConfig))
     for row in document["rows"]:
-        assert row["by_length"].keys() <= {"2", "3", "4", "5", "6"} and row["longest_in_training"] == 3
+        assert row["by_length"].keys() <= {"2", "3", "4", "5", "6"}
         assert 0 <= row["ours"] <= 1 and 0 <= row["beyond"] <= 1 and row["theory"] in table_of(tmp_path)
     assert is_picture(tmp_path / "lengths-plot.png") and str(tmp_path) not in table_of(tmp_path)
     by_length = document["rows"][0]["by_length"]

@@ -16,12 +16,25 @@ from glassformer.data.grammar import translation_pairs
 from glassformer.training.files import replace_file
 
 Pair = tuple[str, str]
+Measure = Callable[[str], int]
+"""How long an input is."""
 Draw = Callable[[str, int, int, np.random.Generator], Iterator[Pair]]
 """Endless pairs for a split, with lengths from one number to another."""
 
 SEED = 0
+HELD_OUT = 5
+"""One sum of so many is kept from training: of the few short ones, each split has its share."""
 GRAMMAR_PAIRS = 4_000
 """So many sentences are made at a time, until enough have the right length."""
+
+
+def words(source: str) -> int:
+    return len(source.split())
+
+
+def digits(source: str) -> int:
+    """Of the first number; the second has as many."""
+    return len(source.partition("+")[0])
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class LengthData:
     train_examples: int
     other_examples: int
     """In validation, and in test."""
+    measure: Measure = words
 
     @property
     def folder(self) -> str:
@@ -43,6 +57,11 @@ class LengthData:
 
     def files(self) -> dict[str, str]:
         return {split: f"{self.folder}/{split}.tsv" for split in ("train", "validation", "test")}
+
+    def lengths(self, file: Path) -> np.ndarray:
+        """Of the inputs of a file, line by line."""
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return np.array([self.measure(line.partition("\t")[0]) for line in lines])
 
     def write(self, parent: Path) -> None:
         """What is there is kept."""
@@ -79,7 +98,9 @@ def draw_sums(split: str, low: int, high: int, rng: np.random.Generator) -> Iter
     while True:
         digits = int(rng.integers(low, high, endpoint=True))
         first, second = rng.integers(10 ** (digits - 1), 10**digits, 2).tolist()
-        yield f"{first}+{second}", str(first + second)
+        is_held_out = (first + 2 * second) % HELD_OUT == 0
+        if is_held_out == (split != "train"):
+            yield f"{first}+{second}", str(first + second)
 
 
 def draw_sentences(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:

@@ -16,8 +16,8 @@ from glassformer.evaluation.evaluator import evaluate
 from glassformer.registry import kinds
 from glassformer.reproduce import charts
 from glassformer.reproduce.jobs import Results
-from glassformer.reproduce.length_data import LengthData, draw_reversals, draw_sentences, draw_sums
-from glassformer.reproduce.recipes import Cell, Overrides, Row, Setting, Study, number, with_interval
+from glassformer.reproduce.length_data import LengthData, digits, draw_reversals, draw_sentences, draw_sums
+from glassformer.reproduce.recipes import Cell, Overrides, Row, Setting, Study, both, number, with_interval
 from glassformer.reproduce.study import Effort
 from glassformer.trained import Run
 from glassformer.training.files import json_bytes, replace_file
@@ -29,8 +29,8 @@ SAME = {"training.divergence.spike_factor": None}
 """All kinds train at the same rate: a jump of the loss, from which most come back, ends no run."""
 
 THEORY = {
-    "none": "Without positions an encoder sees a set: reversal stays near chance. A causal decoder can still"
-    " count what it has written.",
+    "none": "Without positions an encoder sees a set: reversal can only guess among the tokens that are"
+    " there. A causal decoder can still count what it has written.",
     "sinusoidal": "Absolute places: reversal can be learned. Waves go on beyond the longest training"
     " length, but the model has never seen them there.",
     "learned": "Absolute places, a vector each: those beyond the longest training length were never trained.",
@@ -43,8 +43,8 @@ THEORY = {
     " distances look alike at any length.",
     "alibi": "A penalty that grows with distance: no place, and the far end that reversal asks for is"
     " punished most. Made for longer texts than those of training.",
-    "rotary": "Distances as angles: no place but what the ends of a sequence give away. Angles beyond the"
-    " longest training length are new.",
+    "rotary": "Distances as angles, sharp ones: no place but what the ends of a sequence give away. Angles"
+    " beyond the longest training length are new.",
 }
 """By kind; a plug-in's kind has none."""
 
@@ -57,7 +57,7 @@ class Domain:
     what: str
     """The preset whose options are taken where nothing else is said."""
     unit: str
-    """Of the length on the horizontal axis, which is counted in input tokens."""
+    """Of the length."""
     options: Overrides
     decoded: str | None = None
     """The metric of answers that the model writes by itself."""
@@ -107,12 +107,12 @@ class PositionStudy(Study):
             for name, split in (("decoded", "validation"), ("decoded_beyond", "test")):
                 values = [result[split][decoded] for result in results if decoded]
                 row[name] = statistics.fmean(values) if values else None
-            measured = [self._by_length(cell, effort) for cell in own]
-            row["longest_in_training"] = measured[0]["longest_in_training"]
-            row["by_length"] = _mean_by_length([seed["accuracy"] for seed in measured])
+            row["by_length"] = _mean_by_length(
+                [self._by_length(cell, domains[task].data, effort) for cell in own]
+            )
         return {
             "tasks": {
-                name: {"longest": domain.data.longest, "decoded": domain.decoded}
+                name: {"longest": domain.data.longest, "unit": domain.unit, "decoded": domain.decoded}
                 for name, domain in domains.items()
             },
             "plot": self._plot(rows, domains, effort),
@@ -121,12 +121,13 @@ class PositionStudy(Study):
     def _domains(self, effort: Effort) -> Sequence[Domain]:
         return self.quick_domains if effort.is_quick else self.domains
 
-    def _by_length(self, cell: Cell, effort: Effort) -> dict[str, Any]:
+    def _by_length(self, cell: Cell, data: LengthData, effort: Effort) -> dict[str, float]:
         """Kept in a file: it takes a while, and follows from the run alone."""
         file = effort.folder / "lengths" / f"{cell.job.path.name}.json"
         if not file.is_file():
             file.parent.mkdir(exist_ok=True)
-            replace_file(file, json_bytes(_accuracy_by_length(cell.job.path, self.metric)))
+            found = _accuracy_by_length(cell.job.path, data, effort.folder / "data", self.metric)
+            replace_file(file, json_bytes(found))
         return dict(json.loads(file.read_bytes()))
 
     def _plot(self, rows: Sequence[Row], domains: Mapping[str, Domain], effort: Effort) -> list[str]:
@@ -141,10 +142,12 @@ class PositionStudy(Study):
                     "accuracy of tokens",
                     is_whole=True,
                     is_fraction=True,
-                    limit=("longest in training", own[0]["longest_in_training"] + 0.5),
+                    limit=("longest in training", domains[task].data.longest + 0.5),
                 )
             )
-        caption = "Mean over seeds. Left of the line: lengths of training, other examples."
+        seeds = max(len(row["seeds"]) for row in rows)
+        caption = "Left of the line: lengths of training, other examples. "
+        caption += "One seed." if seeds == 1 else f"Means over {seeds} seeds."
         return charts.write(charts.draw(panels, self.title, caption), effort.folder / "lengths-plot")
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
@@ -156,20 +159,19 @@ class PositionStudy(Study):
                 continue
             heads = ["position", f"to {longest}", f"{longest + 1} to {2 * longest}"]
             heads += [f"{decoded}, to {longest}", f"{decoded}, beyond"] if decoded else []
-            lines += ["", f"## {task}", "", f"| {' | '.join([*heads, 'steps', 'seconds', 'theory'])} |"]
-            lines += [f"|{'---|' * (len(heads) + 3)}"]
+            lines += ["", f"## {task}, by {about['unit']}", ""]
+            lines += [f"| {' | '.join([*heads, 'steps', 'seconds'])} |", f"|{'---|' * (len(heads) + 2)}"]
             for row in sorted(rows, key=lambda row: -row["ours"]):
                 cells = [row["position"], with_interval(row["ours"], row["interval"]), number(row["beyond"])]
-                cells += [number(row["decoded"]), number(row["decoded_beyond"])] if decoded else []
-                cells += [
-                    "+".join(map(str, row["steps"])),
-                    "+".join(f"{value:.0f}" for value in row["seconds"]),
-                ]
-                lines.append(f"| {' | '.join([*cells, row['theory']])} |")
+                cells += [f"{row[key]:.4g}" for key in ("decoded", "decoded_beyond") if decoded]
+                cells += [both(row, "steps", "d"), both(row, "seconds", ".0f")]
+                lines.append(f"| {' | '.join(cells)} |")
         return lines[1:]
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        return ["![Accuracy against the length](lengths-plot.png)", ""]
+        lines = ["![Accuracy against the length](lengths-plot.png)", "", "## What the theory says", ""]
+        theory = {row["position"]: row["theory"] for row in document["rows"]}
+        return [*lines, *(f"- `{kind}`: {text}" for kind, text in theory.items() if text), ""]
 
 
 def _setting(domain: Domain, kind: str) -> Setting:
@@ -183,22 +185,21 @@ def _line(row: Row) -> charts.Line:
     return charts.Line(row["position"], lengths, [[row["by_length"][str(length)] for length in lengths]])
 
 
-def _accuracy_by_length(path: Path, metric: str) -> dict[str, Any]:
-    """Teacher-forced, by input tokens, over validation (lengths of training) and test (longer ones)."""
+def _accuracy_by_length(path: Path, data: LengthData, folder: Path, metric: str) -> dict[str, float]:
+    """Teacher-forced, over validation (lengths of training) and test (longer ones)."""
     run = Run(path)
     found: dict[str, float] = {}
     for split in ("validation", "test"):
         examples = run.task.splits[split]
-        lengths = np.array([len(row) for row in examples.inputs])
+        lengths = data.lengths(folder / data.files()[split])
         for length in np.unique(lengths).tolist():
             chosen = np.flatnonzero(lengths == length)
-            if len(chosen) >= FEWEST and str(length) not in found:
+            if len(chosen) >= FEWEST:
                 name = f"{split} of length {length}"
                 run.task.splits[name] = examples.take(chosen)
                 measured = evaluate(run.model, run.task, name, run.config.evaluation, decodes=False)
                 found[str(length)] = measured[metric]
-    longest = max(len(row) for row in run.task.splits["train"].inputs)
-    return {"longest_in_training": longest, "accuracy": found}
+    return found
 
 
 def _mean_by_length(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -226,9 +227,9 @@ def _reversal(longest: int, train_examples: int, steps: int) -> Domain:
 
 
 ARITHMETIC = Domain(
-    LengthData("arithmetic", draw_sums, 1, 2, 6000, 400),
+    LengthData("arithmetic", draw_sums, 1, 2, 6000, 400, digits),
     what="arithmetic",
-    unit="characters of the expression",
+    unit="digits of a number",
     options={
         "task": {"kind": "tokens", "answer": "sequence", "separator": "", "shared_vocabulary": True},
         "training.max_steps": 1500,
@@ -241,7 +242,7 @@ ARITHMETIC = Domain(
 TRANSLATION = Domain(
     LengthData("translation", draw_sentences, 2, 8, 20_000, 400),
     what="translation",
-    unit="pieces of the English sentence",
+    unit="words of the English sentence",
     options={
         "task": {
             "kind": "translation",
@@ -265,8 +266,8 @@ POSITIONS = PositionStudy(
     metric="accuracy",
     settings=(),
     about="Every kind of position on reversal (a label a token; training has 6 to 12 tokens), addition"
-    " (written digit by digit; numbers of 1 and 2 digits) and translation (the offline grammar; sentences"
-    " of 2 to 8 words), each model as small as learns it in about a minute of one core. Measured on other"
+    " (written digit by digit; numbers of 2 digits, and the few of 1) and translation (the offline grammar;"
+    " sentences of 2 to 8 words), each model as small as learns it in about a minute of one core. Measured on other"
     " examples of the same lengths, and on longer ones up to twice the longest. Accuracy of tokens,"
     " teacher-forced where answers are written; the columns with another name are of answers that the"
     " model wrote by itself. The best checkpoint is chosen on the first of the two sets. One seed unless"

@@ -227,11 +227,12 @@ def _explained(document: Mapping[str, Any], measured: str) -> list[str]:
     total = sum(
         value for row in rows for key in ("seconds", "theirs_seconds") for value in row.get(key) or ()
     )
+    has_theirs = any(row.get("theirs_seeds") for row in rows)
     most = max((len(row.get("seeds") or ()) for row in rows), default=0)
     lines = [
         f"Metric: {measured}."
         + (" Brackets: 95 % intervals of the mean over seeds, by Student's t." if most > 1 else "")
-        + " Steps and seconds: of each seed, their recipe / ours."
+        + f" Steps and seconds: of each seed{', their recipe / ours' if has_theirs else ''}."
         f" Training time of all runs together: {total / 60:.1f} minutes,"
         f" with {workers} worker{'s' if workers > 1 else ''} of {threads} thread{'s' if threads > 1 else ''}."
     ]
