@@ -267,8 +267,8 @@ POSITIONS = PositionStudy(
     settings=(),
     about="Every kind of position on reversal (a label a token; training has 6 to 12 tokens), addition"
     " (written digit by digit; numbers of 2 digits, and the few of 1) and translation (the offline grammar;"
-    " sentences of 2 to 8 words), each model as small as learns it in about a minute of one core. Measured on other"
-    " examples of the same lengths, and on longer ones up to twice the longest. Accuracy of tokens,"
+    " sentences of 2 to 8 words), each model as small as learns it in about a minute of one core. Measured"
+    " on other examples of the same lengths, and on longer ones up to twice the longest. Accuracy of tokens,"
     " teacher-forced where answers are written; the columns with another name are of answers that the"
     " model wrote by itself. The best checkpoint is chosen on the first of the two sets. One seed unless"
     " `--seeds` says otherwise: differences of a few points may be chance. Nothing like it was published:"
