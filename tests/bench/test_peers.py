@@ -74,7 +74,9 @@ def test_ctranslate2_writes_the_same(model: Model, rows: list[np.ndarray]) -> No
     pytest.importorskip("ctranslate2")
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for at_once in (1, 2):
+        before = torch.get_num_threads()
         write = ctranslate.writer(SIZES, weights, positions(model), FORBIDDEN, threads=2, at_once=at_once)
+        assert torch.get_num_threads() == before
         assert write(rows, 1, 2) == ours(model, rows, 1)
         assert len(write(rows, 4, 2)) == len(rows)
 

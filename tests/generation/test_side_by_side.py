@@ -60,6 +60,7 @@ def test_it_is_what_one_after_another_gives(model, batches, strategy):
     assert done == list(range(1, len(batches) + 1))
     assert torch.get_num_threads() == 3
     assert all(module.training for module in model.modules())
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
     torch.set_num_threads(1)
     seen.clear()
     assert side_by_side(model, answer, batches) == together

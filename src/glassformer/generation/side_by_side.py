@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from glassformer.blocks.feed_forward import transposed_weights
 from glassformer.generation.engine import evaluating, is_observed
 
 Item = TypeVar("Item")
@@ -25,26 +28,31 @@ def side_by_side(
 
     As many at once as PyTorch has threads, each with its share of them. The largest should come first.
     """
-    threads = torch.get_num_threads()
     is_on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    workers = min(threads, len(items)) if is_on_cpu and not is_observed() else 1
-    # The mode belongs to the model, which the threads share: one that is done must not set it back.
-    with evaluating(model):
-        if workers < 2:
-            return _one_by_one(answer, items, progress)
-        pool = ThreadPoolExecutor(
-            workers, "decoding", initializer=torch.set_num_threads, initargs=(threads // workers,)
-        )
-        try:
-            futures = [pool.submit(answer, item) for item in items]
-            answers = []
-            for done, future in enumerate(futures, start=1):
-                answers.append(future.result())
-                progress(done)
-            return answers
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)  # what threads to come are given
+    workers = min(torch.get_num_threads(), len(items)) if is_on_cpu and not is_observed() else 1
+    run = partial(_in_threads, workers) if workers > 1 else _one_by_one
+    # Mode and weights belong to the model, which the threads share: one that is done must not set them back.
+    with evaluating(model), transposed_weights(model) if is_on_cpu else nullcontext():
+        return run(answer, items, progress)
+
+
+def _in_threads(
+    workers: int, answer: Callable[[Item], Answer], items: Sequence[Item], progress: Callable[[int], None]
+) -> list[Answer]:
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(
+        workers, "decoding", initializer=torch.set_num_threads, initargs=(threads // workers,)
+    )
+    try:
+        futures = [pool.submit(answer, item) for item in items]
+        answers = []
+        for done, future in enumerate(futures, start=1):
+            answers.append(future.result())
+            progress(done)
+        return answers
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # what threads to come are given
 
 
 def _one_by_one(

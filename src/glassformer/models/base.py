@@ -59,6 +59,7 @@ class DecodingState:
     memory_real_BM: Tensor | None = None
     answer: Callable[[Tensor], Tensor] | None = None
     """The head, made ready for many calls."""
+    is_padded: bool = field(init=False, default=False)
     seen_BWM: Tensor | None = field(init=False, default=None)
     """What each branch sees, once there are any."""
 
@@ -69,15 +70,20 @@ class DecodingState:
 
     def place(self, tokens_BL: Tensor, real_BL: Tensor | None) -> tuple[Tensor, Mask]:
         """Give the new tokens their positions; return these and what they may attend to."""
+        self.is_padded = self.is_padded or real_BL is not None
         if real_BL is None:
             real_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
-        written_B1 = self.real_BM.sum(1, keepdim=True)
-        # Padding stands where the last real token stands, and so never runs over a maximum length.
-        positions_BL = (written_B1 + real_BL.cumsum(1) - 1).clamp(min=0)
+        if self.is_padded:
+            written_B1 = self.real_BM.sum(1, keepdim=True)
+            # Padding stands where the last real token stands, and so never runs over a maximum length.
+            positions_BL = (written_B1 + real_BL.cumsum(1) - 1).clamp(min=0)
+        else:
+            length = self.real_BM.shape[1]
+            numbers_L = torch.arange(length, length + tokens_BL.shape[1], device=tokens_BL.device)
+            positions_BL = numbers_L.expand(len(tokens_BL), -1)
         self.positions_BM = torch.cat([self.positions_BM, positions_BL], 1)
         self.real_BM = torch.cat([self.real_BM, real_BL], 1)
-        allowed = None if bool(self.real_BM.all()) else padding(self.real_BM)
-        return positions_BL, Mask(is_causal=True, allowed=allowed)
+        return positions_BL, Mask(is_causal=True, allowed=padding(self.real_BM) if self.is_padded else None)
 
     def fork(self, parents_BW: Tensor) -> tuple[Tensor, Mask]:
         """As `place`, for a token of each branch. Each goes on from a branch of the step before."""

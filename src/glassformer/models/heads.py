@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from glassformer.blocks import reference
 from glassformer.blocks.dropout import Dropout
-from glassformer.blocks.feed_forward import linear
+from glassformer.blocks.feed_forward import linear, transposed_in_memory
 from glassformer.data.batching import IGNORED
 from glassformer.models.loss import cross_entropy_each, linear_cross_entropy
 from glassformer.registry import Kind, register
@@ -197,14 +197,15 @@ class Head(nn.Module):
         """`forward`, for many calls while the weights stay.
 
         On a CPU a product whose rows begin at odd places takes half as long again: rows are filled up.
+        A product with few rows is faster by a fifth with the matrix the other way round in memory.
         """
         weight = tied_VD if self.weight is None else self.weight
         assert weight is not None
         outputs = len(weight)
-        missing = -outputs % ALIGNMENT
-        if not missing or outputs < ALIGNMENT or type(self).forward is not Head.forward:
+        if outputs < ALIGNMENT or type(self).forward is not Head.forward:
             return lambda hidden: self(hidden, tied_VD)
-        wide = F.pad(weight, (0, 0, 0, missing))
+        missing = -outputs % ALIGNMENT
+        wide = transposed_in_memory(F.pad(weight, (0, 0, 0, missing)))
         bias = None if self.bias is None else F.pad(self.bias, (0, missing))
         return lambda hidden: F.linear(self.body(hidden), wide, bias)[..., :outputs]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glassformer.bench.peers import Sizes
@@ -28,6 +29,7 @@ def writer(
     import ctranslate2
 
     words = [str(number) for number in range(sizes.vocabulary)]
+    before = torch.get_num_threads()
     with TemporaryDirectory(prefix="glassformer-bench-") as folder:
         _save(Path(folder), sizes, ours, positions_LD, words)
         translator = ctranslate2.Translator(
@@ -37,6 +39,7 @@ def writer(
             inter_threads=at_once,
             intra_threads=threads // at_once,
         )
+    torch.set_num_threads(before)  # it sets those of the whole process
 
     def write(rows: Sequence[Any], beam: int, batch_size: int) -> list[list[int]]:
         results = translator.translate_batch(
