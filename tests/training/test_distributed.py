@@ -306,14 +306,15 @@ def test_a_roll_back_is_everyones(together: Together, tiny_config: Any, tmp_path
     assert first["weights"] == second["weights"]
 
 
-def test_shards_are_watched_and_decode(together: Together, tmp_path: Path) -> None:
+@pytest.mark.parametrize("decoding", [{"kind": "greedy"}, {"kind": "beam", "size": 2}])
+def test_shards_are_watched_and_decode(together: Together, tmp_path: Path, decoding: dict[str, Any]) -> None:
     """An encoder-decoder writes its answers, and its heads are looked at: all ranks do it at once."""
     model = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16, "dropout": 0.0}
     training = {"batch_size": 16, "max_steps": 4, "max_epochs": None, "validate_every": 2, "threads": 1}
     inspection = {"watch": True, "every": 2, "examples": 4, "keep_checkpoints": True}
     training |= {"parallel": {"kind": "fsdp"}, "log_every": 1}
     changes = {"task.digits": 1, "model": model, "training": training, "inspection": inspection}
-    config = resolve("arithmetic", changes)
+    config = resolve("arithmetic", {**changes, "evaluation.decoding": decoding})
     run_of(config, tmp_path / "alone", Ranks())
     together(lambda ranks: run_of(config, tmp_path / "shards", ranks))
     alone, shards = (files_of(tmp_path / name) for name in ("alone", "shards"))

@@ -91,6 +91,10 @@ class DecoderBlock(nn.Module):
         self.cross_attention_residual = Residual(make_norm, placement, dropout)
         self.feed_forward_residual = Residual(make_norm, placement, dropout)
 
+    def read_source(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values that a cache keeps of what the encoder gives."""
+        return self.cross_attention.keys_and_values(memory_BMD)
+
     def forward(
         self,
         x_BLD: Tensor,
@@ -100,7 +104,7 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask = EVERYTHING,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        """Without `memory_BMD` the cache has read it already."""
+        """Without `memory_BMD` the cache has read it already, by `read_source`."""
         own = None if cache is None else cache.own
         memory = cache.cross if memory_BMD is None and cache is not None else memory_BMD
         assert memory is not None

@@ -84,6 +84,11 @@ class _Candidates:
     sum_BC: Tensor
     score_BC: Tensor
 
+    @property
+    def is_one(self) -> bool:
+        """Whether each row has but one."""
+        return self.token_BC.shape[1] == 1
+
 
 @dataclass(frozen=True)
 class _Fates:
@@ -190,6 +195,17 @@ class Search:
         return _Candidates(branch_BC, token_BC, log_probability_BC, sum_BC, score_BC)
 
     def _judge(self, candidates: _Candidates) -> _Fates:
+        return self._judge_one(candidates) if candidates.is_one else self._judge_several(candidates)
+
+    def _judge_one(self, candidates: _Candidates) -> _Fates:
+        """As `_judge_several` does, where there is nothing to weigh: the first end is the only one."""
+        is_last_B1 = self.limits_B[:, None] <= self.length
+        if self.end is None:
+            return _Fates(torch.zeros_like(is_last_B1), cut_BC=is_last_B1, kept_BC=~is_last_B1)
+        finished_BC = candidates.token_BC == self.end
+        return _Fates(finished_BC, cut_BC=is_last_B1 & ~finished_BC, kept_BC=~(is_last_B1 | finished_BC))
+
+    def _judge_several(self, candidates: _Candidates) -> _Fates:
         size = self.chooser.size
         possible_BC = candidates.sum_BC > -torch.inf
         is_end_BC = torch.zeros_like(possible_BC) if self.end is None else candidates.token_BC == self.end
@@ -233,6 +249,8 @@ class Search:
             self.hypotheses[row].append(Hypothesis(written, values, score, is_finished))
 
     def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> GoingOn:
+        if candidates.is_one and bool(kept_BC.all()):
+            return self._all_go_on(candidates)
         counts_B = kept_BC.sum(1)
         width = int(counts_B.max())
         places_B = _fill_gaps(counts_B > 0)
@@ -253,6 +271,16 @@ class Search:
         self.rows_B, self.limits_B = self.rows_B[places_B], self.limits_B[places_B]
         self.ended_BS = self.ended_BS[places_B]
         return GoingOn(places_B, branches_BW, lines_BW, tokens_BW)
+
+    def _all_go_on(self, candidates: _Candidates) -> GoingOn:
+        """As `_go_on` does, where every row has one branch and keeps it."""
+        self.sums_BW = candidates.sum_BC
+        self.tokens_BWT = torch.cat([self.tokens_BWT, candidates.token_BC[..., None]], -1)
+        self.log_probabilities_BWT = torch.cat(
+            [self.log_probabilities_BWT, candidates.log_probability_BC[..., None]], -1
+        )
+        rows_B = torch.arange(len(self.rows_B), device=self.rows_B.device)
+        return GoingOn(rows_B, candidates.branch_BC, rows_B[:, None], candidates.token_BC)
 
     def _note(self, trace: Trace, scores: Scores, candidates: _Candidates, fates: _Fates) -> None:
         best_BWK, token_BWK = (tensor.tolist() for tensor in scores.top(trace.alternatives))

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from glassformer.blocks.feed_forward import transposed_weights
 from glassformer.generation.engine import evaluating, is_observed
+from glassformer.models.writing import Writing
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -28,11 +28,14 @@ def side_by_side(
 
     As many at once as PyTorch has threads, each with its share of them. The largest should come first.
     """
-    is_on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    workers = min(torch.get_num_threads(), len(items)) if is_on_cpu and not is_observed() else 1
+    # Weights that several processes share are of another type: all processes must ask such a model in turn.
+    weights = list(model.parameters())
+    is_whole = all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in weights)
+    workers = min(torch.get_num_threads(), len(items)) if is_whole and not is_observed() else 1
     run = partial(_in_threads, workers) if workers > 1 else _one_by_one
-    # Mode and weights belong to the model, which the threads share: one that is done must not set them back.
-    with evaluating(model), transposed_weights(model) if is_on_cpu else nullcontext():
+    ready = model.writing_much() if is_whole and isinstance(model, Writing) else nullcontext()
+    # Mode and weights belong to the model, which the threads share: none of them may set these back.
+    with evaluating(model), ready:
         return run(answer, items, progress)
 
 

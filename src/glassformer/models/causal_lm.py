@@ -15,7 +15,7 @@ class CausalLanguageModel(Writing, TokenPredictor):
     def start(self, *, tokens: Tensor, real: Tensor | None = None) -> DecodingState:
         """An empty state for as many rows as `tokens` has; the prompt itself goes through `advance`."""
         state = DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
-        state.answer = self.head.ready(self.tied_weight())
+        state.answer = self.answering()
         return state
 
     def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:

@@ -82,7 +82,7 @@ class EncoderDecoder(Writing, Backbone):
         """Rows of like lengths are read together, so that hardly any padding is."""
         state = DecodingState.empty(len(tokens), len(self.decoder.layers), tokens.device)
         state.memory_real_BM = real
-        state.answer = self.head.ready(self.tied_weight())
+        state.answer = self.answering()
         ends_B = _ends(tokens, real)
         for rows, longest in like_lengths(ends_B.tolist(), TOKENS_AT_ONCE):
             rows_G = torch.tensor(rows, device=tokens.device)
@@ -92,7 +92,7 @@ class EncoderDecoder(Writing, Backbone):
             memory_GMD = self.encode(tokens[rows_G, :longest], real_GM)
             for block, cache in zip(self.decoder.layers, state.caches, strict=True):
                 assert isinstance(block, DecoderBlock)
-                keys, values = block.cross_attention.keys_and_values(memory_GMD)
+                keys, values = block.read_source(memory_GMD)
                 cache.cross.fill(rows_G, keys, values, batch=len(tokens), length=tokens.shape[1])
         return state
 

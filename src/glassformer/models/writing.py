@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
 
 from glassformer.blocks.attention import MultiHeadAttention, fused_kernel
+from glassformer.blocks.feed_forward import transposed_weights
 from glassformer.blocks.masks import Mask
-from glassformer.models.base import DecodingState
+from glassformer.models.base import DecodingState, Model
 from glassformer.models.heads import last_real
 
 
-class Writing(nn.Module):
+class Writing(Model):
     """Reads on from a state, and answers with the logits of the next token."""
+
+    _answer: Callable[[Tensor], Tensor] | None = None
+
+    @contextmanager
+    def writing_much(self) -> Iterator[None]:
+        """Within it the weights must not change: they are made ready once, for products with few rows."""
+        with transposed_weights(self):
+            self._answer = self.head.ready(self.tied_weight())
+            try:
+                yield
+            finally:
+                self._answer = None
+
+    def answering(self) -> Callable[[Tensor], Tensor]:
+        """The head, made ready for many calls."""
+        return self._answer or self.head.ready(self.tied_weight())
 
     def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
         """The hidden vectors of new tokens, which the state keeps."""

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from glassformer.blocks.layers import DecoderBlock
 from glassformer.data.batching import Batch
 from glassformer.errors import user_error
-from glassformer.models.base import Generating, Model
+from glassformer.models.base import Branching, Generating, Model
 from glassformer.models.heads import Score
 from glassformer.registry import Kind, register
 from glassformer.training.distributed import IdleBatch, Ranks
@@ -186,9 +187,13 @@ class Sharded(Undivided):
         for module in (module for module in model.modules() if isinstance(module, FSDPModule)):
             module.unshard()
             module.reshard()
-        entries = ["score", "hidden", *(["start", "advance"] if isinstance(model, Generating) else [])]
+        entries = ["score", "hidden"]
+        entries += ["start", "advance"] if isinstance(model, Generating) else []
+        entries += ["branch"] if isinstance(model, Branching) else []
         for name in entries:
             register_fsdp_forward_method(model, name)
+        for block in (block for modules in lists for block in modules if isinstance(block, DecoderBlock)):
+            register_fsdp_forward_method(block, "read_source")
         return model
 
     def score(self, batch: Batch, label_smoothing: float) -> Score:
