@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # as `scripts/prove` finds the programme
 
 from programme.base import NotHere
-from programme.children import PATIENCE, Child, Zygote, start_fresh
+from programme.children import PATIENCE, Child, Zygote
 from programme.storage import SmallDisk
 from programme.storage import small_disk as mount_small_disk
 
@@ -31,11 +31,10 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
     """Start `glassformer` with these arguments in a process of its own."""
     running: list[Child] = []
 
-    def begin(*arguments: str | Path, fresh: bool = False) -> Child:
-        words = [str(argument) for argument in arguments]
+    def begin(*arguments: str | Path) -> Child:
         folder = tmp_path / f"child-{len(running)}"
         folder.mkdir()
-        running.append(start_fresh(words, folder) if fresh else zygote.start(words, folder))
+        running.append(zygote.start([str(argument) for argument in arguments], folder))
         return running[-1]
 
     yield begin

@@ -167,9 +167,9 @@ def start_fresh(
         )
 
     def wait_for_exit(seconds: float) -> int | None:
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+        patience = Patience(seconds)
+        while process.poll() is None and not patience.is_over():
+            time.sleep(0.005)
+        return process.returncode
 
     return Child(process.pid, folder, wait_for_exit)

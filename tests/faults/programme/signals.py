@@ -46,7 +46,13 @@ def stop(place: Place, numbers: range) -> Tries:
         if code != CODES[first] or "Traceback" in child.errors:
             yield f"exit {code} after {first.name}: {child.errors[-300:]}"
             continue
-        steps = json.loads(child.output)["steps"]
+        result = json.loads(child.output)
+        steps = result["steps"]
+        words = [f"stopped at step {steps} and saved", f"glassformer train {run} --resume"]
+        missing = [text for text in words if text not in child.errors]
+        if missing or result["ended"] != "signal":
+            yield f"ended by {result['ended']}; nothing is said of {missing}: {child.errors[-300:]}"
+            continue
         status = RunFolder(run).status()
         if (status.name, status.step) != ("stopped", steps):
             yield f"{status} after {steps} steps"
