@@ -88,9 +88,9 @@ class Place:
         command itself, as a person types it."""
         words, folder = [str(argument) for argument in arguments], self.made("child")
         order = self.with_cache(order)
-        return (
-            start_fresh(words, folder, order=order) if is_fresh else self.zygote.start(words, folder, **order)
-        )
+        if is_fresh:
+            return self.zygote.adopt(start_fresh(words, folder, order=order))
+        return self.zygote.start(words, folder, **order)
 
     def do(self, job: str, *arguments: object, seconds: float) -> Tries:
         """The outcomes of a job in a process of its own, as they come; its death or standstill is one too."""

@@ -117,7 +117,10 @@ class Zygote:
 
     def start(self, arguments: list[str], folder: Path, **order: object) -> Child:
         pid = self.ask({"arguments": arguments, "folder": str(folder), **order})
-        child = Child(pid, folder, lambda seconds: self.ask({"wait": pid, "seconds": seconds}))
+        return self.adopt(Child(pid, folder, lambda seconds: self.ask({"wait": pid, "seconds": seconds})))
+
+    def adopt(self, child: Child) -> Child:
+        """One that it did not fork goes with the others."""
         self._children.append(child)
         return child
 
@@ -129,10 +132,12 @@ class Zygote:
 
     def kill(self) -> None:
         """From any thread: whoever asks it afterwards fails."""
-        if self._process is not None and self._process.poll() is None:
-            for child in self._children:
-                if not child.has_ended:
+        children, self._children = self._children, []  # once: a number may be another's later
+        for child in children:
+            if not child.has_ended:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
+        if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
     def close(self) -> None:
