@@ -74,7 +74,7 @@ IN_ONE_SAVE = 24
     " fsync, rename, unlink",
     IDENTICAL,
     quick=IN_ONE_SAVE,
-    full=200,
+    full=160,
     unit="operations",
     part=12,
 )
