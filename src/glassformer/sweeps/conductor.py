@@ -72,6 +72,8 @@ def conduct(
 
 
 def _watch(board: Board, crew: Crew, signals: StopSignals, say: Say) -> None:
+    import matplotlib.figure  # noqa: F401  now, while workers train, and not when their results are drawn
+
     told = time.monotonic()
     while crew.processes and not signals.is_set():
         dead = crew.wait(WATCH_SECONDS)

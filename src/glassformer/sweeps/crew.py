@@ -17,8 +17,12 @@ SAVING_SECONDS = 120.0
 """How long a worker that is asked to end may take to finish its step and to save."""
 
 
+PRELOADED = ("glassformer.sweeps.worker", "optuna.storages", "torch._dynamo")
+"""What a worker would import by itself: the last two with its first question and its first step."""
+
+
 def warm_up() -> None:
-    forkserver.set_forkserver_preload(["glassformer.sweeps.worker"])
+    forkserver.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
 
 
