@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ class Study:
             "about": self.about,
             "rows": rows,
             "missing": [cell.job.name for cell in cells if cell not in finished],
-            "commands": _commands(cells, effort.folder),
+            "commands": _commands(sorted(cells, key=self._place(effort)), effort.folder),
             **self.more(finished, rows, effort),
         }
 
@@ -125,6 +125,11 @@ class Study:
         # The longest first, so that the last of several workers does not wait alone.
         sign = -1 if effort.workers > 1 else 1
         return sorted(cells, key=lambda cell: sign * cell.job.config.dump()["task"].get("length", 0))
+
+    def _place(self, effort: Effort) -> Callable[[Cell], int]:
+        """Where a cell stands in the table, whenever it is run."""
+        names = [setting.name for setting in self.chosen(effort)]
+        return lambda cell: names.index(cell.setting.name)
 
     def _seeds(self, recipe: str, effort: Effort) -> int:
         return min(effort.seeds, self.theirs_seeds or effort.seeds) if recipe == THEIRS else effort.seeds

@@ -197,9 +197,13 @@ class TranslationStudy(Study):
             "|---|---|---|---|---|---|---|",
         ]
         for size in document["sizes"]:
-            row = rows.get(size["setting"], {})
+            row = rows.get(size["setting"])
             cells = [size["setting"], size["layers"], size["heads"], size["dropout"]]
-            cells += [size["published_width"], size["width"], f"{row.get('parameters') or 0:,}"]
+            cells += [
+                size["published_width"],
+                size["width"],
+                f"{row['parameters']:,}" if row else "not run yet",
+            ]
             lines.append(f"| {' | '.join(map(str, cells))} |")
         lines += ["", *self._full_size_section([row for row in rows.values() if row["is_full_size"]])]
         return [*lines, *(f"BLEU by sacreBLEU: `{signature}`." for signature in document["signatures"]), ""]
