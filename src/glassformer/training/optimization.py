@@ -25,7 +25,7 @@ class OptimizerConfig(Kind):
     learning_rate: LearningRate = 1e-3
     weight_decay: Decay = 0.0
     state_floats_per_parameter: ClassVar[int] = 0
-    """For the memory estimate."""
+    """For the memory estimate: at most so many."""
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         raise NotImplementedError
