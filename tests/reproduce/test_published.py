@@ -233,11 +233,11 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shrunk_sets() -> list[Setting]:
     tiny = {**TINY_TRAINING, "model.num_heads": 2, "task.examples": 20, "training.max_steps": None}
-    tiny |= {"training.max_epochs": 1, "task.tokenizer.vocabulary_size": 300}
+    tiny |= {"training.max_epochs": 1}
     setting = TRANSLATION_SETS.settings[0]
-    overrides = {path: value for path, value in setting.overrides.items() if path != "task.tokenizer"}
-    overrides |= {**TINY_MODEL, **tiny}
-    return [replace(setting, overrides=overrides, quick={**(setting.quick or {}), **TINY_MODEL, **tiny})]
+    full = {path: value for path, value in setting.overrides.items() if path != "task.tokenizer"}
+    full |= {**TINY_MODEL, **tiny, "task.tokenizer.vocabulary_size": 300}
+    return [replace(setting, overrides=full, quick={**(setting.quick or {}), **TINY_MODEL, **tiny})]
 
 
 def shrunk_full_size(steps: int) -> list[Setting]:
