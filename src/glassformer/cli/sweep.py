@@ -172,6 +172,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         threads=threads_for(max(1, arguments.workers)),
         plugins=arguments.plugin,
         say=output.say,
+        on_joined=lambda: output.say(f"joined {study}"),
     )
     output.say(f"{worker.finished} trials; the study has nothing left to begin")
     return {"study": study, "storage": shown(url), "worker": worker.name, "trials": worker.finished}

@@ -81,12 +81,14 @@ def serve(
     threads: int,
     plugins: Sequence[Path] = (),
     say: Say = lambda text: print(text, file=sys.stderr, flush=True),
+    on_joined: Callable[[], None] = lambda: None,
 ) -> tuple[Worker, int]:
     """Work on a study until it is over; the worker and its exit code."""
     for path in plugins:
         load_plugin(path)
     with StopSignals() as signals:
         board = join(url, study, say=say, is_stopped=signals.is_set)
+        on_joined()
         worker = Worker(board, name, runs, signals, say, threads)
         worker.work()
         board.database.close()

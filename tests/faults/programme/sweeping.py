@@ -34,7 +34,7 @@ class Study:
 
     def join(self, count: int) -> None:
         """Each as another machine would, by the study's name and the database alone."""
-        options = ["--storage", self.server.url, "--out", self.folder]
+        options = ["--storage", self.server.url, "--out", self.folder, "--json"]
         self.workers += [self.place.start("sweep", "worker", self.name, *options) for _ in range(count)]
 
     def ended(self) -> int:
@@ -122,6 +122,8 @@ def by_workers(place: Place, server: Server, harm: Callable[[Study], None], numb
     board = Board.create(database, study.name, definition, None)
     try:
         study.join(2)
+        for worker in study.workers:  # a first connection that is refused is a mistake, not a fault
+            worker.wait_for_words(f"joined {study.name}")
         study.wait_for(place.dice.randrange(0, len(LENGTHS) - 2))
         harm(study)
         return study.wait() or counted(board, study.folder)
