@@ -208,3 +208,17 @@ def test_top_is_a_stable_sort(values, count, impossible):
     possible = expected.values[..., :count] > -torch.inf
     assert torch.equal(best, expected.values[..., :count])
     assert torch.equal(places[possible], expected.indices[..., :count][possible])
+
+
+@given(data=st.data(), count=st.integers(1, 6), width=st.integers(350, 600), distinct=st.integers(2, 900))
+def test_top_of_long_rows_is_a_stable_sort_too(data, count, width, distinct):
+    """Long rows are searched in blocks; with few distinct values there are ties within and across them."""
+    seed = data.draw(st.integers(0, 10**6))
+    drawn = torch.randint(0, distinct, (3, width), generator=torch.Generator().manual_seed(seed))
+    values_BV = drawn.float()
+    values_BV[drawn == 0] = -torch.inf
+    best, places = top(values_BV[:, : width - 3], count)  # rows that do not lie end to end
+    expected = values_BV[:, : width - 3].sort(dim=-1, descending=True, stable=True)
+    possible = expected.values[..., :count] > -torch.inf
+    assert torch.equal(best, expected.values[..., :count])
+    assert torch.equal(places[possible], expected.indices[..., :count][possible])

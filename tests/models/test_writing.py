@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from glassformer.blocks.attention import LayerCache, MultiHeadAttention, fused_kernel, select_rows
+from glassformer.blocks.ready import ready, ready_product
 from glassformer.generation import BeamConfig, generate
 from glassformer.models.base import Branching
 from glassformer.models.heads import ClassHead
@@ -23,9 +24,9 @@ BEGIN, END, VOCABULARY = 0, 1, 37
 SHAPES: list[Shape] = [NextToken(VOCABULARY, 20), SequenceToSequence(VOCABULARY, 9, VOCABULARY, 20)]
 
 
-def build(shape: Shape) -> Any:
+def build(shape: Shape, **options: Any) -> Any:
     torch.manual_seed(0)
-    config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=16, feed_forward_dim=24)
+    config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=16, feed_forward_dim=24, **options)
     return config.build(shape).double().eval()
 
 
@@ -38,6 +39,38 @@ def test_a_head_made_ready_answers_the_same(outputs: int, is_tied: bool, bias: b
     tied_VD = torch.randn(outputs, 8, dtype=torch.float64) if is_tied else None
     hidden = torch.randn(2, 3, 8, dtype=torch.float64)
     assert_close(head.ready(tied_VD)(hidden), head(hidden, tied_VD), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("sizes", [(5, 9), (9, 5), (7, 7)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_made_ready_is_the_linear_map(sizes: tuple[int, int], bias: bool) -> None:
+    layer = nn.Linear(*sizes, bias=bias).double()
+    product = ready_product(layer.weight.data, layer.bias.data if bias else None)
+    for shape in ((3,), (2, 3), (2, 3, 1), (0,)):
+        x = torch.randn(*shape, sizes[0], dtype=torch.float64)
+        assert_close(product(x), layer(x), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["language model", "encoder-decoder"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("feed_forward", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "none"])
+def test_a_model_made_ready_says_the_same_and_is_itself_again_afterwards(
+    shape: Shape, placement: str, feed_forward: str, norm: str
+) -> None:
+    model = build(
+        shape, norm_placement=placement, feed_forward={"kind": feed_forward}, norm={"kind": norm}, dropout=0.5
+    )
+    tokens_BL = torch.randint(2, VOCABULARY, (3, 6))
+    inputs = {"tokens": tokens_BL} | ({"target": tokens_BL} if isinstance(shape, SequenceToSequence) else {})
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    with torch.no_grad():
+        expected = model(**inputs)
+        with ready(model):
+            assert any(set(vars(module)) != before[name] for name, module in model.named_modules())
+            assert_close(model(**inputs), expected, atol=1e-10, rtol=0)
+        assert torch.equal(model(**inputs), expected)
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
 
 
 def test_a_head_with_a_way_of_its_own_keeps_it() -> None:

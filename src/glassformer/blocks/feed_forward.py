@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -74,33 +73,12 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     return layer
 
 
-def transposed_in_memory(weight: Tensor) -> Tensor:
-    """The same matrix, column after column: with few rows before it, a product is faster so on a CPU."""
-    return weight.t().contiguous().t()
-
-
-@contextmanager
-def transposed_weights(module: nn.Module) -> Iterator[None]:
-    """All linear maps have their weights so, and their own again afterwards."""
-    weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear)]
-    plain = [weight for weight in weights if type(weight.data) is Tensor and weight.is_contiguous()]
-    before = [weight.data for weight in plain]
-    try:
-        for weight in plain:
-            with torch.inference_mode(False):
-                weight.data = transposed_in_memory(weight.data)
-        yield
-    finally:
-        for weight, data in zip(plain, before, strict=True):
-            weight.data = data
-
-
 @register
 class ReLUConfig(FeedForwardConfig):
     kind: Literal["relu"] = "relu"
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
-        return FeedForward(dim, feed_forward_dim, F.relu, bias, dropout)
+        return FeedForward(dim, feed_forward_dim, torch.relu_, bias, dropout)
 
 
 @register

@@ -110,6 +110,10 @@ class GoingOn:
     tokens_BW: Tensor
 
 
+ROWS_AT_ONCE = 32
+"""Of logits: what is made of them stays in a CPU's cache."""
+
+
 class Search:
     """The rows that are not done yet, with their branches, and the hypotheses of all rows."""
 
@@ -161,10 +165,7 @@ class Search:
     def _scores(self, logits_NV: Tensor) -> Scores:
         """The model's own, but for the tokens that must not be chosen now: those are impossible."""
         logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-        largest_N1 = logits_NV.amax(-1, keepdim=True)
-        # Of all log-probabilities the search needs a few: the others are not worked out.
-        sums_N1 = (logits_NV - largest_N1).exp_().sum(-1, keepdim=True)
-        totals_N1 = largest_N1.double() + sums_N1.double().log()
+        totals_N1 = torch.cat([_total(part_NV) for part_NV in logits_NV.split(ROWS_AT_ONCE)])
         is_broken_N = totals_N1[:, 0].isnan()  # one NaN, or +∞, makes the whole sum NaN
         if bool(is_broken_N.any()):
             row = int(self.rows_B[is_broken_N.nonzero()[0] // self.sums_BW.shape[1]])
@@ -307,6 +308,16 @@ class Search:
                 if total > -math.inf
             ]
             trace.rows[row].append(Step(alternatives, noted))
+
+
+def _total(logits_NV: Tensor) -> Tensor:
+    """The logarithm of the sum of all probabilities, in double precision.
+
+    Of all log-probabilities the search needs a few: the others are not worked out.
+    """
+    largest_N1 = logits_NV.amax(-1, keepdim=True)
+    sums_N1 = (logits_NV - largest_N1).exp_().sum(-1, keepdim=True)
+    return largest_N1.double() + sums_N1.double().log()
 
 
 def _fill_gaps(is_going_B: Tensor) -> Tensor:

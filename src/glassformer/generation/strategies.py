@@ -73,7 +73,7 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if count >= values.shape[-1]:
         best, places = values.sort(dim=-1, descending=True, stable=True)
         return best, places
-    best, places = values.topk(count + 1)
+    best, places = _largest(values, count + 1)
     places, order = places.sort(dim=-1)
     best, order = best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
     places = places.gather(-1, order)
@@ -82,6 +82,27 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if bool(is_open.any()):
         places[is_open] = values[is_open].sort(dim=-1, descending=True, stable=True).indices[:, : count + 1]
     return best[..., :count], places[..., :count]
+
+
+BLOCKS = 16
+"""Into so many parts of a row the largest values are looked for side by side."""
+
+
+def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """As `topk`. Of a long row, cut into blocks, only columns whose largest value is large are looked at."""
+    width = values.shape[-1] // BLOCKS
+    if width < 4 * count:
+        best, places = values.topk(count)
+        return best, places
+    blocks = values[..., : BLOCKS * width].unflatten(-1, (BLOCKS, width))
+    columns = blocks.amax(-2).topk(count).indices
+    starts = torch.arange(0, BLOCKS * width, width, device=values.device)[:, None]
+    rest = torch.arange(BLOCKS * width, values.shape[-1], device=values.device)
+    places = torch.cat(
+        [(columns[..., None, :] + starts).flatten(-2), rest.expand(*columns.shape[:-1], -1)], dim=-1
+    )
+    best, order = values.gather(-1, places).topk(count)
+    return best, places.gather(-1, order)
 
 
 class Greedy(Chooser):

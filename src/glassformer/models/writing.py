@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from glassformer.blocks.attention import MultiHeadAttention, fused_kernel
-from glassformer.blocks.feed_forward import transposed_weights
 from glassformer.blocks.masks import Mask
+from glassformer.blocks.ready import ready
 from glassformer.models.base import DecodingState, Model
 from glassformer.models.heads import last_real
 
@@ -22,7 +22,7 @@ class Writing(Model):
     @contextmanager
     def writing_much(self) -> Iterator[None]:
         """Within it the weights must not change: they are made ready once, for products with few rows."""
-        with transposed_weights(self):
+        with ready(self):
             self._answer = self.head.ready(self.tied_weight())
             try:
                 yield
