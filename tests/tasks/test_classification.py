@@ -106,7 +106,7 @@ class TestLabels:
             ([("a", "x"), ("b", "")], "the label is empty"),
             ([("a", "x"), ("b", "  ")], "the label is empty"),
             ([("a", "x"), ("b", "x")], "only one label, 'x'"),
-            ([(f"text {i}", f"label {i}") for i in range(1001)], "1,001 different labels"),
+            ([(f"text {i}", f"label {i}") for i in range(1001)], "more than 1,000 different labels"),
         ],
     )
     def test_what_is_refused(self, make: Make, rows: Rows, said: str) -> None:
