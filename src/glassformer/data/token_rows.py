@@ -65,9 +65,12 @@ class MappedFiles:
     def touched(self, size: int) -> None:
         self._touched += size + self.READ_AROUND
         if self._touched > self.RELEASED_AFTER:
-            self._touched = 0
-            for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
-                mapped.madvise(mmap.MADV_DONTNEED)
+            self.release()
+
+    def release(self) -> None:
+        self._touched = 0
+        for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class RaggedRows(TokenRows):
@@ -102,7 +105,10 @@ class RaggedRows(TokenRows):
         return int(self._starts[-1])
 
     def row(self, index: int) -> np.ndarray:
-        return self.tokens(int(self.offsets[index]), int(self.offsets[index + 1]))
+        start, stop = self.offsets[index : index + 2].tolist()
+        if self._files is not None:
+            self._files.touched(2 * self.offsets.itemsize)
+        return self.tokens(start, stop)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
         """Of all rows joined, those from `start` to before `stop`."""
@@ -126,6 +132,8 @@ class RaggedRows(TokenRows):
             lengths[start : start + len(some)] = some
             if self._files is not None:
                 self._files.touched(some.nbytes)
+        if self._files is not None:
+            self._files.release()
         return lengths
 
     def checksum(self) -> str:
