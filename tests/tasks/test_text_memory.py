@@ -28,8 +28,7 @@ task = validate(TaskConfig, config).build(0)
 examples = task.splits["train"]
 lengths = examples.lengths()
 for budget in ({"batch_size": 8}, {"batch_tokens": 1000}):
-    batches = plan_batches(lengths, seed=0, split="train", epoch=0, **budget)
-    for indices in batches[:100]:
+    for indices in plan_batches(lengths, seed=0, split="train", epoch=0, **budget)[:100]:
         task.batch("train", indices)
 (peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(int(peak) / 1024)

@@ -45,7 +45,8 @@ class Examples:
         lengths = _lengths(self.inputs)
         if self._has_one_target:
             return lengths
-        return np.maximum(lengths, _lengths(self.targets))
+        others = _lengths(self.targets)
+        return np.maximum(lengths, others, out=lengths if lengths.dtype == others.dtype else None)
 
     @property
     def _has_one_target(self) -> bool:
@@ -159,11 +160,11 @@ def plan_batches(
         size = batch_size or max(1, count)
         end = count - count % size if drop_last and count >= size else count
         borders = np.append(np.arange(0, end, size), end)
-        return BatchPlan(order, borders, np.arange(len(borders) - 1))
+        return BatchPlan(order, borders, in_turn(len(borders) - 1))
     order = _by_length(order, lengths)
     borders = np.fromiter(_bucket_borders(order, lengths, batch_tokens), dtype=np.int64)
     batches = len(borders) - 1
-    return BatchPlan(order, borders, rng.permutation(batches) if shuffle else np.arange(batches))
+    return BatchPlan(order, borders, shuffled(batches, rng) if shuffle else in_turn(batches))
 
 
 def _by_length(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:

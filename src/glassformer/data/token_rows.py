@@ -46,7 +46,7 @@ class MappedFiles:
     Without that, all that was ever read would count as this process's memory, up to the whole corpus.
     """
 
-    RELEASED_AFTER = 32 << 20
+    RELEASED_AFTER = 16 << 20
     READ_AROUND = 64 << 10
     """What the system may map, unasked, around what is read."""
 

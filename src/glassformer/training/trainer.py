@@ -323,6 +323,7 @@ class Trainer:
         while self.total_steps is None or self.state.step < self.total_steps:
             epoch = self.state.epoch
             if self._planned is None or self._planned[0] != epoch:
+                self._planned = None  # of many examples, two orders at a time would count
                 self._planned = (epoch, self.plan(epoch))
             group = self._planned[1][self.state.steps_in_epoch]
             yield [self.ranks.part(self.task, indices, epoch).to(self.device) for indices in group]
