@@ -15,6 +15,7 @@ import torch
 
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.config import validate
+from glassformer.data.batching import generator
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, UNKNOWN
 from glassformer.errors import Problem, UserError
 from glassformer.evaluation.evaluator import EvaluationConfig, measure
@@ -106,7 +107,7 @@ class TestLabels:
             ([("a", "x"), ("b", "")], "the label is empty"),
             ([("a", "x"), ("b", "  ")], "the label is empty"),
             ([("a", "x"), ("b", "x")], "only one label, 'x'"),
-            ([(f"text {i}", f"label {i}") for i in range(1001)], "1,001 different labels"),
+            ([(f"text {i}", f"label {i}") for i in range(1001)], "more than 1,000 different labels"),
         ],
     )
     def test_what_is_refused(self, make: Make, rows: Rows, said: str) -> None:
@@ -166,6 +167,18 @@ class TestWhichExamples:
             assert Counter(labels_of(task)) == counts
             assert f"train: left out by task.train_limit: {100 - limit} of 100" in task.notes
         assert len(make(train=self.LOPSIDED, train_limit=1000).splits["train"]) == 100
+
+    @pytest.mark.parametrize("limit", [2, 9, 31, 60, 61, 99, 100, 500])
+    def test_a_limit_takes_those_that_it_always_took(self, make: Make, limit: int) -> None:
+        """The first of a fixed order, sorted by how many of their label stand before them."""
+        seen = Counter[object]()
+        ranked = []
+        for index in generator(0, "limit").permutation(len(self.LOPSIDED)).tolist():
+            label = self.LOPSIDED[index][1]
+            ranked.append((seen[label], len(ranked), index))
+            seen[label] += 1
+        expected = [self.LOPSIDED[i][0] for i in sorted(index for *_, index in sorted(ranked)[:limit])]
+        assert texts_of(make(train=self.LOPSIDED, train_limit=limit)) == expected
 
     def test_a_smaller_part_is_a_part_of_the_larger(self, make: Make) -> None:
         parts = [set(texts_of(make(train=self.LOPSIDED, train_limit=n, test=None))) for n in (2, 9, 40, 80)]

@@ -1,4 +1,4 @@
-"""Texts from files are read as often as needed and never held: what grows is a few numbers a line."""
+"""Texts from files are read as often as needed and never held: what grows is a few bytes a line."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ import sys
 import numpy as np
 import glassformer.tasks
 from glassformer.config import validate
+from glassformer.data.batching import plan_batches
 from glassformer.tasks.base import TaskConfig
 
 kind, folder = sys.argv[1:]
-sources = {
-    "translation": [f"{folder}/train.txt", f"{folder}/train.txt"],
-    "classification": f"{folder}/train.tsv",
+data = {
+    # Of one, a validation set is split off; of the other, it is compared with the training set.
+    "translation": {"train": [f"{folder}/train.txt"] * 2, "validation_fraction": 0.02},
+    "classification": {"train": f"{folder}/train.tsv", "validation": f"{folder}/few.tsv"},
 }
-few = {
-    "translation": [f"{folder}/few.txt", f"{folder}/few.txt"],
-    "classification": f"{folder}/few.tsv",
-}
-data = {"train": sources[kind], "validation": few[kind]}
-config = {"kind": kind, "data": data, "tokenizer": {"kind": "bytes"}, "max_length": 120}
+config = {"kind": kind, "data": data[kind], "tokenizer": {"kind": "bytes"}, "max_length": 120}
 task = validate(TaskConfig, config).build(0)
 examples = task.splits["train"]
-assert len(examples.lengths()) == len(examples)
-for index in np.random.default_rng(0).integers(len(examples), size=(100, 8)):
-    task.batch("train", index)
+lengths = examples.lengths()
+for budget in ({"batch_size": 8}, {"batch_tokens": 1000}):
+    for indices in plan_batches(lengths, seed=0, split="train", epoch=0, **budget)[:100]:
+        task.batch("train", indices)
 (peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(int(peak) / 1024)
 """
 
+LINES = 120_000
+MOST_BYTES_A_LINE = 32
+"""Of them 9 last: 4 for a line's length, 4 for its place in an epoch, 1 for its split."""
 
-def peak_megabytes(folder: Path, kind: str, megabytes: int) -> float:
+
+def peak_megabytes(folder: Path, kind: str, lines: int) -> float:
     folder.mkdir()
     random = np.random.default_rng(0)
-    lines = [bytes(random.integers(97, 123, size=96, dtype=np.uint8)).decode() for _ in range(10_000)]
-    for name, repeats in (("train", megabytes), ("few", 0)):
+    texts = [bytes(random.integers(97, 123, size=92, dtype=np.uint8)).decode() for _ in range(10_000)]
+    for name, count in (("train", lines), ("few", 20)):
         with open(folder / f"{name}.txt", "w") as text, open(folder / f"{name}.tsv", "w") as table:
-            for block in range(repeats or 1):
-                for number, line in enumerate(lines if repeats else lines[:20]):
-                    text.write(f"{block:03} {line}\n")
-                    table.write(f"{block:03} {line}\tclass {number % 2}\n")
+            for number in range(count):
+                line = f"{number:07} {texts[number % len(texts)]}"
+                text.write(f"{line}\n")
+                table.write(f"{line}\tclass {number % 2}\n")
     command = [sys.executable, "-c", BUILD, kind, str(folder)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800).stdout
     return float(said.split()[-1])
 
 
@@ -56,9 +58,9 @@ def peak_megabytes(folder: Path, kind: str, megabytes: int) -> float:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("kind", ["translation", "classification"])
 def test_memory_grows_by_the_lines_not_by_the_text(tmp_path: Path, kind: str) -> None:
-    """1.2 million lines: some 32 MB of what is mapped count as memory, and numbers of each line do.
+    """Ten times as many lines of 100 bytes, from the files to the batches of an epoch.
 
     In memory, a line's text and its tokens would take some 400 bytes a side.
     """
-    grown = peak_megabytes(tmp_path / "large", kind, 120) - peak_megabytes(tmp_path / "small", kind, 1)
-    assert grown < 40 + 120 * 1.2
+    small, large = (peak_megabytes(tmp_path / str(times), kind, times * LINES) for times in (1, 10))
+    assert large - small < 9 * LINES * MOST_BYTES_A_LINE / 2**20

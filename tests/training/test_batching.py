@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.batching import pad, plan_batches
+from glassformer.data import batching
+from glassformer.data.batching import generator, pad, plan_batches, shuffled
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80).map(np.array)
 
 
-def lists(batches: list[np.ndarray]) -> list[list[int]]:
+def lists(batches: Sequence[np.ndarray]) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
@@ -73,6 +76,48 @@ def test_the_order_is_the_same_in_every_process_and_version() -> None:
     """Written down once: with another order, a run saved before could not be resumed."""
     plan = plan_batches(np.arange(1, 13), seed=3, split="train", epoch=2, batch_tokens=24)
     assert lists(plan) == [[4, 5, 6], [11], [0, 1, 2, 3], [9, 10], [7, 8]]
+
+
+def planned_at_once(
+    lengths: np.ndarray, seed: int, epoch: int, budget: int, shuffle: bool
+) -> list[list[int]]:
+    """How batches were planned while every number had 8 bytes: simple, and slow, and large."""
+    random = generator(seed, "order", "train", epoch)
+    order = random.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
+    batches: list[list[int]] = []
+    for index in order[np.argsort(lengths[order], kind="stable")].tolist():
+        if batches and lengths[index] * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return [batches[turn] for turn in random.permutation(len(batches))] if shuffle else batches
+
+
+@quick
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=80),
+    st.integers(1, 300),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from([np.int32, np.int64, np.uint16]),
+)
+def test_a_compact_plan_is_the_same_plan(
+    lengths: list[int], budget: int, epoch: int, shuffle: bool, dtype: type
+) -> None:
+    """Recorded results depend on it; and what was sorted in many blocks is what sorting at once gives."""
+    options = {"seed": 1, "epoch": epoch, "shuffle": shuffle}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "EXAMPLES_AT_A_TIME", 7)
+        plan = plan_batches(np.array(lengths, dtype), split="train", batch_tokens=budget, **options)
+    assert lists(plan) == planned_at_once(np.array(lengths), budget=budget, **options)
+    assert all(batch.dtype == np.int64 for batch in plan)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1000, 70_000])
+def test_an_order_of_narrow_numbers_is_the_same_order(count: int) -> None:
+    narrow, wide = (generator(3, "order") for _ in range(2))
+    assert shuffled(count, narrow).tolist() == wide.permutation(count).tolist()
+    assert narrow.random() == wide.random(), "and what is drawn next is the same"
 
 
 @quick

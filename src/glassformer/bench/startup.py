@@ -38,6 +38,8 @@ for number in range(3):
     seconds.append(time.perf_counter() - started - results["seconds"])
 print(json.dumps({"seconds": min(seconds[1:])}))
 """
+CALMLY = "import gc; gc.disable(); import torch; gc.freeze()"
+"""The quickest way to PyTorch, which our commands take: to be measured by the other would flatter them."""
 LIMITS = {"help": 0.3, "predict": 3.0, "predict_beyond_torch": 0.5, "run_beside_training": 1.0}
 """Seconds that a person, or a sweep, should wait at most."""
 
@@ -56,6 +58,7 @@ class StartupBenchmark(Benchmark):
             commands = {
                 "python": [sys.executable, "-c", ""],
                 "import_torch": [sys.executable, "-c", "import torch"],
+                "import_torch_calmly": [sys.executable, "-c", CALMLY],
                 "help": [*ours, "--help"],
                 "predict": [*ours, "predict", str(run), "1 2 3 4 5 6 7 8", "--json"],
             }
@@ -68,7 +71,8 @@ class StartupBenchmark(Benchmark):
             printed = subprocess.run(trial, check=True, capture_output=True, text=True).stdout
         # The quickest: what disturbs a start only ever makes it longer.
         found = {name: min(taken) for name, taken in samples.items()}
-        found["predict_beyond_torch"] = found["predict"] - found["import_torch"]
+        torch = min(found["import_torch"], found["import_torch_calmly"])
+        found["predict_beyond_torch"] = found["predict"] - torch
         found["run_beside_training"] = float(json.loads(printed)["seconds"])
         rows = [
             {

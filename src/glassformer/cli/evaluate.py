@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.cli.what import add_plugin, open_run
 from glassformer.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.config import parse_overrides
-    from glassformer.trained import Run
 
-    load_plugins(arguments)
     overrides = parse_overrides(arguments.overrides)
     other = [path for path, value in overrides.items() if path != "evaluation" or not isinstance(value, dict)]
     if other:
@@ -58,7 +56,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             "0 or more belongs here", place="--samples", value=arguments.samples, remedy="--samples 3"
         )
     with Waiting() as waiting:
-        result = Run(arguments.run, arguments.checkpoint).evaluate(
+        result = open_run(arguments).evaluate(
             arguments.split,
             overrides.get("evaluation", {}),
             hypotheses=arguments.hypotheses,

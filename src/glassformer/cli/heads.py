@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.cli.what import add_plugin, open_run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,10 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.trained import Run
-
-    load_plugins(arguments)
-    model = Run(arguments.run, arguments.checkpoint)
+    model = open_run(arguments)
     document = model.heads(arguments.examples, arguments.split, switch_off=arguments.switch_off)
     _show(document, output)
     return document

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.cli.what import add_plugin, open_run
 from glassformer.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -50,11 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.trained import Run
-
-    load_plugins(arguments)
     ask = _effects(arguments)
-    model = Run(arguments.run, arguments.checkpoint)
+    model = open_run(arguments)
     effects = ask(model)
     _show(effects, output)
     return {"run": str(arguments.run), "checkpoint": model.checkpoint, **effects.document()}

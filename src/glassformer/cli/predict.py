@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.cli.what import add_plugin, open_run
 from glassformer.errors import shorten
 
 STEPS_ON_A_LINE = 12
@@ -32,10 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.trained import Run
-
-    load_plugins(arguments)
-    model = Run(arguments.run, arguments.checkpoint)
+    model = open_run(arguments)
     decoding = (
         {"kind": "beam", "size": arguments.beam, "n_best": arguments.beam}
         if arguments.beam is not None

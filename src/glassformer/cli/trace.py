@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_decoding, add_plugin, decoding_of, load_plugins
+from glassformer.cli.what import add_decoding, add_plugin, decoding_of, open_run
 from glassformer.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -36,11 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.trained import Run
-
-    load_plugins(arguments)
     decoding = decoding_of(arguments)
-    model = Run(arguments.run, arguments.checkpoint)
+    model = open_run(arguments)
     text = " ".join(arguments.input) or None
     traced = model.trace(text, decoding, arguments.alternatives)
     if decoding is not None and traced.branches is None:

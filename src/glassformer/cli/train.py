@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_what, load_plugins
+from glassformer.cli.what import add_what, import_calmly, load_plugins
 from glassformer.errors import UserError, user_error
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     if arguments.processes != 1 or arguments.max_restarts:
         return _launch(arguments, output)
 
+    import_calmly("glassformer.launch")
     from glassformer.training.distributed import join
 
     ranks = join()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -16,10 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.data.computed import Computed
 from glassformer.data.token_rows import TokenRows
 
 IGNORED = -100
 """A target that is not asked for, such as padding."""
+EXAMPLES_AT_A_TIME = 1 << 16
 
 Sequences = Sequence[np.ndarray] | TokenRows | np.ndarray
 
@@ -40,9 +43,14 @@ class Examples:
     def lengths(self) -> np.ndarray:
         """How many tokens an example takes up, on its longer side."""
         lengths = _lengths(self.inputs)
-        if isinstance(self.targets, np.ndarray) and self.targets.ndim == 1:
+        if self._has_one_target:
             return lengths
-        return np.maximum(lengths, _lengths(self.targets))
+        others = _lengths(self.targets)
+        return np.maximum(lengths, others, out=lengths if lengths.dtype == others.dtype else None)
+
+    @property
+    def _has_one_target(self) -> bool:
+        return isinstance(self.targets, np.ndarray) and self.targets.ndim == 1
 
     def take(self, indices: np.ndarray) -> Examples:
         return Examples(_take(self.inputs, indices), _take(self.targets, indices))
@@ -53,6 +61,8 @@ class Examples:
             if isinstance(side, TokenRows):
                 digest.update(side.checksum().encode())
                 continue
+            if isinstance(self.inputs, TokenRows) and isinstance(side, np.ndarray) and side.dtype.kind == "i":
+                side = side.astype(np.int64)  # kept as narrow as can be, and the same data nevertheless
             rows = [np.asarray(side.shape), side] if isinstance(side, np.ndarray) else side
             for row in rows:
                 digest.update(np.ascontiguousarray(row).tobytes())
@@ -85,6 +95,48 @@ def draw_each(shape: tuple[int, ...], seed: int, *purpose: str | int, indices: n
     )
 
 
+def in_turn(count: int) -> np.ndarray:
+    """The numbers from 0, in 4 bytes each while they fit."""
+    return np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
+
+
+def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
+    """What `random.permutation(count)` gives, to the number, in half the memory."""
+    order = in_turn(count)
+    random.shuffle(order)
+    return order
+
+
+class BatchPlan(Computed[np.ndarray]):
+    """The batches of an epoch: parts of one order of the examples, taken in turns of their own."""
+
+    def __init__(self, order: np.ndarray, borders: np.ndarray, turns: np.ndarray) -> None:
+        self._order = order
+        self._borders = borders
+        self._turns = turns
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def item(self, index: int) -> np.ndarray:
+        part = self._turns[index]
+        return self._order[self._borders[part] : self._borders[part + 1]].astype(np.int64)
+
+
+class StepPlan(Computed[list[np.ndarray]]):
+    """The batches of each step of an epoch, so many a step; the last may have fewer."""
+
+    def __init__(self, batches: BatchPlan, size: int) -> None:
+        self._batches = batches
+        self._size = size
+
+    def __len__(self) -> int:
+        return -(-len(self._batches) // self._size)
+
+    def item(self, index: int) -> list[np.ndarray]:
+        return self._batches[index * self._size : (index + 1) * self._size]
+
+
 def plan_batches(
     lengths: np.ndarray,
     *,
@@ -95,32 +147,60 @@ def plan_batches(
     batch_tokens: int | None = None,
     shuffle: bool = True,
     drop_last: bool = False,
-) -> list[np.ndarray]:
+) -> BatchPlan:
     """The batches of one epoch, each an array of example numbers.
 
     With `batch_size`, that many examples; with `batch_tokens`, examples of like length, as many as fit
     when padded to the longest of them.
     """
     rng = generator(seed, "order", split, epoch)
-    order = rng.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
+    count = len(lengths)
+    order = shuffled(count, rng) if shuffle else in_turn(count)
     if batch_tokens is None:
-        size = batch_size or len(lengths)
-        end = len(order) - len(order) % size if drop_last and len(order) >= size else len(order)
-        return [order[start : start + size] for start in range(0, end, size)]
-    by_length = order[np.argsort(lengths[order], kind="stable")]
-    batches = _fill_buckets(by_length, lengths, batch_tokens)
-    return [batches[i] for i in rng.permutation(len(batches))] if shuffle else batches
+        size = batch_size or max(1, count)
+        end = count - count % size if drop_last and count >= size else count
+        borders = np.append(np.arange(0, end, size), end)
+        return BatchPlan(order, borders, in_turn(len(borders) - 1))
+    order = _by_length(order, lengths)
+    borders = np.fromiter(_bucket_borders(order, lengths, batch_tokens), dtype=np.int64)
+    batches = len(borders) - 1
+    return BatchPlan(order, borders, shuffled(batches, rng) if shuffle else in_turn(batches))
 
 
-def _fill_buckets(by_length: np.ndarray, lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    batches, start = [], 0
-    for end, index in enumerate(by_length):
-        if end > start and lengths[index] * (end - start + 1) > batch_tokens:
-            batches.append(by_length[start:end])
-            start = end
-    if start < len(by_length):
-        batches.append(by_length[start:])
-    return batches
+def _by_length(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """As a stable sort would have it, without the numbers that sorting all at once takes beside it."""
+    blocks = range(0, len(order), EXAMPLES_AT_A_TIME)
+    different = np.empty(0, dtype=lengths.dtype)
+    for start in blocks:
+        different = np.union1d(different, lengths[start : start + EXAMPLES_AT_A_TIME])
+    counts = np.zeros(len(different) + 1, dtype=np.int64)
+    for start in blocks:
+        places = np.searchsorted(different, lengths[start : start + EXAMPLES_AT_A_TIME])
+        counts[1:] += np.bincount(places, minlength=len(different))
+    free = np.cumsum(counts)[:-1]  # for each length, where the next example of it goes
+    found = np.empty_like(order)
+    for start in blocks:
+        block = order[start : start + EXAMPLES_AT_A_TIME]
+        places = np.searchsorted(different, lengths[block])
+        sorting = np.argsort(places, kind="stable")
+        places = places[sorting]
+        counts = np.bincount(places, minlength=len(different))
+        before = np.cumsum(counts) - counts
+        found[free[places] + np.arange(len(block)) - before[places]] = block[sorting]
+        free += counts
+    return found
+
+
+def _bucket_borders(by_length: np.ndarray, lengths: np.ndarray, batch_tokens: int) -> Iterator[int]:
+    start = 0
+    yield start
+
+    def is_too_much(last: int) -> bool:
+        return int(lengths[by_length[last]]) * (last - start + 1) > batch_tokens
+
+    while start < len(by_length):
+        start = bisect_left(range(len(by_length)), True, lo=start + 1, key=is_too_much)
+        yield start
 
 
 @dataclass(frozen=True)

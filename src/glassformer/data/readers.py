@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import Field
 
 from glassformer.config import Node
-from glassformer.data.batching import generator
+from glassformer.data.batching import generator, shuffled
 from glassformer.data.folders import ClassFolder
+from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first
 from glassformer.data.streams import (
     AlignedLines,
     Column,
@@ -181,21 +182,39 @@ class Rows:
 
 
 def split_off(
-    keys: Sequence[Hashable] | np.ndarray, fractions: Mapping[str, float], data_seed: int, place: str
+    keys: Sequence[Hashable], fractions: Mapping[str, float], data_seed: int, place: str
 ) -> dict[str, np.ndarray]:
     """Row numbers of a part for each fraction, and of the rest as `train`; the same for the same arguments.
 
     Rows with equal keys stay together, so that no example crosses from one split into another.
     """
-    groups = _groups(keys)
-    total = int(groups.max(initial=-1)) + 1
+    groups: dict[Hashable, int] = {}
+    group_of_row = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
+    part_of_row = _parts(len(groups), fractions, data_seed, place)[group_of_row]
+    return {split: np.flatnonzero(part_of_row == n) for n, split in enumerate([*fractions, "train"])}
+
+
+def split_off_rows(
+    keys: RowKeys, fractions: Mapping[str, float], data_seed: int, place: str
+) -> dict[str, np.ndarray]:
+    """The parts that `split_off` makes, of however many rows: for each row whether it belongs to the part."""
+    is_first = first_rows(keys)
+    part_of_row = np.empty(len(keys), dtype=np.int8)
+    part_of_row[is_first] = _parts(int(np.count_nonzero(is_first)), fractions, data_seed, place)
+    if not is_first.all():
+        spread_from_first(part_of_row, keys)
+    return {split: part_of_row == number for number, split in enumerate([*fractions, "train"])}
+
+
+def _parts(total: int, fractions: Mapping[str, float], data_seed: int, place: str) -> np.ndarray:
+    """For each group of equal rows, in the order of their first, the number of its part."""
     if total <= len(fractions):
         raise user_error(
             f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways",
             place=place,
             remedy="more data, or a file for each split",
         )
-    order = generator(data_seed, "split off").permutation(total)
+    order = shuffled(total, generator(data_seed, "split off"))
     ends = [0]
     for fraction in fractions.values():
         most = total - (len(fractions) + 1 - len(ends))  # each later part is left at least one
@@ -203,19 +222,7 @@ def split_off(
     part_of_group = np.empty(total, dtype=np.int8)
     for number, part in enumerate(np.split(order, ends[1:])):
         part_of_group[part] = number
-    part_of_row = part_of_group[groups]
-    return {split: np.flatnonzero(part_of_row == n) for n, split in enumerate([*fractions, "train"])}
-
-
-def _groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:
-    """For each key the number of its group: equal keys have the same, counted as they first appear."""
-    if not isinstance(keys, np.ndarray):
-        numbers: dict[Hashable, int] = {}
-        return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    number = np.empty(len(first), dtype=np.int64)
-    number[np.argsort(first)] = np.arange(len(first))
-    return number[inverse]
+    return part_of_group
 
 
 def is_split_off(key: str, fraction: float, data_seed: int) -> bool:

@@ -109,7 +109,7 @@ def open_or_build(
             store = _build(cache / key, make_rows, columns, fingerprint, progress, checksums, facts)
         _refuse_changed(states, store)
     except OSError as error:
-        raise _storage_error(error, cache) from error
+        raise storage_error(error, cache) from error
     say(f"tokens: {len(store):,} rows kept in {store.folder}")
     return store
 
@@ -245,7 +245,7 @@ def _refuse_changed(states: Mapping[Path, list[int]], store: TokenStore) -> None
             raise user_error("changed while it was read", place=str(path), remedy="the same command again")
 
 
-def _storage_error(error: OSError, cache: Path) -> UserError:
+def storage_error(error: OSError, cache: Path) -> UserError:
     try:
         free = f", {shutil.disk_usage(cache).free:,} bytes free"
     except OSError:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 
+from glassformer.data.computed import Computed
+
 LARGEST_TOKEN = 2**32 - 1
+ROWS_AT_A_TIME = 1 << 16
 
 
-class TokenRows(Sequence[np.ndarray]):
+class TokenRows(Computed[np.ndarray]):
     """What a batch needs to know of rows without reading them all."""
 
     def row(self, index: int) -> np.ndarray:
@@ -28,26 +29,15 @@ class TokenRows(Sequence[np.ndarray]):
         raise NotImplementedError
 
     def lengths(self) -> np.ndarray:
-        """Of every row, without reading any."""
+        """Of every row, without reading any: 4 bytes a row, unless one is immensely long."""
         raise NotImplementedError
 
     def checksum(self) -> str:
         """The same for the same rows, wherever they are kept."""
         raise NotImplementedError
 
-    @overload
-    def __getitem__(self, index: int) -> np.ndarray: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
-
-    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
-        if isinstance(index, slice):
-            return [self.row(place) for place in range(*index.indices(len(self)))]
-        place = operator.index(index)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"row {place} of {len(self)}")
-        return self.row(place % len(self))
+    def item(self, index: int) -> np.ndarray:
+        return self.row(index)
 
 
 class MappedFiles:
@@ -56,7 +46,7 @@ class MappedFiles:
     Without that, all that was ever read would count as this process's memory, up to the whole corpus.
     """
 
-    RELEASED_AFTER = 32 << 20
+    RELEASED_AFTER = 16 << 20
     READ_AROUND = 64 << 10
     """What the system may map, unasked, around what is read."""
 
@@ -75,9 +65,12 @@ class MappedFiles:
     def touched(self, size: int) -> None:
         self._touched += size + self.READ_AROUND
         if self._touched > self.RELEASED_AFTER:
-            self._touched = 0
-            for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
-                mapped.madvise(mmap.MADV_DONTNEED)
+            self.release()
+
+    def release(self) -> None:
+        self._touched = 0
+        for mapped in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class RaggedRows(TokenRows):
@@ -112,7 +105,10 @@ class RaggedRows(TokenRows):
         return int(self._starts[-1])
 
     def row(self, index: int) -> np.ndarray:
-        return self.tokens(int(self.offsets[index]), int(self.offsets[index + 1]))
+        start, stop = self.offsets[index : index + 2].tolist()
+        if self._files is not None:
+            self._files.touched(2 * self.offsets.itemsize)
+        return self.tokens(start, stop)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
         """Of all rows joined, those from `start` to before `stop`."""
@@ -128,9 +124,16 @@ class RaggedRows(TokenRows):
         return found
 
     def lengths(self) -> np.ndarray:
-        lengths = np.diff(self.offsets)
+        lengths = np.empty(len(self), dtype=np.int32)
+        for start in range(0, len(self), ROWS_AT_A_TIME):
+            some = np.diff(self.offsets[start : start + ROWS_AT_A_TIME + 1])
+            if some.max() > np.iinfo(lengths.dtype).max:
+                lengths = lengths.astype(np.int64)
+            lengths[start : start + len(some)] = some
+            if self._files is not None:
+                self._files.touched(some.nbytes)
         if self._files is not None:
-            self._files.touched(lengths.nbytes)
+            self._files.release()
         return lengths
 
     def checksum(self) -> str:
@@ -190,10 +193,14 @@ class Windows(TokenRows):
         self.separator = separator
         self.within_documents = within_documents
         self._between = 0 if separator is None else 1
-        predicted_of_each = self._document_sizes() - 1
-        beyond_first = np.maximum(0, predicted_of_each - length)
-        windows_of_each = (predicted_of_each > 0) - (-beyond_first // self.stride)
-        self._first_windows = np.concatenate([[0], np.cumsum(windows_of_each)])
+        sizes = self._document_sizes()
+        self._first_windows = np.zeros(len(sizes) + 1, dtype=np.int64)
+        for start in range(0, len(sizes), ROWS_AT_A_TIME):
+            predicted = sizes[start : start + ROWS_AT_A_TIME] - 1
+            beyond_first = np.maximum(0, predicted - length)
+            windows = (predicted > 0) - (-beyond_first // self.stride)
+            self._first_windows[start + 1 : start + 1 + len(windows)] = windows
+        np.cumsum(self._first_windows, out=self._first_windows)
 
     def __len__(self) -> int:
         return int(self._first_windows[-1])
@@ -213,12 +220,14 @@ class Windows(TokenRows):
         return int(np.searchsorted(self._first_windows, index, side="right")) - 1
 
     def lengths(self) -> np.ndarray:
-        lengths = np.full(len(self), self.length + 1, dtype=np.int64)
-        windows_of_each = np.diff(self._first_windows)
-        last_windows = self._first_windows[1:] - 1
-        last_lengths = self._document_sizes() - (windows_of_each - 1) * self.stride
-        has_any = windows_of_each > 0
-        lengths[last_windows[has_any]] = last_lengths[has_any]
+        lengths = np.full(len(self), self.length + 1, dtype=np.int32)
+        sizes = self._document_sizes()
+        for start in range(0, len(sizes), ROWS_AT_A_TIME):
+            borders = self._first_windows[start : start + ROWS_AT_A_TIME + 1]
+            windows = np.diff(borders)
+            last_lengths = sizes[start : start + ROWS_AT_A_TIME] - (windows - 1) * self.stride
+            has_any = windows > 0
+            lengths[borders[1:][has_any] - 1] = last_lengths[has_any]
         return lengths
 
     def checksum(self) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from pydantic import Field
 
 from glassformer.config import Node
-from glassformer.data.batching import plan_batches
+from glassformer.data.batching import BatchPlan, plan_batches
 from glassformer.evaluation.bootstrap import PROTOCOL
 from glassformer.evaluation.interface import Evaluable, Measured, Progress
 from glassformer.evaluation.tally import Tally
@@ -31,7 +30,7 @@ class EvaluationConfig(Node):
         return self.model_copy(update={"decoding": self.training_decoding})
 
 
-def evaluation_batches(task: Evaluable, split: str, config: EvaluationConfig) -> list[np.ndarray]:
+def evaluation_batches(task: Evaluable, split: str, config: EvaluationConfig) -> BatchPlan:
     """Examples of like length together; no example is left out."""
     lengths = task.splits[split].lengths()[: config.max_examples]
     return plan_batches(

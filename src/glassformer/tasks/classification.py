@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.data.batching import Batch, Examples, draw_each, generator
+from glassformer.data.batching import Batch, Examples, draw_each, generator, shuffled
 from glassformer.data.reviews import reviews
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.data.vocabulary import Vocabulary
@@ -33,6 +34,7 @@ from glassformer.tasks.text import (
 )
 
 ROLES = {"input": "text", "target": "label"}
+MOST_LABELS = 1000
 
 
 @register
@@ -94,15 +96,27 @@ class ClassificationConfig(TextTaskConfig):
 
     def _limited(self, texts: Texts, limit: int) -> Texts:
         """The first so many of a fixed order that takes the labels in turn."""
-        order = generator(self.data_seed, "limit").permutation(len(texts)).tolist()
-        targets = list(texts.column("target"))
-        turn: Counter[Any] = Counter()
-        ranked: list[tuple[int, int, int]] = []
-        for index in order:
-            label = str(targets[index]).strip() if self.answer == "label" else None
-            ranked.append((turn[label], len(ranked), index))
-            turn[label] += 1
-        return texts.take(sorted(index for _, _, index in sorted(ranked)[:limit]))
+        numbers: dict[str, int] = {}
+        labels = (str(value).strip() if self.answer == "label" else "" for value in texts.column("target"))
+        label_of_each = np.fromiter(
+            (numbers.setdefault(label, len(numbers)) for label in labels), dtype=np.int32, count=len(texts)
+        )
+        counts = np.bincount(label_of_each)
+
+        def taken_in(turns: int) -> int:
+            return int(np.minimum(counts, turns).sum())
+
+        whole_turns = bisect_right(range(limit + 1), limit, key=taken_in) - 1
+        of_next_turn = limit - taken_in(whole_turns)
+        is_taken = np.zeros(len(texts), dtype=bool)
+        turns = [0] * len(counts)
+        for index in shuffled(len(texts), generator(self.data_seed, "limit")).data:
+            label = label_of_each[index]
+            is_next_turn = turns[label] == whole_turns and of_next_turn > 0
+            is_taken[index] = turns[label] < whole_turns or is_next_turn
+            of_next_turn -= is_next_turn
+            turns[label] += 1
+        return texts.take(is_taken)
 
 
 def _labels(splits: Mapping[str, Texts]) -> list[str]:
@@ -116,17 +130,17 @@ def _labels(splits: Mapping[str, Texts]) -> list[str]:
                     "the label is empty", place=texts.place(index), remedy="give it one, or remove the line"
                 )
             found.add(label)
+            if len(found) > MOST_LABELS:
+                raise user_error(
+                    f"more than {MOST_LABELS:,} different labels: is this the right column?",
+                    place=splits["train"].name,
+                    remedy="task.data.columns={input: NAME, target: NAME}, or task.answer=number",
+                )
     if len(found) < 2:
         raise user_error(
             f"only one label, {next(iter(found))!r}: nothing to tell apart",
             place=splits["train"].name,
             remedy="task.data.columns={input: NAME, target: NAME}",
-        )
-    if len(found) > 1000:
-        raise user_error(
-            f"{len(found):,} different labels: is this the right column?",
-            place=splits["train"].name,
-            remedy="task.data.columns={input: NAME, target: NAME}, or task.answer=number",
         )
     return sorted(found)
 
@@ -156,7 +170,7 @@ class ClassificationTask(PerSequenceTask):
             ((_, row),) = sides
             facts["long"] += len(row) >= limit
             facts["empty"] += not len(row)
-            return (np.array([BEGIN, *row[: limit - 1]]),)
+            return (np.concatenate([[BEGIN], row[: limit - 1]]),)
 
         columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, told)
         told.count(columns.facts["long"], len(texts), f"{split}: cut to their first {limit} tokens")
@@ -164,8 +178,7 @@ class ClassificationTask(PerSequenceTask):
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
-        numbers = []
-        for index, value in enumerate(texts.column("target")):
+        def number(index: int, value: object) -> int:
             label = str(value).strip()
             if label not in self.labels.number:
                 raise user_error(
@@ -174,8 +187,10 @@ class ClassificationTask(PerSequenceTask):
                     value=label,
                     allowed=self.labels.symbols,
                 )
-            numbers.append(self.labels.number[label])
-        return np.array(numbers, dtype=np.int64)
+            return self.labels.number[label]
+
+        numbers = (number(index, value) for index, value in enumerate(texts.column("target")))
+        return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
         """What is hidden in training follows from the epoch and the number of an example."""

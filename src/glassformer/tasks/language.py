@@ -6,7 +6,6 @@ windows, so that each token is predicted exactly once in a pass over a split. A 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +26,7 @@ from glassformer.data.batching import (
 )
 from glassformer.data.readers import split_stream
 from glassformer.data.reviews import review_texts
+from glassformer.data.row_keys import stand_in
 from glassformer.data.streams import Stream
 from glassformer.data.token_cache import cache_folder, open_or_build
 from glassformer.data.token_rows import RaggedRows, Windows
@@ -48,7 +48,7 @@ from glassformer.models.shapes import MaskedToken, NextToken
 from glassformer.registry import register
 from glassformer.tasks.answering import Answer, answer_by_continuing, answer_per_token
 from glassformer.tasks.base import NextTokenTask, Task
-from glassformer.tasks.text import SPLITS, TextTaskConfig, Told, as_text
+from glassformer.tasks.text import SPLITS, TextTaskConfig, Told, keys_of, texts_of
 
 ROLES = {"input": "text"}
 TEXTS_AT_A_TIME = 256
@@ -66,8 +66,7 @@ class Corpus:
 
     def __iter__(self) -> Iterator[str]:
         if isinstance(self._texts, Stream):
-            stream = self._texts
-            return (as_text(record.values["input"], stream.place, record.number) for record in stream)
+            return texts_of(self._texts, "input")
         return iter(self._texts)
 
     def rows(self, tokenizer: Tokenizer, told: Told) -> tuple[RaggedRows, int]:
@@ -99,7 +98,7 @@ class Corpus:
                 is_first = False
                 facts["tokens"] += len(tokens)
                 facts["unknown"] += int((tokens == UNKNOWN).sum())
-                yield (tokens if self.is_running else np.array([BEGIN, *tokens, END]),)
+                yield (tokens if self.is_running else np.concatenate([[BEGIN], tokens, [END]]),)
 
 
 class LanguageConfig(TextTaskConfig):
@@ -118,12 +117,12 @@ class LanguageConfig(TextTaskConfig):
         told = Told()
         if self.data is None or self.is_running:
             return told
-        for split in ("validation", "test"):
-            if self.data.source(split) is not None:
-                measured = Counter(corpora[split])
-                seen = sum(measured.pop(text, 0) for text in corpora["train"])
-                total = seen + measured.total()
-                told.count(seen, total, f"WARNING: {split} texts that also stand in train")
+        given = [split for split in ("validation", "test") if self.data.source(split) is not None]
+        train = keys_of(corpora["train"] if given else ())
+        for split in given:
+            is_seen = stand_in(keys_of(corpora[split]), train)
+            note = f"WARNING: {split} texts that also stand in train"
+            told.count(int(np.count_nonzero(is_seen)), len(is_seen), note)
         return told
 
     def corpora(self) -> dict[str, Corpus]:

@@ -7,16 +7,17 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from glassformer.data.readers import DataConfig, split_off
+from glassformer.data.readers import DataConfig, split_off_rows
+from glassformer.data.row_keys import RowKeys, stand_in
 from glassformer.data.streams import Record, Stream
-from glassformer.data.token_cache import cache_folder, open_or_build
+from glassformer.data.token_cache import cache_folder, open_or_build, storage_error
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.tokenizers import UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.errors import shorten, user_error
@@ -24,7 +25,7 @@ from glassformer.tasks.base import TaskConfig
 
 SPLITS = ("train", "validation", "test")
 TEXTS_AT_A_TIME = 256
-KEYS_AT_A_TIME = 1 << 16
+RECORDS_AT_A_TIME = 1 << 16
 
 
 class TextTaskConfig(TaskConfig):
@@ -54,8 +55,12 @@ class Texts:
     def column(self, role: str) -> Iterable[Any]:
         raise NotImplementedError
 
-    def take(self, indices: Sequence[int] | np.ndarray) -> Texts:
-        """Those with these numbers, which ascend."""
+    def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """The values of these roles, example by example."""
+        return zip(*(self.column(role) for role in roles), strict=True)
+
+    def take(self, is_taken: np.ndarray) -> Texts:
+        """Some of them: for each it is said whether."""
         raise NotImplementedError
 
     def place(self, index: int) -> str:
@@ -76,19 +81,20 @@ class MadeTexts(Texts):
     def column(self, role: str) -> Sequence[Any]:
         return self.values[role]
 
-    def take(self, indices: Sequence[int] | np.ndarray) -> MadeTexts:
-        return MadeTexts({role: [column[i] for i in indices] for role, column in self.values.items()})
+    def take(self, is_taken: np.ndarray) -> MadeTexts:
+        return MadeTexts({role: list(compress(column, is_taken)) for role, column in self.values.items()})
 
 
 @dataclass(frozen=True)
 class FileTexts(Texts):
-    """Those records of a stream whose numbers, counted from 0, are `kept`."""
+    """Those records of a stream that are kept."""
 
     stream: Stream
     text_roles: Sequence[str]
     data: DataConfig
     split: str
-    kept: np.ndarray
+    is_kept: np.ndarray
+    """For each record; a byte, and not its number, for the sake of large files."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -99,38 +105,40 @@ class FileTexts(Texts):
         return self.stream.files
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return int(np.count_nonzero(self.is_kept))
 
     def _records(self) -> Iterator[Record]:
-        kept = iter(self.kept.tolist())
-        wanted = next(kept, None)
-        for index, record in enumerate(self.stream):
-            if index == wanted:
+        for is_kept, record in zip(self.is_kept.data, self.stream, strict=False):
+            if is_kept:
                 yield record
-                wanted = next(kept, None)
-            if wanted is None:
-                return
+
+    def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """All in one reading of the files."""
+        place = self.stream.place
+        for values, number in self._records():
+            yield tuple(
+                as_text(values[role], place, number) if role in self.text_roles else values[role]
+                for role in roles
+            )
 
     def column(self, role: str) -> Iterable[Any]:
-        is_text, place = role in self.text_roles, self.stream.place
+        return Rereadable(lambda: (value for (value,) in self.rows([role])))
 
-        def read() -> Iterator[Any]:
-            for record in self._records():
-                value = record.values[role]
-                yield as_text(value, place, record.number) if is_text else value
-
-        return Rereadable(read)
-
-    def take(self, indices: Sequence[int] | np.ndarray) -> FileTexts:
-        return replace(self, kept=self.kept[np.asarray(indices, dtype=np.int64)])
+    def take(self, is_taken: np.ndarray) -> FileTexts:
+        is_kept = self.is_kept.copy()
+        is_kept[self.is_kept] = is_taken
+        return replace(self, is_kept=is_kept)
 
     def place(self, index: int) -> str:
         record = next(islice(self._records(), index, None))
         return self.stream.place(record.number)
 
     def identity(self) -> Any:
-        kept = hashlib.sha256(np.ascontiguousarray(self.kept, dtype="<i8").data)
-        return {"data": self.data.dump(), "split": self.split, "kept": kept.hexdigest()}
+        numbers = hashlib.sha256()
+        for start in range(0, len(self.is_kept), RECORDS_AT_A_TIME):
+            kept = start + np.flatnonzero(self.is_kept[start : start + RECORDS_AT_A_TIME])
+            numbers.update(kept.astype("<i8").data)
+        return {"data": self.data.dump(), "split": self.split, "kept": numbers.hexdigest()}
 
 
 @dataclass(frozen=True)
@@ -177,13 +185,12 @@ def read_splits(
 ) -> dict[str, Texts]:
     """Every split that has a file, and a validation split in any case. What two splits share is told."""
     splits: dict[str, FileTexts] = {}
-    keys: dict[str, np.ndarray] = {}
+    keys: dict[str, RowKeys] = {}
     for split in SPLITS:
         stream = data.stream(split, roles)
         if stream is not None:
-            texts = (as_text(record.values[key], stream.place, record.number) for record in stream)
-            keys[split] = _keys(texts)
-            splits[split] = FileTexts(stream, text_roles, data, split, np.arange(len(keys[split])))
+            keys[split] = keys_of(texts_of(stream, key))
+            splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
             told.notes += stream.notes
     fractions = {}
     if data.validation is None:
@@ -191,38 +198,39 @@ def read_splits(
     if data.test is None and data.test_fraction is not None:
         fractions["test"] = data.test_fraction
     if fractions:
-        train, own = splits["train"], keys["train"]
-        parts = split_off(own, fractions, data_seed, f"task.data.train: {train.name}")
-        for split, indices in parts.items():
-            splits[split], keys[split] = train.take(indices), own[indices]
+        train = splits["train"]
+        parts = split_off_rows(keys["train"], fractions, data_seed, f"task.data.train: {train.name}")
+        splits |= {split: train.take(part) for split, part in parts.items()}
         for split in fractions:
             note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
             told.notes.append(note)
+    in_train = splits["train"].is_kept
     return {
-        split: texts if split == "train" else _compare(split, texts, keys, unseen_only, told)
+        # What was split off shares nothing with the rest.
+        split: texts
+        if split == "train" or split in fractions
+        else _compare(split, texts, stand_in(keys[split], keys["train"], in_train), unseen_only, told)
         for split, texts in splits.items()
     }
 
 
-def _keys(texts: Iterable[str]) -> np.ndarray:
-    """In blocks: an array that grows takes twice what it holds."""
-    numbers, blocks = map(_key, texts), []
-    while len(block := np.fromiter(islice(numbers, KEYS_AT_A_TIME), dtype=np.uint64)):
-        blocks.append(block)
-    return np.concatenate([np.empty(0, dtype=np.uint64), *blocks])
+def texts_of(stream: Stream, role: str) -> Iterator[str]:
+    return (as_text(record.values[role], stream.place, record.number) for record in stream)
 
 
-def _key(text: str) -> int:
-    """Of equal texts the same number. Of a billion different ones, a few dozen may share theirs."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+def keys_of(texts: Iterable[str]) -> RowKeys:
+    """On the disk that has room for tokens: what the system keeps for the time being may be memory."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return RowKeys(texts, folder)
+    except OSError as error:
+        raise storage_error(error, folder) from error
 
 
-def _compare(
-    split: str, texts: FileTexts, keys: Mapping[str, np.ndarray], unseen_only: bool, told: Told
-) -> Texts:
-    unseen = np.flatnonzero(~_stand_in(keys[split], keys["train"]))
-    number = len(texts) - len(unseen)
-    if unseen_only and not len(unseen):
+def _compare(split: str, texts: FileTexts, is_seen: np.ndarray, unseen_only: bool, told: Told) -> Texts:
+    number = int(np.count_nonzero(is_seen))
+    if unseen_only and number == len(texts):
         raise user_error(
             f"nothing is left of {split}: all its inputs also stand in train",
             place=texts.name,
@@ -230,20 +238,9 @@ def _compare(
         )
     if unseen_only:
         told.count(number, len(texts), f"{split}: left out, since also in train")
-        return texts.take(unseen)
+        return texts.take(~is_seen)
     told.count(number, len(texts), f"WARNING: {split} examples whose input also stands in train")
     return texts
-
-
-def _stand_in(few: np.ndarray, many: np.ndarray) -> np.ndarray:
-    """Which of the few keys are among the many; unlike `np.isin` without a sorted copy of the many."""
-    sought, places = np.unique(few, return_inverse=True)
-    is_found = np.zeros(len(sought), dtype=bool)
-    for start in range(0, len(many) if len(sought) else 0, KEYS_AT_A_TIME):
-        block = many[start : start + KEYS_AT_A_TIME]
-        nearest = np.searchsorted(sought, block).clip(max=len(sought) - 1)
-        is_found[nearest[sought[nearest] == block]] = True
-    return is_found[places]
 
 
 def encode_texts(
@@ -261,7 +258,7 @@ def encode_texts(
     facts = Counter[str]()
 
     def rows() -> Iterator[tuple[np.ndarray, ...]]:
-        texts_of_each = zip(*(texts.column(role) for role in tokenizers), strict=True)
+        texts_of_each = texts.rows(list(tokenizers))
         for index, values in enumerate(_encoded(texts_of_each, list(tokenizers.values()))):
             arranged = arrange(values, facts)
             if arranged is not None:
@@ -320,7 +317,11 @@ class TokenColumns:
         """Those of the texts that became tokens."""
         if len(self) == len(texts):
             return texts
-        return texts.take(self.rows["number"].tokens(0, len(self)))
+        is_taken = np.zeros(len(texts), dtype=bool)
+        for start in range(0, len(self), RECORDS_AT_A_TIME):
+            stop = min(start + RECORDS_AT_A_TIME, len(self))
+            is_taken[self.rows["number"].tokens(start, stop)] = True
+        return texts.take(is_taken)
 
 
 def train_tokenizer(config: TokenizerConfig, columns: Sequence[Iterable[str]]) -> Tokenizer:

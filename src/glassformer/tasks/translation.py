@@ -121,7 +121,10 @@ class TranslationTask(SequenceToSequenceTask):
             facts["long"] += is_long
             if is_training and (is_empty or is_long):
                 return None
-            return np.array([*source[: limit - 1], END]), np.array([BEGIN, *target[: limit - 2], END])
+            return (
+                np.concatenate([source[: limit - 1], [END]]),
+                np.concatenate([[BEGIN], target[: limit - 2], [END]]),
+            )
 
         tokenizers = {"input": self.tokenizer, "target": self.target_tokenizer}
         columns = encode_texts(texts, tokenizers, arrange, {"limit": limit, "cuts": not is_training}, told)

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from glassformer.data.batching import Batch, plan_batches
+from glassformer.data.batching import Batch, StepPlan, plan_batches
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
@@ -81,7 +80,7 @@ class Trainer:
         self.steps_per_epoch = len(self.plan(0))
         self.total_steps = self._count_steps()
         self.freezing = Freezing(model, config.freeze, self._steps_between_thaws())
-        self._planned: tuple[int, list[list[np.ndarray]]] | None = None
+        self._planned: tuple[int, StepPlan] | None = None
         self._saved: str | None = None
         self._gradient_norm = 0.0
 
@@ -324,11 +323,12 @@ class Trainer:
         while self.total_steps is None or self.state.step < self.total_steps:
             epoch = self.state.epoch
             if self._planned is None or self._planned[0] != epoch:
+                self._planned = None  # of many examples, two orders at a time would count
                 self._planned = (epoch, self.plan(epoch))
             group = self._planned[1][self.state.steps_in_epoch]
             yield [self.ranks.part(self.task, indices, epoch).to(self.device) for indices in group]
 
-    def plan(self, epoch: int) -> list[list[np.ndarray]]:
+    def plan(self, epoch: int) -> StepPlan:
         """The numbers of the examples of each batch of each step of an epoch."""
         batches = plan_batches(
             self.lengths,
@@ -339,8 +339,7 @@ class Trainer:
             batch_tokens=self.config.batch_tokens,
             drop_last=self.task.drop_last,
         )
-        size = self.config.accumulation
-        return [batches[start : start + size] for start in range(0, len(batches), size)]
+        return StepPlan(batches, self.config.accumulation)
 
     def _count_steps(self) -> int | None:
         limits = []

@@ -1,0 +1,79 @@
+"""Equal texts are found a part at a time, and the parts of a split are those that all at once would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from glassformer.data import row_keys
+from glassformer.data.readers import split_off, split_off_rows
+from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first, stand_in
+from glassformer.errors import UserError
+
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TEXTS = st.lists(st.integers(0, 40).map(str), min_size=1, max_size=200)
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few texts are read in many blocks and told apart in many parts, from a file on disk."""
+    monkeypatch.setattr(row_keys, "KEYS_AT_A_TIME", 7)
+    monkeypatch.setattr(row_keys, "KEYS_IN_MEMORY", 11)
+
+
+def firsts(texts: Iterable[str]) -> list[bool]:
+    seen: set[str] = set()
+    return [not (text in seen or seen.add(text)) for text in texts]  # type: ignore[func-returns-value]
+
+
+@quick
+@given(TEXTS)
+def test_first_rows(tmp_path: Path, texts: list[str]) -> None:
+    assert first_rows(RowKeys(texts, tmp_path)).tolist() == firsts(texts)
+
+
+@quick
+@given(TEXTS)
+def test_a_value_is_that_of_the_first_equal_row(tmp_path: Path, texts: list[str]) -> None:
+    values = np.arange(len(texts))
+    spread_from_first(values, RowKeys(texts, tmp_path))
+    assert values.tolist() == [texts.index(text) for text in texts]
+
+
+@quick
+@given(st.lists(st.integers(0, 400).map(str), max_size=100), TEXTS, st.integers(0, 9))
+def test_what_stands_in_another_file(tmp_path: Path, few: list[str], many: list[str], seed: int) -> None:
+    few_keys, many_keys = RowKeys(few, tmp_path), RowKeys(many, tmp_path)
+    assert stand_in(few_keys, many_keys).tolist() == [text in many for text in few]
+    is_meant = np.random.default_rng(seed).random(len(many)) < 0.5
+    meant = {text for text, is_one in zip(many, is_meant, strict=True) if is_one}
+    assert stand_in(few_keys, many_keys, is_meant).tolist() == [text in meant for text in few]
+
+
+@quick
+@given(TEXTS, st.floats(0.01, 0.99), st.floats(0.01, 0.3) | st.none(), st.integers(0, 3))
+def test_the_same_parts_are_split_off(
+    tmp_path: Path, texts: list[str], fraction: float, test_fraction: float | None, seed: int
+) -> None:
+    """Recorded results depend on which examples are in which split."""
+    fractions = {"validation": fraction} | ({} if test_fraction is None else {"test": test_fraction})
+    keys = RowKeys(texts, tmp_path)
+    if len(set(texts)) <= len(fractions):
+        with pytest.raises(UserError, match="cannot be split"):
+            split_off_rows(keys, fractions, seed, "here")
+        return
+    expected = split_off(texts, fractions, seed, "here")
+    found = split_off_rows(keys, fractions, seed, "here")
+    assert {split: np.flatnonzero(part).tolist() for split, part in found.items()} == {
+        split: rows.tolist() for split, rows in expected.items()
+    }
+
+
+def test_any_text_has_a_key_and_no_file_is_left(tmp_path: Path) -> None:
+    texts = ["", "\udc80", "a\x00b", *map(str, range(100))]
+    assert first_rows(RowKeys(texts, tmp_path)).all() and not list(tmp_path.iterdir())
