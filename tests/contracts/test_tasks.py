@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "translation": {"examples": 40, "tokenizer": {"kind": "bpe", "vocabulary_size": 400}},
     "palindrome": FEW,
     "random-tokens": FEW,
+    "rest-of-text": {"examples": 40},
     "reversal": FEW,
     "shift": FEW,
     "sort": FEW,

@@ -206,15 +206,25 @@ class Windows(TokenRows):
         return int(self._first_windows[-1])
 
     def row(self, index: int) -> np.ndarray:
+        return self._joined(*self._span(index))
+
+    def _span(self, index: int) -> tuple[int, int]:
+        """Where a window begins and ends among all that is joined."""
         document = self._document(index)
         begin, end = self._bounds(document)
         start = begin + (index - int(self._first_windows[document])) * self.stride
-        return self._joined(start, min(start + self.length + 1, end))
+        return start, min(start + self.length + 1, end)
 
     def seen_before(self, index: int) -> int:
         """How many of the first predictions of a window the one before it makes too."""
         is_first = index == int(self._first_windows[self._document(index)])
         return 0 if is_first else self.length - self.stride
+
+    def outside(self, index: int) -> np.ndarray:
+        """The tokens of a window's document, or of all that is joined, before and after the window."""
+        begin, end = self._bounds(self._document(index))
+        start, stop = self._span(index)
+        return np.concatenate([self._joined(begin, start), self._joined(stop, end)])
 
     def _document(self, index: int) -> int:
         return int(np.searchsorted(self._first_windows, index, side="right")) - 1

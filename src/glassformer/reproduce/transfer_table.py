@@ -96,8 +96,8 @@ def _pretraining(record: Mapping[str, Any]) -> list[str]:
         else "no step: its first weights."
     )
     lines = [
-        f"Preset `{record['preset']}`, {record['parameters']:,} parameters; first vectors:"
-        f" {record['first_vectors']}; {training}"
+        f"Preset `{record['preset']}`, task `{record['task']}`, {record['parameters']:,} parameters;"
+        f" first vectors: {record['first_vectors']}; {training}"
     ]
     text = record["text"]
     if text is not None:

@@ -8,9 +8,19 @@ from glassformer.tasks import (
     classification,
     language,
     random_tokens,
+    rest_of_text,
     sequences,
     tokens,
     translation,
 )
 
-__all__ = ["arithmetic", "classification", "language", "random_tokens", "sequences", "tokens", "translation"]
+__all__ = [
+    "arithmetic",
+    "classification",
+    "language",
+    "random_tokens",
+    "rest_of_text",
+    "sequences",
+    "tokens",
+    "translation",
+]
