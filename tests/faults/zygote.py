@@ -69,7 +69,7 @@ def run(order: dict) -> None:
 
 
 def wait(pid: int, seconds: float) -> int | None:
-    patience = Patience(seconds)
+    patience = Patience(seconds, pid)
     while not patience.is_over():
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
