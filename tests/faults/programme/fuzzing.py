@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from glassformer.cli import VERBS, main
 from glassformer.errors import Problem, UserError
+from glassformer.training.precision import DTYPES, probe
 from programme.base import Outcome, Place, Tries, fault
 
 SECONDS = 20.0
@@ -133,6 +134,15 @@ def examples(
 
     test()
     yield from outcomes
+
+
+def warm_up() -> None:
+    """What is the same in every fork: alphabets, the constants of our sources, which precisions work here."""
+    for verb in VERBS:
+        importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
+    list(examples(st.text() | st.integers() | st.binary(), lambda example: None, 30, 0))
+    for precision in DTYPES:
+        probe(precision)
 
 
 NO_UTF8 = "\udcff\udcfe"

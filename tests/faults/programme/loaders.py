@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from programme.base import Outcome, Place, Tries, fault
-from programme.fuzzing import attempt, examples, of_the_command
+from programme.fuzzing import attempt, examples, of_the_command, warm_up  # noqa: F401  for the zygote
 
 ROWS = [
     (label, f"{word} {number}") for number in range(6) for label, word in (("yes", "good ü"), ("no", "bad ✓"))
