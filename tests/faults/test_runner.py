@@ -151,3 +151,22 @@ def test_health_is_judged_by_the_clock_where_it_can_be(
     place = Place(Path(), None, None)  # type: ignore[arg-type]
     assert (judge(place, [health] * 5, [bare] * 5) is None) == is_good
     assert how in place.notes[0]
+
+
+def test_two_commands_publish_beside_each_other(
+    add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that another command has published while this one ran are not forgotten."""
+
+    def harm(place: Place, numbers: range) -> Tries:
+        if numbers.start == 0:
+            pages.publish(tmp_path, {}, "full", [Row(second, 3, 3)], seed=0, jobs=1, seconds=1.0)
+        yield from holds(place, numbers)
+
+    first, second = add("first", harm), add("second", holds)
+    monkeypatch.setattr(pages, "FAULTS", runner.FAULTS)
+    monkeypatch.setattr(runner.signal, "signal", lambda number, handler: None)  # those of the tests stay
+    given = {"only": ["first"], "seed": 0, "jobs": 1, "is_anew": False}
+    assert runner.main(tier="full", results=tmp_path, kept=tmp_path / "kept.jsonl", **given) == 0
+    rows = pages.read(tmp_path)["full"]["rows"]
+    assert (rows["second"]["held"], rows["first"]["held"]) == (3, first.full)

@@ -205,8 +205,7 @@ def main(
     if unknown:
         print(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}", file=sys.stderr)
         return 2
-    published = pages.read(results)
-    plan = Plan([FAULTS[name] for name in only or FAULTS], tier, seed, pages.rates(published))
+    plan = Plan([FAULTS[name] for name in only or FAULTS], tier, seed, pages.rates(pages.read(results)))
     keeper = Kept(kept, seed) if tier == "full" else None
     if keeper is not None and not is_anew and keeper.load(plan):
         done = len(plan.done)
@@ -222,7 +221,8 @@ def main(
     rows = [row for name, row in plan.rows.items() if row.tried or row.not_here]
     if tier == "full" or (not only and all(plan.is_done(name) for name in plan.rows)):
         seconds = time.monotonic() - began
-        pages.publish(results, published, tier, rows, seed=seed, jobs=jobs, seconds=seconds)
+        # As they are now: another command may have published other rows meanwhile.
+        pages.publish(results, pages.read(results), tier, rows, seed=seed, jobs=jobs, seconds=seconds)
     for row in sorted(rows, key=lambda row: -row.seconds):
         print(f"{row.seconds:8.1f} s  {row.held:7,} of {row.tried:7,}  {row.fault.name}")
     is_whole = all(plan.is_done(name) for name in plan.rows)
