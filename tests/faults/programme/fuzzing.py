@@ -278,7 +278,7 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
     "exit 0 or 2, a few words, never a traceback, never a hang; `--json` is one document",
     quick=500,
     full=25_000,
-    part=250,
+    part=1250,
 )
 def arguments(place: Place, numbers: range) -> Tries:
     _ = place.text_file
