@@ -211,7 +211,7 @@ def main(
         done = len(plan.done)
         print(f"{done} parts were done before on this source and count; --anew does them again", flush=True)
     print(f"about {minutes(plan.seconds_left(jobs))} of a quiet machine", flush=True)
-    began = time.monotonic()
+    began, source = time.monotonic(), pages.commit()  # now: hours later there may be another
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         plan.run(jobs, Teller(plan, jobs, keeper))
@@ -222,7 +222,8 @@ def main(
     if tier == "full" or (not only and all(plan.is_done(name) for name in plan.rows)):
         seconds = time.monotonic() - began
         # As they are now: another command may have published other rows meanwhile.
-        pages.publish(results, pages.read(results), tier, rows, seed=seed, jobs=jobs, seconds=seconds)
+        facts = {"seed": seed, "jobs": jobs, "seconds": seconds, "source": source}
+        pages.publish(results, pages.read(results), tier, rows, **facts)
     for row in sorted(rows, key=lambda row: -row.seconds):
         print(f"{row.seconds:8.1f} s  {row.held:7,} of {row.tried:7,}  {row.fault.name}")
     is_whole = all(plan.is_done(name) for name in plan.rows)
