@@ -270,7 +270,7 @@ def _html_table(rows: Sequence[Sequence[Any]]) -> str:
 
 def list_runs(folder: Path) -> list[RunFolder]:
     """The runs directly in a folder, the newest first."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike Path.is_dir, never an error
         return []
     runs = [RunFolder(path) for path in folder.iterdir() if (path / CONFIG).is_file()]
     return sorted(runs, key=lambda run: (run.path / CONFIG).stat().st_mtime, reverse=True)

@@ -28,7 +28,7 @@ from glassformer.data.tokenizers import (
     TokenizerConfig,
     TokenizerFileConfig,
 )
-from glassformer.errors import UserError
+from glassformer.errors import Problem, UserError
 from glassformer.registry import kinds
 
 TRAINING = [
@@ -268,6 +268,25 @@ def test_special_tokens_of_a_file_are_not_found_in_text(save: Save) -> None:
     tokenizer = save(inner)
     assert all(number >= len(RESERVED) for number in tokenizer.encode("a <s> [PAD] b"))
     assert tokenizer.encode("<new>").tolist() == [UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"good": 0, "book": 1}, unk_token="[UNK]"),
+        models.WordPiece({"good": 0, "book": 1}, unk_token="[UNK]"),
+        models.Unigram([(piece, -1.0) for piece in ("good", "book", *"godbk")], unk_id=None),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_file_without_a_token_for_the_unknown(save: Save, model: models.Model) -> None:
+    """What it knows it cuts; of anything else the library makes an error of no kind."""
+    inner = HuggingFaceTokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = save(inner)
+    assert len(tokenizer.encode("good book")) == 2
+    with pytest.raises(Problem, match="cannot cut"):
+        tokenizer.encode("a good book")
 
 
 def test_numbers_of_a_file_may_have_gaps(save: Save) -> None:

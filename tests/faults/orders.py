@@ -6,6 +6,7 @@ A fork of the zygote prepares it, and so does a fresh process that finds an orde
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import signal
 import sys
@@ -16,16 +17,41 @@ from typing import Any
 VARIABLE = "GLASSFORMER_FAULT_ORDER"
 
 
-class Patience:
-    """So many seconds of waiting, looked at often; those in which this process was stopped do not count."""
+def turns_missed(pid: int) -> dict[str, float]:
+    """Seconds in which each thread of a process and of its descendants could have run, and others did."""
+    found: dict[str, float] = {}
+    for thread in glob.glob(f"/proc/{pid}/task/*"):
+        try:
+            with open(f"{thread}/schedstat") as file:
+                found[thread] = int(file.read().split()[1]) / 1e9
+            with open(f"{thread}/children") as file:
+                children = file.read().split()
+        except (OSError, ValueError, IndexError):
+            continue
+        for child in children:
+            found |= turns_missed(int(child))
+    return found
 
-    def __init__(self, seconds: float) -> None:
+
+class Patience:
+    """So many seconds of waiting, looked at often.
+
+    Those in which this process was stopped do not count, nor those in which the process that is waited for,
+    or one that it waits for, was ready and others had the processor: a busy machine is no hang.
+    """
+
+    def __init__(self, seconds: float, pid: int | None = None) -> None:
         self.left, self.last = seconds, time.monotonic()
+        self.pid = pid if seconds >= 1 else None  # shorter, it is only a look
+        self.missed = {} if self.pid is None else turns_missed(self.pid)
 
     def is_over(self) -> bool:
         now = time.monotonic()
         self.left -= min(now - self.last, 1.0)
         self.last = now
+        if self.left <= 0 and self.pid is not None:
+            before, self.missed = self.missed, turns_missed(self.pid)
+            self.left += max((late - before.get(name, 0.0) for name, late in self.missed.items()), default=0)
         return self.left <= 0
 
 

@@ -121,14 +121,16 @@ def test_what_failed_is_tried_again(add: Add, tmp_path: Path) -> None:
 
 def test_the_page_tells_both_tiers(tmp_path: Path) -> None:
     first, second = list(FAULTS.values())[:2]
-    pages.publish(tmp_path, {}, "quick", [Row(first, 5, 5, seconds=60.0)], seed=0, jobs=2, seconds=30.0)
+    pages.publish(
+        tmp_path, {}, "quick", [Row(first, 5, 5, seconds=60.0)], seed=0, jobs=2, seconds=30.0, source="abc"
+    )
     text = (tmp_path / "reliability.md").read_text()
     assert "5 of 5 held, 0.5 minutes with 2 jobs" in text and "has not been run" in text
 
     published = pages.read(tmp_path)
     assert pages.rates(published) == {first.name: 12.0}
     rows = [Row(second, 3, 2, ["it broke"], notes=["judged by the clock"])]
-    pages.publish(tmp_path, published, "full", rows, seed=0, jobs=1, seconds=9.0)
+    pages.publish(tmp_path, published, "full", rows, seed=0, jobs=1, seconds=9.0, source="abc")
     text = (tmp_path / "reliability.md").read_text()
     assert f"| {first.what} | {first.expected} | 5 of 5 {first.unit} | – |".replace("  ", " ") in text
     assert "2 of 3" in text and f"{second.name}: it broke" in text and "judged by the clock" in text
@@ -151,3 +153,27 @@ def test_health_is_judged_by_the_clock_where_it_can_be(
     place = Place(Path(), None, None)  # type: ignore[arg-type]
     assert (judge(place, [health] * 5, [bare] * 5) is None) == is_good
     assert how in place.notes[0]
+
+
+def test_two_commands_publish_beside_each_other(
+    add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that another command has published while this one ran are not forgotten."""
+
+    def harm(place: Place, numbers: range) -> Tries:
+        if numbers.start == 0:
+            monkeypatch.setattr(pages, "commit", lambda: "a later one")
+            pages.publish(
+                tmp_path, {}, "full", [Row(second, 3, 3)], seed=0, jobs=1, seconds=1.0, source="abc"
+            )
+        yield from holds(place, numbers)
+
+    first, second = add("first", harm), add("second", holds)
+    monkeypatch.setattr(pages, "FAULTS", runner.FAULTS)
+    monkeypatch.setattr(pages, "commit", lambda: "the first")
+    monkeypatch.setattr(runner.signal, "signal", lambda number, handler: None)  # those of the tests stay
+    given = {"only": ["first"], "seed": 0, "jobs": 1, "is_anew": False}
+    assert runner.main(tier="full", results=tmp_path, kept=tmp_path / "kept.jsonl", **given) == 0
+    rows = pages.read(tmp_path)["full"]["rows"]
+    assert (rows["second"]["held"], rows["first"]["held"]) == (3, first.full)
+    assert rows["first"]["commit"] == "the first", "what was tried, and not what there is by now"

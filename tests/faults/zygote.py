@@ -31,9 +31,19 @@ for module in (
     importlib.import_module(module)
 
 
+warm: set[str] = set()
+
+
+def warm_up(job: str) -> None:
+    """Once, before the fork: a job's module, and what it would work out anew in each fork."""
+    name = job.partition(":")[0]
+    if name not in warm:
+        warm.add(name)
+        getattr(importlib.import_module(name), "warm_up", lambda: None)()
+
+
 def do_job(order: dict) -> int:
     """A function of the programme that prints its outcomes, a line of JSON each."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     module, _, name = order["job"].partition(":")
     with open("outcomes", "w", buffering=1) as file:
         for outcome in getattr(importlib.import_module(module), name)(*order["arguments"]):
@@ -69,7 +79,7 @@ def run(order: dict) -> None:
 
 
 def wait(pid: int, seconds: float) -> int | None:
-    patience = Patience(seconds)
+    patience = Patience(seconds, pid)
     while not patience.is_over():
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -83,6 +93,8 @@ for line in sys.stdin:
     if "wait" in order:
         answer = wait(order["wait"], order["seconds"])
     else:
+        if "job" in order:
+            warm_up(order["job"])
         answer = os.fork()
         if answer == 0:
             run(order)

@@ -207,6 +207,7 @@ WAYS_OUT = [
     "with-linked-config",
     "with-linked-checkpoints",
     "x" * 300,
+    "é" * 200,
 ]
 
 

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from glassformer.cli import main
+from glassformer.sweeps import storage
 from glassformer.sweeps.definition import define
-from glassformer.sweeps.storage import Database, storage_url
+from glassformer.sweeps.storage import Database, is_connection_error, storage_url
 from glassformer.sweeps.study import Board, outcome_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
@@ -52,3 +55,29 @@ def test_the_worker_verb_takes_its_trials_from_the_server(
     assert {trial.user_attrs["run"] for trial in trials} == {
         str(tmp_path / "runs" / f"trial-000{setting}-seed-0") for setting in (0, 1)
     }
+
+
+def test_a_worker_that_sleeps_with_a_lock_does_not_stop_the_others(
+    server: Server, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen in the middle of a transaction; when it wakes, it asks again on another connection."""
+    monkeypatch.setattr(storage, "LOCKED_SECONDS", 1)
+    url = storage_url(server.url, tmp_path)
+    sleeper, other = Database(url), Database(url)
+    definition = define(str(tiny_file), ["model.num_layers=1,2"], heartbeat=1)
+    board = Board.create(sleeper, "shared", definition, None)
+    lock = text("SELECT study_id FROM studies FOR UPDATE NOWAIT")
+    patient = text("SELECT study_id FROM studies FOR UPDATE")
+    try:
+        with sleeper.storage.engine.connect() as held, other.storage.engine.connect() as asking:
+            held.execute(lock)
+            asking.execute(text("SET lock_timeout = '60s'"))
+            assert asking.execute(patient).all(), "the server has ended the session of the one who sleeps"
+            asking.rollback()
+            with pytest.raises(DBAPIError) as woken:
+                held.execute(lock)
+            assert is_connection_error(woken.value)
+        assert len(sleeper.ask(board.trials)) == 0
+    finally:
+        sleeper.close()
+        other.close()

@@ -7,6 +7,7 @@ document of `--json`, and `output` carries everything meant for people.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import os
@@ -37,6 +38,11 @@ VERBS = {
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",
 }
+
+
+REFUSED_NAMES = {errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP}
+"""What a system says of a name that a person gave; everywhere, so it is answered here. Even to ask whether
+such a file exists is an error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,3 +129,9 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in REFUSED_NAMES or error.filename is None:
+            raise
+        name, reason = os.fsdecode(error.filename), os.strerror(error.errno)
+        output.error(user_error(f"cannot be looked at: {reason}", place=name, remedy="check the name"))
+        return 2

@@ -20,7 +20,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from glassformer.documents import read_document
-from glassformer.errors import user_error
+from glassformer.errors import Problem, user_error
 from glassformer.registry import Kind, register
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -62,7 +62,14 @@ class Tokenizer:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        found = self._inner.encode_batch_fast([_encodable(text) for text in texts], add_special_tokens=False)
+        given = [_encodable(text) for text in texts]
+        try:
+            found = self._inner.encode_batch_fast(given, add_special_tokens=False)
+        except Exception as error:  # of a file of another hand; the library raises plain Exceptions
+            raise Problem(
+                f"this tokenizer cannot cut the text: {error}",
+                remedy="one whose vocabulary has a token for what it does not know",
+            ) from None
         return [self._number_of[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
 
     def decode(self, numbers: Iterable[int]) -> str:

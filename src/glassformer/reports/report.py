@@ -89,7 +89,7 @@ def _read(given: Sequence[str], say: Say) -> tuple[list[Record], list[Study]]:
     records: dict[Path, Record] = {}
     studies: dict[Path, Study] = {}
     for path in given:
-        place = Path(path).resolve()
+        place = _place(path)
         if place in records or place in studies:
             say(f"{path}: named twice, shown once")
         elif is_study(place):
@@ -102,6 +102,14 @@ def _read(given: Sequence[str], say: Say) -> tuple[list[Record], list[Study]]:
         if not record.is_finished:
             say(f"{record.given}: {record.state()}")
     return list(records.values()), list(studies.values())
+
+
+def _place(path: str) -> Path:
+    """One for all names of a folder; a name that no folder can have stays as it is, and is not found."""
+    try:
+        return Path(path).resolve()
+    except (OSError, ValueError):
+        return Path(path)
 
 
 def _checked(path: str) -> str:

@@ -74,7 +74,7 @@ class RunsFolder:
     def path_of(self, name: str) -> Path:
         """Where a run of this name would be; a Refusal if that is not in this folder."""
         path = self.path / name
-        if not NAME.fullmatch(name) or path.parent != self.path or path.is_symlink():
+        if not NAME.fullmatch(name) or path.parent != self.path or os.path.islink(path):
             raise _no_run(name)
         return path
 

@@ -36,7 +36,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
     )
 )
 LOCKED_SECONDS = 60
-"""How long a writer waits for another one of the same SQLite file."""
+"""How long a writer waits for another one of the same SQLite file, and a server for one who holds a lock."""
 PATIENCE_SECONDS = 600.0
 """How long a server may be away."""
 HEARTBEAT_SECONDS = 5
@@ -106,9 +106,13 @@ class Database:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    from sqlalchemy.exc import InterfaceError, OperationalError
+    from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-    return any(isinstance(cause, (InterfaceError, OperationalError)) for cause in _causes(error))
+    return any(
+        isinstance(cause, (InterfaceError, OperationalError))
+        or (isinstance(cause, DBAPIError) and cause.connection_invalidated)
+        for cause in _causes(error)
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -165,7 +169,17 @@ def _open(url: str) -> RDBStorage:
         storage.engine.dispose()
         event.listen(storage.engine, "connect", _begin_by_hand)
         event.listen(storage.engine, "begin", _begin_at_once)
+    else:
+        storage.engine.dispose()
+        event.listen(storage.engine, "connect", _let_go_when_silent)
     return storage
+
+
+def _let_go_when_silent(connection: Any, record: Any) -> None:
+    """A worker that is frozen between a lock and what it is for would keep all others waiting, for as long as
+    it sleeps: the server ends its session, and when it wakes it makes another one."""
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{LOCKED_SECONDS}s'")
+    connection.commit()
 
 
 def _begin_by_hand(connection: Any, record: Any) -> None:

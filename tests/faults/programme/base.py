@@ -96,7 +96,7 @@ class Place:
         """The outcomes of a job in a process of its own, as they come; its death or standstill is one too."""
         folder = self.made("job")
         child = self.zygote.start(list(arguments), folder, **self.with_cache({"job": job}))
-        told, patience = 0, Patience(seconds)
+        told, patience = 0, Patience(seconds, child.pid)
         while True:
             code = child.poll(0.05)
             lines = (folder / "outcomes").read_text().splitlines() if (folder / "outcomes").exists() else []

@@ -45,7 +45,7 @@ class Child:
         return self._code
 
     def wait_until(self, is_so: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-        patience = Patience(seconds)
+        patience = Patience(seconds, self.pid)
         while not is_so():
             if patience.is_over():
                 raise TimeoutError(f"waited in vain until {what}; it said:\n{self.errors}")
@@ -170,11 +170,11 @@ def start_fresh(
             stdin=subprocess.DEVNULL,
             env=given,
         )
+    return Child(process.pid, folder, lambda seconds: wait_for_exit(process, seconds))
 
-    def wait_for_exit(seconds: float) -> int | None:
-        patience = Patience(seconds)
-        while process.poll() is None and not patience.is_over():
-            time.sleep(0.005)
-        return process.returncode
 
-    return Child(process.pid, folder, wait_for_exit)
+def wait_for_exit(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    patience = Patience(seconds, process.pid)
+    while process.poll() is None and not patience.is_over():
+        time.sleep(0.005)
+    return process.returncode

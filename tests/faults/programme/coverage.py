@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from programme.base import NotHere, Place, Tries, fault
+from programme.children import Child, wait_for_exit
 
 AT_A_STRETCH = 500
 KINDS = 23
@@ -33,16 +34,16 @@ def by_coverage(place: Place, numbers: range) -> Tries:
     arguments = [str(place.trained_on_text), str(numbers.start // AT_A_STRETCH), str(len(numbers))]
     seed = str(place.dice.randrange(1, 1 << 30))
     with open(folder / "said", "w") as said:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, str(program), *arguments, seed],
             cwd=folder,
             stdout=said,
             stderr=said,
             stdin=subprocess.DEVNULL,
-            env=None,
-            timeout=600 + 3 * len(numbers),
         )
+    child = Child(process.pid, folder, lambda seconds: wait_for_exit(process, seconds))
+    code = place.zygote.adopt(child).wait(600 + 3 * len(numbers))
     outcomes = folder / "outcomes"
     yield from map(json.loads, outcomes.read_text().splitlines() if outcomes.exists() else [])
-    if done.returncode:
-        yield f"it ended with {done.returncode}: {(folder / 'said').read_text(errors='replace')[-1000:]}"
+    if code:
+        yield f"it ended with {code}: {(folder / 'said').read_text(errors='replace')[-1000:]}"

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from glassformer.cli import VERBS, main
 from glassformer.errors import Problem, UserError
+from glassformer.training.precision import DTYPES, probe
 from programme.base import Outcome, Place, Tries, fault
 
 SECONDS = 20.0
@@ -133,6 +134,15 @@ def examples(
 
     test()
     yield from outcomes
+
+
+def warm_up() -> None:
+    """What is the same in every fork: alphabets, the constants of our sources, which precisions work here."""
+    for verb in VERBS:
+        importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
+    list(examples(st.text() | st.integers() | st.binary(), lambda example: None, 30, 0))
+    for precision in DTYPES:
+        probe(precision, "cpu")  # as they ask: the answer is kept under what is given
 
 
 NO_UTF8 = "\udcff\udcfe"
@@ -268,7 +278,7 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
     "exit 0 or 2, a few words, never a traceback, never a hang; `--json` is one document",
     quick=500,
     full=25_000,
-    part=250,
+    part=1250,
 )
 def arguments(place: Place, numbers: range) -> Tries:
     _ = place.text_file

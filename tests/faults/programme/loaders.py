@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from programme.base import Outcome, Place, Tries, fault
-from programme.fuzzing import attempt, examples, of_the_command
+from programme.fuzzing import attempt, examples, of_the_command, warm_up  # noqa: F401  for the zygote
 
 ROWS = [
     (label, f"{word} {number}") for number in range(6) for label, word in (("yes", "good ü"), ("no", "bad ✓"))
@@ -255,7 +255,7 @@ def fuzz_loaders(trained: str, count: int, number: int) -> Iterator[Outcome]:
     "read, or refused in a few words; never a traceback, never a hang",
     quick=1500,
     full=75_000,
-    part=750,
+    part=1500,
 )
 def files(place: Place, numbers: range) -> Tries:
     given = (str(place.trained_on_text), len(numbers), place.dice.randrange(1 << 30))

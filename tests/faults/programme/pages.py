@@ -51,10 +51,17 @@ def _git(*words: str) -> str:
 
 
 def publish(
-    results: Path, published: Document, tier: str, rows: list[Row], *, seed: int, jobs: int, seconds: float
+    results: Path,
+    published: Document,
+    tier: str,
+    rows: list[Row],
+    *,
+    seed: int,
+    jobs: int,
+    seconds: float,
+    source: str,
 ) -> None:
     """The quick tier as a whole; of the full tier the rows that were tried, beside those from before."""
-    source = commit()
     new = {row.fault.name: row_document(row, tier, source) for row in rows}
     old = published.get(tier, {}).get("rows", {}) if tier == "full" else {}
     merged = {**old, **new}

@@ -205,14 +205,13 @@ def main(
     if unknown:
         print(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}", file=sys.stderr)
         return 2
-    published = pages.read(results)
-    plan = Plan([FAULTS[name] for name in only or FAULTS], tier, seed, pages.rates(published))
+    plan = Plan([FAULTS[name] for name in only or FAULTS], tier, seed, pages.rates(pages.read(results)))
     keeper = Kept(kept, seed) if tier == "full" else None
     if keeper is not None and not is_anew and keeper.load(plan):
         done = len(plan.done)
         print(f"{done} parts were done before on this source and count; --anew does them again", flush=True)
     print(f"about {minutes(plan.seconds_left(jobs))} of a quiet machine", flush=True)
-    began = time.monotonic()
+    began, source = time.monotonic(), pages.commit()  # now: hours later there may be another
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         plan.run(jobs, Teller(plan, jobs, keeper))
@@ -222,7 +221,9 @@ def main(
     rows = [row for name, row in plan.rows.items() if row.tried or row.not_here]
     if tier == "full" or (not only and all(plan.is_done(name) for name in plan.rows)):
         seconds = time.monotonic() - began
-        pages.publish(results, published, tier, rows, seed=seed, jobs=jobs, seconds=seconds)
+        # As they are now: another command may have published other rows meanwhile.
+        facts = {"seed": seed, "jobs": jobs, "seconds": seconds, "source": source}
+        pages.publish(results, pages.read(results), tier, rows, **facts)
     for row in sorted(rows, key=lambda row: -row.seconds):
         print(f"{row.seconds:8.1f} s  {row.held:7,} of {row.tried:7,}  {row.fault.name}")
     is_whole = all(plan.is_done(name) for name in plan.rows)
