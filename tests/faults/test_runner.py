@@ -177,3 +177,12 @@ def test_two_commands_publish_beside_each_other(
     rows = pages.read(tmp_path)["full"]["rows"]
     assert (rows["second"]["held"], rows["first"]["held"]) == (3, first.full)
     assert rows["first"]["commit"] == "the first", "what was tried, and not what there is by now"
+
+
+def test_the_page_does_not_tell_where_our_files_lie() -> None:
+    trace = (
+        'Traceback (most recent call last):\n  File "/home/me/a.py", line 1, in f\n    g()\nOSError: no\nmore'
+    )
+    assert pages.essence(trace) == "OSError: no"
+    assert pages.essence(f"'report' 'x': {trace}") == "'report' 'x': OSError: no"
+    assert pages.essence("exit 1: no") == "exit 1: no"

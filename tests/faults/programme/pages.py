@@ -95,10 +95,11 @@ def row_document(row: Row, tier: str, source: str) -> Document:
 
 def essence(failure: str) -> str:
     """Of a traceback what was raised: where our files lie on this machine is for its log, not for readers."""
-    if not failure.startswith("Traceback"):
+    said, found, trace = failure.partition("Traceback (most recent call last):")
+    if not found:
         return failure
-    raised = [line for line in failure.splitlines() if line and not line.startswith((" ", "Traceback"))]
-    return raised[0] if raised else failure.splitlines()[-1].strip()
+    raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+    return f"{shorten(said, 200)} {raised[0] if raised else 'an error'}".strip()
 
 
 def page_of(published: Document) -> str:
