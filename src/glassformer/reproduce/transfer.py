@@ -56,8 +56,8 @@ REST_OF_REVIEWS = {
     "training.optimizer": {"kind": "muon", "learning_rate": 3e-3, "weight_decay": 0.01},
     "training.schedule.warmup_steps": 100,
     "training.layer_rate_decay": 0.5,
-    "training.max_steps": 4000,
-    "training.validate_every": 1000,
+    "training.max_steps": 1000,
+    "training.validate_every": 500,
     "evaluation.max_examples": 2000,
     "model.dropout": 0.1,
 }
