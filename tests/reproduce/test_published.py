@@ -206,6 +206,25 @@ def test_reversal_shows_a_model_of_each_state(trained: list[str], tmp_path: Path
     assert "No measured model is unsolved." in study.sections(study.more(cells, [], effort(tmp_path, False)))
 
 
+def test_reversal_stops_a_run_halfway_where_none_ended_so(trained: list[str], tmp_path: Path) -> None:
+    class Staged(ReversalStudy):
+        def value(self, results: Results) -> float:
+            return 0.6 if results["steps"] == 1 else 1.0
+
+    tiny = {"task.categories": 10, "task.train_examples": 64, "task.test_examples": 8}
+    setting = Setting("4×10", None, "reversal", {**tiny, "task.length": 4, **TINY_MODEL, **TINY_TRAINING})
+    halfway = replace(setting, name="halfway", overrides={**setting.overrides, "training.max_steps": 1})
+    study = Staged("staged", "Staged", "accuracy", [setting], "For the test.", halfway=halfway)
+    document = reproduce(study, tmp_path, seeds=1)
+    assert [shown["setting"] for shown in document["maps"]] == ["4×10", "halfway"]
+    assert [row["setting"] for row in document["rows"]] == ["4×10"]
+    trained.clear()
+    again = reproduce(study, tmp_path, seeds=1, keep=tmp_path / "results.json")
+    assert trained == [] and again["maps"] == document["maps"] and again["commands"] == document["commands"]
+    third = reproduce(study, tmp_path, seeds=1, keep=tmp_path / "results.json")
+    assert third["rows"][0]["kept"] == again["rows"][0]["kept"] == ["ours"]
+
+
 def test_their_recipe_of_reversal_is_the_published_one(tmp_path: Path) -> None:
     cells = REVERSAL_TABLE.cells(effort(tmp_path, is_quick=False))
     theirs = {cell.setting.name: cell.job.config.dump() for cell in cells if cell.recipe == "theirs"}

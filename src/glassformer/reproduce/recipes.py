@@ -63,13 +63,7 @@ class Study:
     def measure(self, effort: Effort) -> dict[str, Any]:
         cells = self.cells(effort)
         if effort.trains:
-            run_all(
-                [cell.job for cell in cells],
-                workers=effort.workers,
-                threads=effort.threads,
-                describe=lambda results: f"{self.metric} {self.value(results):.5f}",
-                say=effort.say,
-            )
+            self.train(cells, effort)
         finished = [cell for cell in cells if cell.job.results()]
         rows = self._rows(finished, effort)
         if not rows:
@@ -80,9 +74,21 @@ class Study:
             "about": self.about,
             "rows": rows,
             "missing": [cell.job.name for cell in cells if cell not in finished],
-            "commands": _commands(sorted(cells, key=self._place(effort)), effort.folder),
+            "commands": {
+                **effort.kept.get("commands", {}),
+                **_commands(sorted(cells, key=self._place(effort)), effort.folder),
+            },
             **self.more(finished, rows, effort),
         }
+
+    def train(self, cells: Sequence[Cell], effort: Effort) -> None:
+        run_all(
+            [cell.job for cell in cells],
+            workers=effort.workers,
+            threads=effort.threads,
+            describe=lambda results: f"{self.metric} {self.value(results):.5f}",
+            say=effort.say,
+        )
 
     @property
     def measured(self) -> str:
@@ -150,6 +156,7 @@ class Study:
         kept, rows = _kept(effort), []
         for setting in self.chosen(effort):
             row: Row = {**kept.get(setting.name, {}), "setting": setting.name, "published": setting.published}
+            row.pop("kept", None)  # from a measurement before that one
             for recipe in (THEIRS, OURS):
                 runs = [cell for cell in cells if (cell.setting, cell.recipe) == (setting, recipe)]
                 measured = self._measured(runs)
