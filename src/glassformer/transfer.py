@@ -20,7 +20,7 @@ from torch import Tensor
 from glassformer.config import Tree, flatten, validate
 from glassformer.errors import UserError, user_error
 from glassformer.models.base import Model, ModelConfig
-from glassformer.models.shapes import MaskedToken, NextToken, PerSequence, PerToken, SequenceToSequence
+from glassformer.models.shapes import NextToken, PerSequence, PerToken, SequenceToSequence
 from glassformer.runs import RunFolder, differences
 from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.checkpoints import DamagedCheckpoint
@@ -297,14 +297,7 @@ def _answers(task: Task) -> list[str]:
 
 def _asks_the_same(source: Source, task: Task, own: Tensors) -> bool:
     """Whether the run's head answers the new task's question, and has the form that the new one has."""
-    there, shape = source.task.shape, task.shape
-    if type(shape) is not type(there) or _answers(task) != _answers(source.task):
-        return False
-    if (
-        isinstance(shape, MaskedToken)
-        and isinstance(there, MaskedToken)
-        and shape.is_pooled != there.is_pooled
-    ):
+    if type(task.shape) is not type(source.task.shape) or _answers(task) != _answers(source.task):
         return False
     here = {name: tensor.shape for name, tensor in own.items() if is_head(name)}
     return here == {name: tensor.shape for name, tensor in source.tensors.items() if is_head(name)}

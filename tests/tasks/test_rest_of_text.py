@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from glassformer.data.batching import IGNORED
 from glassformer.data.token_rows import RaggedRows, Windows
-from glassformer.data.tokenizers import BEGIN, END, MASK, RESERVED
+from glassformer.data.tokenizers import BEGIN, END, RESERVED
 from glassformer.errors import UserError
 from glassformer.experiment import resolve
 from glassformer.tasks.rest_of_text import RestOfTextTask
@@ -86,27 +85,3 @@ def test_what_stands_outside_a_window_is_the_rest_of_its_document() -> None:
             own, others = windows[number], windows.outside(number)
             document = next(row for row in rows if own[0] in row) if within else np.concatenate(list(rows))
             assert sorted([*own, *others]) == document.tolist()
-
-
-def test_the_answer_comes_from_the_whole_piece(tmp_path: Path) -> None:
-    lines = [" ".join(f"w{(5 * word + text) % 23}" for word in range(12 + text)) for text in range(6)]
-    task = build(tmp_path, lines)
-    options = {"model.pooling.kind": "attention", "model.hidden_dim": 16, "model.num_layers": 1}
-    config = resolve("masked-language-model", options).model
-    model = config.build(task.shape).eval()
-    assert sum(config.parameter_terms(task.shape).values()) == sum(p.numel() for p in model.parameters())
-    inputs = task.batch("train", np.array([0, 2, 5])).inputs
-    with torch.inference_mode():
-        answers_BLV = model(**inputs)
-        alone_1LV = model(**task.batch("train", np.array([2])).inputs)
-    assert torch.equal(answers_BLV, answers_BLV[:, :1].expand_as(answers_BLV))
-    assert torch.allclose(alone_1LV[0, 0], answers_BLV[1, 0], atol=1e-6)
-
-
-def test_tokens_are_hidden_in_training_alone(tmp_path: Path) -> None:
-    lines = [" ".join(f"w{(7 * word + text) % 40}" for word in range(30)) for text in range(4)]
-    task = build(tmp_path, lines, hidden_fraction=0.5)
-    plain, hidden = (task.batch("train", np.arange(8), epoch).inputs["tokens"] for epoch in (None, 0))
-    assert plain is not None and hidden is not None
-    assert not (plain == MASK).any() and 0.2 < (hidden == MASK).double().mean() < 0.7
-    assert torch.equal(hidden[hidden != MASK], plain[hidden != MASK]) and (hidden[:, 0] == BEGIN).all()

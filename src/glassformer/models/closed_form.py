@@ -109,7 +109,7 @@ def transformer_terms(config: TransformerConfig, shape: Shape) -> dict[str, int]
         terms |= _embedding(config, "target_embedding", target_vocabulary, max_target_length)
         layers = Count(config.num_decoder_layers, "decoder_layers")
         terms |= _stack(config, "decoder", layers, ["attention", "cross_attention"])
-    if isinstance(shape, PerSequence) or (isinstance(shape, MaskedToken) and shape.is_pooled):
+    if isinstance(shape, PerSequence):
         terms["pooling"] = config.pooling.parameter_count(hidden_dim)
     terms["head.body"] = config.output.parameter_count(hidden_dim)
     terms["head"] = (0 if is_tied else outputs * hidden_dim) + (outputs if config.output_bias else 0)

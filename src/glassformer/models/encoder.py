@@ -45,21 +45,16 @@ class TokenPredictor(Backbone):
         head: Head,
         is_causal: bool = False,
         is_tied: bool = False,
-        pooling: nn.Module | None = None,
     ) -> None:
         super().__init__(shape, embedding, encoder, is_causal)
         self.head = head
         self.is_tied = is_tied
-        self.pooling = pooling
 
     def tied_weight(self) -> Tensor | None:
         return self.token_vectors() if self.is_tied else None
 
     def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        encoded_BLD = self.encode(tokens, real)
-        if self.pooling is None:
-            return encoded_BLD
-        return self.pooling(encoded_BLD, real)[:, None].expand_as(encoded_BLD)
+        return self.encode(tokens, real)
 
 
 class SequenceClassifier(Backbone):

@@ -37,9 +37,6 @@ class NextToken(Shape):
 class MaskedToken(Shape):
     """Hidden positions are predicted from both sides."""
 
-    is_pooled: bool = False
-    """From the pooled vectors of the whole sequence: the same answer at each position."""
-
 
 @dataclass(frozen=True)
 class SequenceToSequence(Shape):

@@ -207,7 +207,6 @@ def _masked_token(config: TransformerConfig, shape: MaskedToken) -> Model:
         config.build_encoder(),
         config.build_class_head(shape.vocabulary, config.tied_output),
         is_tied=config.tied_output,
-        pooling=config.pooling.build(config.hidden_dim) if shape.is_pooled else None,
     )
 
 

@@ -1,8 +1,8 @@
 """From a piece of a text, words of the rest of it.
 
 What a text is about, and what it thinks of that, runs through all of it. Texts are read and cut as for a
-language model, but never across the end of a text. From its piece as a whole the model is asked for words
-that stand elsewhere in the same text and not in the piece, so it cannot copy. No label is needed.
+language model, but never across the end of a text. At some places of a piece the model is asked for a word
+that stands elsewhere in the same text and not in the piece, so it cannot copy. No label is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from glassformer.data.batching import IGNORED, Batch, draw_each, pad
 from glassformer.data.token_rows import Windows
-from glassformer.data.tokenizers import BEGIN, END, MASK, RESERVED, Tokenizer
+from glassformer.data.tokenizers import BEGIN, END, RESERVED, Tokenizer
 from glassformer.errors import Problem
 from glassformer.generation import DecodingConfig
 from glassformer.models.base import Model
@@ -34,10 +34,7 @@ class RestOfTextConfig(LanguageConfig):
     max_length: int = Field(16, ge=4, le=100_000, description="tokens of a piece")
     across_texts: Literal[False] = Field(False, description="a piece never runs into the next text")
     asked_fraction: float = Field(
-        0.15, gt=0, le=1, description="of a piece's length: so many words are asked for"
-    )
-    hidden_fraction: float = Field(
-        0.0, ge=0, lt=1, description="of a piece's tokens, hidden at random in training"
+        0.15, gt=0, le=1, description="of a piece's places, at each of which a word is asked for"
     )
     common: float = Field(
         1e-4, gt=0, description="words that are more frequent are asked for less, by the root of the ratio"
@@ -69,7 +66,7 @@ class RestOfTextTask(LanguageTask):
     config: RestOfTextConfig
 
     def __init__(self, config: RestOfTextConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, MaskedToken(len(tokenizer), config.max_length, is_pooled=True))
+        super().__init__(config, tokenizer, MaskedToken(len(tokenizer), config.max_length))
 
     @property
     def window(self) -> int:
@@ -97,20 +94,17 @@ class RestOfTextTask(LanguageTask):
         return windows
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """What is asked for, and what is hidden, follows from split, epoch and number of an example."""
+        """Where a word is asked for, and which, follows from split, epoch and number of an example."""
         windows = self._windows(split)
         pieces = [windows[int(index)] for index in indices]
         rows = [np.array([BEGIN, *piece[(piece != BEGIN) & (piece != END)]]) for piece in pieces]
-        shape = (max(map(len, rows)), 3)
-        draws_BL3 = draw_each(shape, self.config.data_seed, "rest", split, epoch or 0, indices=indices)
+        shape = (max(map(len, rows)), 2)
+        draws_BL2 = draw_each(shape, self.config.data_seed, "rest", split, epoch or 0, indices=indices)
         targets = [
-            self._targets(row, windows.outside(int(index)), draws_L3[: len(row), :2])
-            for row, index, draws_L3 in zip(rows, indices, draws_BL3.numpy(), strict=True)
+            self._targets(row, windows.outside(int(index)), draws_L2[: len(row)])
+            for row, index, draws_L2 in zip(rows, indices, draws_BL2.numpy(), strict=True)
         ]
         tokens_BL, real_BL = pad(rows)
-        if epoch is not None:
-            is_hidden = (draws_BL3[..., 2] < self.config.hidden_fraction) & (tokens_BL >= len(RESERVED))
-            tokens_BL = tokens_BL.masked_fill(is_hidden, MASK)
         targets_BL, _ = pad(targets, IGNORED)
         return Batch({"tokens": tokens_BL, "real": real_BL}, targets_BL, indices)
 
@@ -133,5 +127,5 @@ class RestOfTextTask(LanguageTask):
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Answer]]:
-        """The word that is likeliest to stand elsewhere, with the next likeliest."""
+        """At each place, the word that is likeliest to stand elsewhere."""
         return [[answer] for answer in answer_per_token(model, rows)]
