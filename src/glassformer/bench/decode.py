@@ -227,6 +227,11 @@ def _keeping(
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+    """The less of two tries: one alone may have been disturbed, and a way of working is chosen by it."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        call()
+        return time.perf_counter() - started
+
+    return min(once(), once())

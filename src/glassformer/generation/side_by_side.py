@@ -50,7 +50,7 @@ def side_by_side(
 
 
 def _can_be_copied() -> bool:
-    """A copy lacks the other threads, and keeps for ever the locks that they held, of PyTorch among others."""
+    """A copy lacks the other threads, and keeps for ever the locks that they held, such as PyTorch's."""
     others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
     is_daemon = multiprocessing.current_process().daemon  # may have no children
     return sys.platform == "linux" and not is_daemon and all(map(_only_shows, others))
