@@ -72,7 +72,10 @@ def _in_copies(
             copy = context.Process(target=_serve, args=(theirs, [*copies, ours], answer, items), daemon=True)
             with warnings.catch_warnings():  # of threads: a copy uses none of PyTorch's
                 warnings.simplefilter("ignore", DeprecationWarning)
-                copy.start()
+                try:
+                    copy.start()
+                except OSError:  # the system has no memory or no number for another process
+                    return _in_threads(workers, answer, items, progress)
             theirs.close()
             copies[ours] = copy
         return _collect(copies, items, progress)
