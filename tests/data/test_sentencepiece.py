@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import struct
 from collections.abc import Mapping
@@ -185,6 +186,8 @@ def test_a_part_of_a_model_is_none(size: int) -> None:
         (data(1, b"") + data(2, b"") + data(3, b""), "not a SentencePiece model"),
         (encode_model([("a", 0.0, NORMAL)], UNIGRAM), "without an unknown piece"),
         (encode_model(HEAD, WORD), "neither unigram nor BPE"),
+        (encode_model([*HEAD, ("a", math.nan, NORMAL)], UNIGRAM), "not a SentencePiece model"),
+        (encode_model([*HEAD, ("a", math.inf, NORMAL)], BPE), "not a SentencePiece model"),
         (MODEL + data(3, data(2, b"nothing sensible")), "not a SentencePiece model"),
     ],
 )

@@ -87,6 +87,25 @@ def test_a_duplicate_is_left_to_the_lower_number(tiny_file: Path, join: Callable
     assert Counter(map(outcome_of, board.trials())) == {"running": 3, "duplicate": 1}
 
 
+def test_a_duplicate_whose_worker_died_before_leaving_it_does_not_run_for_ever(
+    tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = join(define(str(tiny_file), LENGTHS))()
+    first = take(board)
+    board._add(first.key, first.trial.params)  # by one who had not seen the first
+    (copy,) = [
+        trial for trial in board.trials() if outcome_of(trial) == "waiting" and key_of(trial) == first.key
+    ]
+    assert board._take(copy)  # and died here
+    for claim in (first, take(board), take(board)):
+        complete(board, claim)
+    assert not board.is_over(board.settle())
+    monkeypatch.setattr(rules, "SIGHTINGS_APART", 0)
+    monkeypatch.setattr(type(board.database.storage), "_get_stale_trial_ids", lambda *_: [copy._trial_id])
+    trials = board.settle()
+    assert board.is_over(trials) and Counter(map(outcome_of, trials)) == {"complete": 3, "abandoned": 1}
+
+
 def test_a_silent_trial_is_given_to_another_and_its_late_result_is_refused(
     tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
 ) -> None:

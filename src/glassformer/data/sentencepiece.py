@@ -7,6 +7,7 @@ and how text is normalized first.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ def _bpe(pieces: list[_Piece]) -> models.Model:
 def _read_piece(data: bytes) -> _Piece:
     fields = dict(_fields(data))
     (score,) = struct.unpack("<f", fields.get(2, b"\0\0\0\0"))
+    if not math.isfinite(score):
+        raise ValueError(score)
     kind = fields.get(3, _NORMAL)
     return _Piece(_UNKNOWN_NAME if kind == _UNKNOWN else fields[1].decode("utf-8"), score, kind)
 

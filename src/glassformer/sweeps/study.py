@@ -237,9 +237,13 @@ class Board:
         self.database.ask(lambda: self.study.add_trial(trial))
 
     def is_over(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Nothing runs, and nothing more is to begin. Of settled trials."""
-        states = {outcome_of(trial) for trial in living(trials).values()}
-        return "running" not in states and ("waiting" not in states or self.is_late())
+        """Nothing runs, and nothing more is to begin. Of settled trials.
+
+        Who took a duplicate may die before leaving it: that one runs too, until its silence is noticed.
+        """
+        runs = any(outcome_of(trial) == "running" for trial in trials)
+        waits = any(outcome_of(trial) == "waiting" for trial in living(trials).values())
+        return not runs and (not waits or self.is_late())
 
     # ------------------------------------------------------------ who has what
 
