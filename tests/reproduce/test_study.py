@@ -117,6 +117,16 @@ def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], 
         reproduce(STUDIES["parameter-counts"], tmp_path / "counts", trains=False)
 
 
+def test_what_is_new_may_stand_before_what_is_kept(trained: list[str], tmp_path: Path) -> None:
+    reproduce(STUDY, tmp_path / "earlier", seeds=1)
+    trained.clear()
+    study = replace(STUDY, settings=[replace(STUDY.settings[0], name="new"), *STUDY.settings])
+    reproduce(study, tmp_path / "later", seeds=1, keep=tmp_path / "earlier" / "results.json")
+    assert trained == ["new, ours, seed 0"]
+    table = (tmp_path / "later" / "table.md").read_text(encoding="utf-8")
+    assert "not run again: ours of 4×3." in table
+
+
 def test_the_interval_is_students() -> None:
     assert interval([0.5]) is None
     low, high = interval([1.0, 2.0, 3.0]) or (0, 0)

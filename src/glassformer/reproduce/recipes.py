@@ -248,11 +248,11 @@ def _explained(document: Mapping[str, Any], measured: str) -> list[str]:
         f" Training time of all runs together: {total / 60:.1f} minutes,"
         f" with {workers} worker{'s' if workers > 1 else ''} of {threads} thread{'s' if threads > 1 else ''}."
     ]
-    kept = [row["setting"] for row in rows if row.get("kept")]
+    kept = {row["setting"]: row["kept"] for row in rows if row.get("kept")}
     if kept:
+        recipes = dict.fromkeys(recipe for of_row in kept.values() for recipe in of_row)
         lines += [
-            f"Kept from an earlier measurement, not run again: {' and '.join(rows[0]['kept'])} of"
-            f" {', '.join(kept)}."
+            f"Kept from an earlier measurement, not run again: {' and '.join(recipes)} of {'; '.join(kept)}."
         ]
     for recipe, words in document["commands"].items():
         lines += [f"The first run by {'our' if recipe == OURS else 'their'} recipe: `{shlex.join(words)}`"]
