@@ -136,11 +136,9 @@ def summary(tier: str, document: Document) -> list[str]:
         ]
     whole = [row for row in rows if row["tried"] >= row["planned"]]
     commits = ", ".join(sorted({row["commit"] for row in rows}))
-    counted = (
-        "every row was tried as often as planned"
-        if len(whole) == len(FAULTS)
-        else f"{len(whole)} of {len(FAULTS)} rows were tried as often as planned, the others as the table says"
-    )
+    counted = f"{len(whole)} of {len(FAULTS)} rows were tried as often as planned"
+    if len(whole) < len(FAULTS):
+        counted += ", the others as the table says"
     return [
         f"`make prove TIER=full`: {held:,} of {tried:,} held, {sum(row['seconds'] for row in rows) / 60:.0f}"
         f" minutes of work, {document['date']}, commit {commits}; {counted}."
