@@ -144,7 +144,8 @@ class Kept:
             part = range(tree["first"], tree["end"])
             fault = FAULTS.get(tree["name"])
             is_same = (tree["source"], tree["seed"]) == (self.source, self.seed)
-            if is_same and fault and fault.name in plan.rows and part in fault.parts(plan.tier):
+            is_new = (tree["name"], part.start) not in plan.done  # of two commands at once
+            if is_same and is_new and fault and fault.name in plan.rows and part in fault.parts(plan.tier):
                 row = Row(
                     fault, tree["tried"], tree["held"], [], tree["not_here"], tree["seconds"], tree["notes"]
                 )
