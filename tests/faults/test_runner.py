@@ -107,6 +107,10 @@ def test_an_interrupted_run_goes_on(add: Add, tmp_path: Path) -> None:
     plan.run(1, kept.add)
     assert done[2:] == [range(8, 10)] * 2 and plan.rows["a"].held == 10
 
+    kept.path.write_text(2 * kept.path.read_text())  # by another command at the same time
+    plan = Plan([runner.FAULTS["a"]], "full")
+    assert kept.load(plan) == 3 and plan.rows["a"].tried == 10
+
     other = Kept(kept.path, seed=1)
     assert other.load(Plan([runner.FAULTS["a"]], "full")) == 0
     kept.source = "another source"

@@ -221,6 +221,9 @@ def test_reversal_stops_a_run_halfway_where_none_ended_so(trained: list[str], tm
     trained.clear()
     again = reproduce(study, tmp_path, seeds=1, keep=tmp_path / "results.json")
     assert trained == [] and again["maps"] == document["maps"] and again["commands"] == document["commands"]
+    assert reproduce(study, tmp_path, seeds=1, trains=False)["maps"] == document["maps"]
+    alone = reproduce(study, tmp_path / "ours", seeds=1, with_theirs=False)
+    assert [shown["setting"] for shown in alone["maps"]] == ["4×10"]
     third = reproduce(study, tmp_path, seeds=1, keep=tmp_path / "results.json")
     assert third["rows"][0]["kept"] == again["rows"][0]["kept"] == ["ours"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from glassformer.config import flatten, format_value, unflatten
 from glassformer.errors import user_error
 from glassformer.experiment import resolve
-from glassformer.reproduce.jobs import Job, Results, key_of, run_all, run_path
+from glassformer.reproduce.jobs import Job, Results, key_of, run_path
 from glassformer.reproduce.study import Effort, interval, test_value, written_by
 
 OURS, THEIRS = "ours", "theirs"
@@ -82,13 +82,8 @@ class Study:
         }
 
     def train(self, cells: Sequence[Cell], effort: Effort) -> None:
-        run_all(
-            [cell.job for cell in cells],
-            workers=effort.workers,
-            threads=effort.threads,
-            describe=lambda results: f"{self.metric} {self.value(results):.5f}",
-            say=effort.say,
-        )
+        jobs = [cell.job for cell in cells]
+        effort.run(jobs, describe=lambda results: f"{self.metric} {self.value(results):.5f}")
 
     @property
     def measured(self) -> str:
@@ -248,12 +243,12 @@ def _explained(document: Mapping[str, Any], measured: str) -> list[str]:
         f" Training time of all runs together: {total / 60:.1f} minutes,"
         f" with {workers} worker{'s' if workers > 1 else ''} of {threads} thread{'s' if threads > 1 else ''}."
     ]
-    kept = {row["setting"]: row["kept"] for row in rows if row.get("kept")}
-    if kept:
-        recipes = dict.fromkeys(recipe for of_row in kept.values() for recipe in of_row)
-        lines += [
-            f"Kept from an earlier measurement, not run again: {' and '.join(recipes)} of {'; '.join(kept)}."
-        ]
+    kept: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("kept"):
+            kept.setdefault(" and ".join(row["kept"]), []).append(row["setting"])
+    for recipes, settings in kept.items():
+        lines += [f"Kept from an earlier measurement, not run again: {recipes} of {'; '.join(settings)}."]
     for recipe, words in document["commands"].items():
         lines += [f"The first run by {'our' if recipe == OURS else 'their'} recipe: `{shlex.join(words)}`"]
     return "\n\n".join(lines).split("\n")

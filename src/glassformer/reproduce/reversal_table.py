@@ -100,7 +100,7 @@ class ReversalStudy(Study):
         kept = [shown for shown in effort.kept.get("maps", []) if (effort.folder / shown["file"]).is_file()]
         maps = {shown["state"]: shown for shown in kept}
         examples = self._examples(cells)
-        if "half-solved" not in {**maps, **examples} and effort.trains and not effort.is_quick:
+        if "half-solved" not in {**maps, **examples} and effort.with_theirs and not effort.is_quick:
             examples |= self._examples(self._halfway(effort))
         for state, cell in examples.items():
             name = f"attention-{state}.png"
@@ -119,9 +119,10 @@ class ReversalStudy(Study):
     def _halfway(self, effort: Effort) -> list[Cell]:
         if self.halfway is None:
             return []
-        cells = [self._cell(self.halfway, THEIRS, self.halfway.theirs or {}, seed=0, effort=effort)]
-        self.train(cells, effort)
-        return cells
+        cell = self._cell(self.halfway, THEIRS, self.halfway.theirs or {}, seed=0, effort=effort)
+        if effort.trains:
+            self.train([cell], effort)
+        return [cell] if cell.job.results() else []
 
     def _examples(self, cells: Sequence[Cell]) -> dict[str, Cell]:
         """Of each state the model that shows it best, of several such the shortest; theirs before ours."""

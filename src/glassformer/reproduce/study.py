@@ -7,13 +7,13 @@ import json
 import math
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from glassformer.errors import user_error
-from glassformer.reproduce.jobs import Results, Say, threads_for
+from glassformer.reproduce.jobs import Job, Results, Say, run_all, threads_for
 from glassformer.training.files import json_bytes, replace_file
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
@@ -35,6 +35,9 @@ class Effort:
     """Else only what is finished is told."""
     kept: Mapping[str, Any] = field(default_factory=dict)
     """An earlier `results.json`: what it has measured is not measured again."""
+
+    def run(self, jobs: Sequence[Job], describe: Callable[[Results], str]) -> None:
+        run_all(jobs, workers=self.workers, threads=self.threads, describe=describe, say=self.say)
 
     def refuse_parts(self) -> None:
         """For tables that are measured whole or not at all."""

@@ -87,12 +87,9 @@ class TransferStudy:
         alone = threads_for(1)
         run_all([pretraining], workers=1, threads=alone, describe=_pretrained, say=effort.say)
         cells = self._cells(effort, labels, pretraining)
-        run_all(
+        effort.run(
             [cell.job for cell in cells],
-            workers=effort.workers,
-            threads=effort.threads,
             describe=lambda results: f"test {self.metric} {test_value(results, self.metric):.4f}",
-            say=effort.say,
         )
         rows = [
             self._row(arm, count, [cell for cell in cells if (cell.arm, cell.labels) == (arm, count)])

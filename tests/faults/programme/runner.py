@@ -81,9 +81,12 @@ class Plan:
         return alone + sum(self.seconds_for(*item) for item in parts if not item[0].is_alone) / jobs
 
     def add(self, part: range, found: Row) -> None:
+        """Once: of two commands at once both may have kept it."""
+        key = (found.fault.name, part.start)
         with self._lock:
-            self.rows[found.fault.name].add(found)
-            self.done.add((found.fault.name, part.start))
+            if key not in self.done:
+                self.rows[found.fault.name].add(found)
+                self.done.add(key)
 
     def is_done(self, name: str) -> bool:
         with self._lock:
@@ -144,8 +147,7 @@ class Kept:
             part = range(tree["first"], tree["end"])
             fault = FAULTS.get(tree["name"])
             is_same = (tree["source"], tree["seed"]) == (self.source, self.seed)
-            is_new = (tree["name"], part.start) not in plan.done  # of two commands at once
-            if is_same and is_new and fault and fault.name in plan.rows and part in fault.parts(plan.tier):
+            if is_same and fault and fault.name in plan.rows and part in fault.parts(plan.tier):
                 row = Row(
                     fault, tree["tried"], tree["held"], [], tree["not_here"], tree["seconds"], tree["notes"]
                 )
