@@ -84,7 +84,6 @@ class DecodeBenchmark(TranslationBenchmark):
             "task.max_length": LONGEST,
             "training.max_steps": self.training_steps,
             "training.max_epochs": None,
-            "training.optimizer.learning_rate": 1e-3,
             "training.schedule.warmup_steps": min(100, self.training_steps // 3),
             "training.batch_tokens": 2048,
             "training.validate_every": self.training_steps,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TranslationBenchmark(Benchmark):
-    """Options of a model that all engines can be: post-norm, sinusoidal positions, ReLU, tied output."""
+    """Options of what all engines can do: post-norm, sinusoidal positions, ReLU, tied output, AdamW."""
 
     what: str = Field("multi30k-en-fr", description="a translation preset, file or run, for its data")
     layers: int = Field(3, ge=1, description="of the encoder, and of the decoder")
@@ -39,10 +39,13 @@ class TranslationBenchmark(Benchmark):
             "feed_forward": {"kind": "relu"},
             "tied_output": True,
         }
-        vocabulary = {"task.tokenizer.vocabulary_size": self.vocabulary}
-        return resolve(
-            self.what, {**{f"model.{name}": value for name, value in model.items()}, **vocabulary, **changes}
-        )
+        fixed = {
+            **{f"model.{name}": value for name, value in model.items()},
+            "task.tokenizer.vocabulary_size": self.vocabulary,
+            "training.optimizer.kind": "adamw",
+            "training.optimizer.learning_rate": 1e-3,
+        }
+        return resolve(self.what, {**fixed, **changes})
 
     def sizes(self, task: Any) -> Sizes:
         return Sizes(

@@ -16,6 +16,21 @@ from glassformer.blocks.layers import Residual
 Function = Callable[..., Tensor]
 
 
+ALIGNMENT = 16
+"""Numbers in a line of a CPU's cache."""
+
+
+def filled_up(weight_OI: Tensor, bias_O: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """With outputs of zero at the end: each row of answers begins where a line of the cache does.
+
+    On a CPU a product whose rows begin at odd places takes up to half as long again.
+    """
+    missing = -len(weight_OI) % ALIGNMENT
+    if not missing:
+        return weight_OI, bias_O
+    return F.pad(weight_OI, (0, 0, 0, missing)), None if bias_O is None else F.pad(bias_O, (0, missing))
+
+
 def ready_product(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
     """`F.linear` with this weight and bias; on a CPU faster with few rows.
 

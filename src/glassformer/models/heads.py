@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from glassformer.blocks import reference
 from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import linear
-from glassformer.blocks.ready import ready_product
+from glassformer.blocks.ready import filled_up, ready_product
 from glassformer.data.batching import IGNORED
 from glassformer.models.loss import cross_entropy_each, linear_cross_entropy
 from glassformer.registry import Kind, register
@@ -171,10 +171,6 @@ class TransformOutputConfig(OutputConfig):
         return dim * dim + dim + 2 * dim
 
 
-ALIGNMENT = 16
-"""Numbers in a line of a CPU's cache."""
-
-
 class Head(nn.Module):
     """An output net and a linear map to `outputs` numbers; a tied one borrows the embedding's matrix."""
 
@@ -195,18 +191,13 @@ class Head(nn.Module):
         return F.linear(self.body(hidden), weight, self.bias)
 
     def ready(self, tied_VD: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """`forward`, for many calls while the weights stay.
-
-        On a CPU a product whose rows begin at odd places takes half as long again: rows are filled up.
-        """
+        """`forward`, for many calls while the weights stay."""
         weight = tied_VD if self.weight is None else self.weight
         assert weight is not None
         outputs = len(weight)
         if type(self).forward is not Head.forward:
             return lambda hidden: self(hidden, tied_VD)
-        missing = -outputs % ALIGNMENT
-        bias = None if self.bias is None else F.pad(self.bias, (0, missing))
-        product = ready_product(F.pad(weight, (0, 0, 0, missing)), bias)
+        product = ready_product(*filled_up(weight, self.bias))
         return lambda hidden: product(self.body(hidden))[..., :outputs]
 
     def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:

@@ -6,10 +6,14 @@ Axes: N places, D hidden, V classes or tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.blocks.ready import filled_up
 
 CHUNK = 256
 """Rows at a time: enough for a matrix product to be efficient, few enough to stay in the cache."""
@@ -33,10 +37,11 @@ class LinearCrossEntropy(torch.autograd.Function):
         bias_gradient_V = None if bias_V is None else torch.zeros_like(bias_V)
         loss = hidden_ND.new_zeros(())
         correct = torch.zeros((), dtype=torch.long, device=hidden_ND.device)
+        asking = _asking(weight_VD, bias_V)
         for start in range(0, len(hidden_ND), CHUNK):
             rows = slice(start, start + CHUNK)
             hidden, targets = hidden_ND[rows], targets_N[rows, None]
-            scores = torch.nn.functional.linear(hidden, weight_VD, bias_V)
+            scores = asking(hidden)
             scores.sub_(scores.amax(1, keepdim=True))
             asked = scores.gather(1, targets)
             correct += (asked == 0).sum()
@@ -66,13 +71,20 @@ class LinearCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None)
 
 
+def _asking(weight_VD: Tensor, bias_V: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The linear map, for many chunks."""
+    weight, bias = filled_up(weight_VD, bias_V)
+    return lambda hidden_ND: F.linear(hidden_ND, weight, bias)[:, : len(weight_VD)]
+
+
 def cross_entropy_each(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The loss of each place and whether its target is on top, without gradients."""
     losses, hits = [], []
+    asking = _asking(weight_VD, bias_V)
     for hidden, targets in zip(hidden_ND.split(CHUNK), targets_N.split(CHUNK), strict=True):
-        scores = torch.nn.functional.linear(hidden, weight_VD, bias_V)
+        scores = asking(hidden)
         asked = scores.gather(1, targets[:, None]).squeeze(1)
         losses.append(scores.logsumexp(1) - asked)
         hits.append(asked == scores.amax(1))
