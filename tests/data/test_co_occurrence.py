@@ -1,11 +1,11 @@
-"""Vectors from neighbours, against the definition written out on a dense matrix."""
+"""Vectors from neighbours and from shared texts, against the definition written out on a dense matrix."""
 
 import numpy as np
 import pytest
 import torch
 
 from glassformer.data import co_occurrence
-from glassformer.data.co_occurrence import co_occurrence_vectors
+from glassformer.data.co_occurrence import co_occurrence_vectors, same_text_vectors
 
 VOCABULARY, WINDOW = 9, 2
 
@@ -57,3 +57,29 @@ def test_nothing_stands_together(texts: list[np.ndarray]) -> None:
 
 def test_more_numbers_than_tokens() -> None:
     assert co_occurrence_vectors(rows(), VOCABULARY, 20, WINDOW, lambda note: None).shape == (9, 20)
+
+
+def test_vectors_of_shared_texts_are_those_of_the_dense_factorisation() -> None:
+    texts = rows()
+    counts = np.stack([np.bincount(row, minlength=VOCABULARY) for row in texts], 1)
+    chances = counts.sum(0) ** 0.75 / (counts.sum(0) ** 0.75).sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = np.nan_to_num(np.maximum(np.log(counts / (counts.sum(1)[:, None] * chances)), 0))
+    left, values, _ = np.linalg.svd(information, full_matrices=False)
+    expected = torch.nn.functional.normalize(torch.from_numpy(left * np.sqrt(values)).float(), dim=1)
+    found = same_text_vectors(texts, VOCABULARY, VOCABULARY, lambda note: None)
+    torch.testing.assert_close(found @ found.T, expected @ expected.T, atol=2e-3, rtol=0)
+
+
+def test_tokens_of_the_same_texts_are_alike_however_far_apart() -> None:
+    texts = [np.array([0, *[4] * 50, 1]), np.array([2, *[4] * 50, 3])] * 5
+    vectors = same_text_vectors(texts, VOCABULARY, 2, lambda note: None)
+    alike = vectors @ vectors.T
+    assert alike[0, 1] > 0.99
+    assert alike[2, 3] > 0.99
+    assert alike[0, 2] < 0.01
+
+
+@pytest.mark.parametrize("texts", [[], [np.array([3, 4, 4])]])
+def test_one_text_tells_nothing_apart(texts: list[np.ndarray]) -> None:
+    assert not same_text_vectors(texts, VOCABULARY, 4, lambda note: None).any()

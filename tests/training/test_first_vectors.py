@@ -38,6 +38,17 @@ def test_vectors_of_tokens_that_occur_are_replaced_at_their_usual_length(preset:
     torch.testing.assert_close(replaced[is_new].norm(dim=1), torch.full((int(is_new.sum()),), usual))
 
 
+@pytest.mark.parametrize("preset", ["language-model", "classification"])
+def test_a_share_of_the_width_is_for_words_of_the_same_text(preset: str) -> None:
+    near = first_vectors(preset, NEIGHBOURS)
+    both = first_vectors(preset, {**NEIGHBOURS, "training.first_vectors.text_share": 0.25})
+    same_text = first_vectors(preset, {**NEIGHBOURS, "training.first_vectors.text_share": 1.0})
+    is_new = (both != near).any(1)
+    share = both[is_new, 12:].square().sum() / both[is_new].square().sum()
+    assert 0.2 < share < 0.3
+    assert not torch.allclose(same_text[is_new], near[is_new], atol=1e-3)
+
+
 def test_the_same_texts_give_the_same_vectors_whatever_the_seed() -> None:
     one, two = (first_vectors("language-model", {**NEIGHBOURS, "seed": seed}) for seed in (0, 1))
     cosines = torch.nn.functional.cosine_similarity(one, two, dim=1)

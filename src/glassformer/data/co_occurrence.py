@@ -1,8 +1,8 @@
-"""Vectors of tokens from which others stand near them: counted, weighed, factorised. No training.
+"""Vectors of tokens from which others stand near them, or in which texts they stand. No training.
 
-Tokens that are used alike get vectors alike. What is counted becomes positive pointwise mutual information
-(Church and Hanks 1990), whose factors are as good as vectors that are learned by predicting the neighbours
-(Levy and Goldberg 2014), and which a small corpus gives in seconds.
+Tokens that are used alike get vectors alike: counted, weighed, factorised. What is counted becomes positive
+pointwise mutual information (Church and Hanks 1990), whose factors are as good as vectors that are learned by
+predicting the neighbours (Levy and Goldberg 2014), and which a small corpus gives in seconds.
 """
 
 from __future__ import annotations
@@ -33,17 +33,47 @@ def co_occurrence_vectors(
     if not len(keys):
         return torch.zeros(vocabulary, dim)
     token, neighbour, counts = _both_ways(keys // vocabulary, keys % vocabulary, counts)
-    totals = np.bincount(token, counts, vocabulary)
+    return _vectors(token, neighbour, counts, (vocabulary, vocabulary), dim)
+
+
+def same_text_vectors(
+    texts: Iterable[np.ndarray], vocabulary: int, dim: int, tell: Callable[[str], None]
+) -> Tensor:
+    """A vector of length 1 for each token that some texts have more than others, and zeros for the rest.
+
+    What a text is about, and what it thinks of that, runs through all of it, further than a window.
+    """
+    tokens, places, counts = [], [], []
+    number = 0
+    for number, text in enumerate(texts, 1):
+        found, often = np.unique(np.asarray(text, dtype=np.int64), return_counts=True)
+        tokens.append(found)
+        places.append(np.full(len(found), number - 1))
+        counts.append(often.astype(np.float64))
+    if not number:
+        return torch.zeros(vocabulary, dim)
+    tell(f"{sum(map(len, tokens)):,} pairs of a token and one of {number:,} texts that it stands in")
+    table = (np.concatenate(tokens), np.concatenate(places), np.concatenate(counts))
+    return _vectors(*table, (vocabulary, number), dim)
+
+
+def _vectors(
+    token: np.ndarray, context: np.ndarray, counts: np.ndarray, shape: tuple[int, int], dim: int
+) -> Tensor:
+    """How much oftener than by chance a token meets a context; what is not oftener counts as nothing."""
+    vocabulary, contexts = shape
+    totals = np.bincount(context, counts, contexts)
     chances = totals**SMOOTHING / (totals**SMOOTHING).sum()
-    information = np.log(counts / (totals[token] * chances[neighbour]))
+    information = np.log(counts / (np.bincount(token, counts, vocabulary)[token] * chances[context]))
     is_kept = information > 0
-    vectors_VD = _factors(
-        _sparse(token[is_kept], neighbour[is_kept], information[is_kept], vocabulary),
-        _sparse(neighbour[is_kept], token[is_kept], information[is_kept], vocabulary),
-        min(dim, vocabulary),
-    )
     padded_VD = torch.zeros(vocabulary, dim)
-    padded_VD[:, : vectors_VD.shape[1]] = vectors_VD
+    if is_kept.any():
+        vectors_VD = _factors(
+            _sparse(token[is_kept], context[is_kept], information[is_kept], (vocabulary, contexts)),
+            _sparse(context[is_kept], token[is_kept], information[is_kept], (contexts, vocabulary)),
+            min(dim, vocabulary, contexts),
+        )
+        padded_VD[:, : vectors_VD.shape[1]] = vectors_VD
     return torch.nn.functional.normalize(padded_VD, dim=1)
 
 
@@ -94,20 +124,20 @@ def _both_ways(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> tup
     )
 
 
-def _sparse(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, size: int) -> Tensor:
+def _sparse(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Tensor:
     places = torch.from_numpy(np.stack([rows, columns]))
     entries = torch.from_numpy(values).float()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that compressed rows are new in PyTorch
-        return torch.sparse_coo_tensor(places, entries, (size, size), check_invariants=True).to_sparse_csr()
+        return torch.sparse_coo_tensor(places, entries, shape, check_invariants=True).to_sparse_csr()
 
 
-def _factors(matrix_VV: Tensor, transposed_VV: Tensor, dim: int) -> Tensor:
+def _factors(matrix_VC: Tensor, transposed_CV: Tensor, dim: int) -> Tensor:
     """The directions of the largest singular values, each by its root (Halko et al. 2011)."""
-    size = matrix_VV.shape[0]
-    start = generator(0, "co-occurrence").standard_normal((size, min(dim + SPARE, size)), dtype=np.float32)
-    basis_VK = torch.linalg.qr(matrix_VV @ torch.from_numpy(start)).Q
+    width = min(dim + SPARE, *matrix_VC.shape)
+    start_CK = generator(0, "co-occurrence").standard_normal((matrix_VC.shape[1], width), dtype=np.float32)
+    basis_VK = torch.linalg.qr(matrix_VC @ torch.from_numpy(start_CK)).Q
     for _ in range(ITERATIONS):
-        basis_VK = torch.linalg.qr(matrix_VV @ torch.linalg.qr(transposed_VV @ basis_VK).Q).Q
-    turned_KK, values_K, _ = torch.linalg.svd((transposed_VV @ basis_VK).T, full_matrices=False)
+        basis_VK = torch.linalg.qr(matrix_VC @ torch.linalg.qr(transposed_CV @ basis_VK).Q).Q
+    turned_KK, values_K, _ = torch.linalg.svd((transposed_CV @ basis_VK).T, full_matrices=False)
     return basis_VK @ turned_KK[:, :dim] * values_K[:dim].sqrt()
