@@ -70,8 +70,6 @@ class TransferStudy:
     options: Options
     text: TextPlan | None = None
     """None: the pre-training's preset makes its own text."""
-    pretraining_task: str | None = None
-    """What is learned from the text; none: what the pre-training's preset says."""
     published: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
     """By arm and labels."""
     quick_labels: Sequence[int | None] = (100,)
@@ -146,8 +144,6 @@ class TransferStudy:
         }
         if text is not None:
             task["data"] = {"train": text.path.name, "format": "text"}
-        if self.pretraining_task is not None:
-            task["kind"] = self.pretraining_task
         # Whether the output is tied is the pre-training's own affair: a classifier has another output.
         model = {name: value for name, value in target.model.dump().items() if name != "tied_output"}
         quick = self.options.quick_pretraining if effort.is_quick else {}

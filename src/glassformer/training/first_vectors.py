@@ -61,7 +61,8 @@ class CoOccurrenceConfig(FirstVectorsConfig):
                 value=self.kind,
                 remedy="training.first_vectors.kind=random",
             )
-        vectors_VD = self._vectors(task.splits["train"].inputs, *table_VD.shape, tell)
+        vocabulary, dim = table_VD.shape
+        vectors_VD = self._vectors(task.splits["train"].inputs, vocabulary, dim, tell)
         has_vector_V = vectors_VD.any(1)
         with torch.no_grad():
             # As long as the random ones, which the layers above are made for.
