@@ -50,6 +50,17 @@ def test_a_token_without_neighbours_has_no_vector_and_others_have_length_one() -
     assert lengths[8] == 0
 
 
+def test_first_tokens_that_never_occur_have_no_vector_either() -> None:
+    """Reserved ones come first. Rounding in the factorisation must not become a vector of length 1."""
+    texts = [row + 5 for row in rows()]
+    for found in (
+        co_occurrence_vectors(texts, 50, 4, WINDOW, lambda note: None),
+        same_text_vectors(texts, 50, 4, lambda note: None),
+    ):
+        has_vector = found.norm(dim=1) > 0
+        assert has_vector.nonzero().squeeze(1).tolist() == list(range(5, 13))
+
+
 @pytest.mark.parametrize("texts", [[], [np.array([3])]])
 def test_nothing_stands_together(texts: list[np.ndarray]) -> None:
     assert not co_occurrence_vectors(texts, VOCABULARY, 4, WINDOW, lambda note: None).any()

@@ -73,7 +73,8 @@ def _vectors(
             _sparse(context[is_kept], token[is_kept], information[is_kept], (contexts, vocabulary)),
             min(dim, vocabulary, contexts),
         )
-        padded_VD[:, : vectors_VD.shape[1]] = vectors_VD
+        meets_any = torch.from_numpy(np.unique(token[is_kept]))  # all others have but rounding
+        padded_VD[meets_any, : vectors_VD.shape[1]] = vectors_VD[meets_any]
     return torch.nn.functional.normalize(padded_VD, dim=1)
 
 
