@@ -43,7 +43,11 @@ class Echo(SequenceToSequenceTask):
         super().__init__(SequenceToSequence(12, 10, 12, 12), {"test": Examples(inputs, targets)})
 
     def answer(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+        self,
+        model: Model,
+        rows: Sequence[np.ndarray],
+        decoding: DecodingConfig | None = None,
+        is_scored: bool = True,
     ) -> list[list[Answer]]:
         return [[Answer(row[: max(len(row) - 1, 2)].tolist(), None, [], [])] for row in rows]
 

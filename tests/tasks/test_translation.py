@@ -186,7 +186,9 @@ class TestScores:
         examples = task.splits["test"]
         right = {tuple(s): t[1:-1].tolist() for s, t in zip(examples.inputs, examples.targets, strict=True)}
 
-        def answer(model: Model, rows: Sequence[np.ndarray], decoding: object = None) -> list[list[Answer]]:
+        def answer(
+            model: Model, rows: Sequence[np.ndarray], decoding: object = None, is_scored: bool = True
+        ) -> list[list[Answer]]:
             return [[Answer(right[tuple(row)], None, [], [])] for row in rows]
 
         monkeypatch.setattr(task, "answer", answer)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 OURS = "glassformer"
 BATCH_SIZES = (32, 64, 128, 256)
-MOST_TO_TRY = 256
+MOST_TO_TRY = 512
 """Sentences on which the best of these is found."""
 LONGEST = 40
 """Tokens of a sentence: a model of so few steps does not always find an end."""
@@ -102,22 +103,25 @@ class DecodeBenchmark(TranslationBenchmark):
         import torch
 
         from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
-        from glassformer.generation import BeamConfig, GreedyConfig, side_by_side
+        from glassformer.generation import BeamConfig, GreedyConfig, dealt, side_by_side
         from glassformer.models.seq2seq import EncoderDecoder
+        from glassformer.tasks.base import SequenceToSequenceTask
 
         model, task = run.model, run.task
-        assert isinstance(model, EncoderDecoder)
+        assert isinstance(model, EncoderDecoder) and isinstance(task, SequenceToSequenceTask)
         sizes = self.sizes(task)
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
 
         def answer(rows: Sequence[Any], beam: int) -> list[list[int]]:
             decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
-            return [best.tokens for best, *_ in task.answer(model, rows, decoding)]
+            return [best.tokens for best, *_ in task.answer(model, rows, decoding, is_scored=False)]
 
         def ours_side_by_side(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
-            batches = _cut(rows, size)[::-1]  # the longest first
-            written = side_by_side(model, lambda batch: answer(batch, beam), batches)
-            return [output for outputs in written[::-1] for output in outputs]
+            parts = [part for some in _cut(range(len(rows)), size * threads) for part in dealt(some, threads)]
+            parts = parts[::-1]  # the longest first
+            written = side_by_side(model, lambda part: answer([rows[place] for place in part], beam), parts)
+            outputs = dict(zip(chain(*parts), chain(*written), strict=True))
+            return [outputs[place] for place in range(len(rows))]
 
         writers = {OURS: {TOGETHER: _one_by_one(answer), SIDE_BY_SIDE: ours_side_by_side}}
         weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}

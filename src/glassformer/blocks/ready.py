@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import FeedForward, GatedFeedForward
 from glassformer.blocks.layers import Residual
+from glassformer.blocks.products import multiply
 
 Function = Callable[..., Tensor]
 
@@ -39,14 +40,18 @@ def ready_product(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor]
     row of the answer before it multiplies.
     """
     outputs, inputs = weight_OI.shape
-    if bias_O is None or outputs <= inputs:
-        turned = weight_OI.t().contiguous().t()
-        return lambda x: F.linear(x, turned, bias_O)
-    wide = torch.cat([weight_OI.t(), bias_O[None]])
+    matrix_IO = weight_OI.detach().t()
+    bias_O = None if bias_O is None else bias_O.detach()
+    is_wide = bias_O is not None and outputs > inputs
+    if bias_O is not None and is_wide:
+        matrix_IO, bias_O = torch.cat([matrix_IO, bias_O[None]]), None
+    matrix_IO = matrix_IO.contiguous()
 
     def product(x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        return torch.mm(torch.cat([rows, rows.new_ones(len(rows), 1)], 1), wide).view(*x.shape[:-1], outputs)
+        if is_wide:
+            rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+        return multiply(rows, matrix_IO, bias_O).view(*x.shape[:-1], outputs)
 
     return product
 

@@ -9,7 +9,7 @@ It knows nothing of tasks or tokenizers: tokens are numbers, and the caller says
 from glassformer.generation.engine import generate, observing
 from glassformer.generation.no_cache import NoCache
 from glassformer.generation.search import Candidate, Hypothesis, Step, Trace
-from glassformer.generation.side_by_side import side_by_side
+from glassformer.generation.side_by_side import at_once, dealt, side_by_side
 from glassformer.generation.strategies import BeamConfig, Chooser, DecodingConfig, GreedyConfig, SampleConfig
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "SampleConfig",
     "Step",
     "Trace",
+    "at_once",
+    "dealt",
     "generate",
     "observing",
     "side_by_side",

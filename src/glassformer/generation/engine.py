@@ -53,6 +53,7 @@ def generate(
     forbidden: Sequence[int] = (),
     row_numbers: Sequence[int] | None = None,
     trace: Trace | None = None,
+    is_scored: bool = True,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each row, best first.
 
@@ -67,6 +68,7 @@ def generate(
     - `forbidden`: tokens that are never written, such as padding. Log-probabilities stay the model's own.
     - `row_numbers`: which random numbers each row gets; None: 0, 1, … Give the numbers of the examples, and
       what is drawn does not depend on how they are cut into batches.
+    - `is_scored`: False if nobody asks for probabilities; greedy decoding is faster without them.
     - `trace`: is filled with what was weighed at each step; `observing` does it from further away.
 
     Rows that are done leave the batch. Dropout is off, whatever mode the model is in.
@@ -87,9 +89,9 @@ def generate(
     # The search needs double precision, which Apple's GPUs do not have.
     desk = torch.device("cpu") if device.type == "mps" else device
     trace = _observer.get() if trace is None else trace
-    search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace)
+    search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
-        can_branch = isinstance(model, Branching) and model.can_branch
+        branching = model if isinstance(model, Branching) and model.can_branch else None
         state = model.start(**inputs)
         logits_NV = model.advance(state, prefix_BL, real_BL)
         _check_tokens(logits_NV.shape[-1], end, forbidden)
@@ -97,8 +99,10 @@ def generate(
             going = search.step(logits_NV.to(desk))
             if not len(going.rows_B):
                 return search.answers()
-            write = _along_branches if chooser.size > 1 and can_branch else _line_by_line
-            logits_NV = write(model, state, going, len(logits_NV))
+            if branching is not None and chooser.size > 1:
+                logits_NV = _along_branches(branching, state, going)
+            else:
+                logits_NV = _line_by_line(model, state, going, len(logits_NV))
 
 
 def _line_by_line(model: Generating, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
@@ -108,9 +112,8 @@ def _line_by_line(model: Generating, state: DecodingState, going: GoingOn, lines
     return model.advance(state, going.tokens_BW.flatten()[:, None].to(device))
 
 
-def _along_branches(model: Generating, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
+def _along_branches(model: Branching, state: DecodingState, going: GoingOn) -> Tensor:
     """The branches of a row share a row of the state."""
-    assert isinstance(model, Branching)
     device = state.real_BM.device
     _keep(state, going.rows_B.to(device), len(state.real_BM))
     return model.branch(state, going.parents_BW.to(device), going.tokens_BW.to(device)).flatten(0, 1)

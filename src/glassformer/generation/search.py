@@ -28,7 +28,7 @@ class Hypothesis:
 
     tokens: list[int]
     log_probabilities: list[float]
-    """The model's own, of each new token; that of the end comes last, if it was reached."""
+    """The model's own, of each new token; that of the end comes last, if reached. Empty: not asked for."""
     score: float
     """What it is ranked by: the sum of the log-probabilities, which a beam divides by a length penalty."""
     is_finished: bool
@@ -112,6 +112,8 @@ class GoingOn:
 
 ROWS_AT_ONCE = 32
 """Of logits: what is made of them stays in a CPU's cache."""
+SMALLEST_SUM = 1e-30
+"""Of exponentials of logits as they are; below it single precision loses digits."""
 
 
 class Search:
@@ -125,6 +127,7 @@ class Search:
         min_length: int = 0,
         forbidden: Sequence[int] = (),
         trace: Trace | None = None,
+        is_scored: bool = True,
     ) -> None:
         rows, device = len(limits_B), limits_B.device
         self.chooser = chooser
@@ -133,6 +136,8 @@ class Search:
         self.min_length = min_length
         self.forbidden = list(forbidden)
         self.trace = trace
+        # Who always takes the likeliest token needs no probability to find it, and they take a pass over all.
+        self.is_scored = is_scored or not chooser.takes_likeliest or trace is not None
         if trace is not None:
             trace.rows, trace.end = [[] for _ in range(rows)], end
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
@@ -165,8 +170,17 @@ class Search:
     def _scores(self, logits_NV: Tensor) -> Scores:
         """The model's own, but for the tokens that must not be chosen now: those are impossible."""
         logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-        totals_N1 = torch.cat([_total(part_NV) for part_NV in logits_NV.split(ROWS_AT_ONCE)])
-        is_broken_N = totals_N1[:, 0].isnan()  # one NaN, or +∞, makes the whole sum NaN
+        if self.is_scored:
+            totals_N1 = torch.cat([_total(part_NV) for part_NV in logits_NV.split(ROWS_AT_ONCE)])
+            self._check_numbers(totals_N1[:, 0].isnan())  # one NaN, or +∞, makes the whole sum NaN
+        else:
+            totals_N1 = logits_NV.new_zeros(len(logits_NV), 1, dtype=torch.float64)
+        logits_NV[:, self.forbidden] = -torch.inf
+        if self.end is not None and self.length < self.min_length:
+            logits_NV[:, self.end] = -torch.inf
+        return Scores(logits_NV.unflatten(0, self.sums_BW.shape), totals_N1.unflatten(0, self.sums_BW.shape))
+
+    def _check_numbers(self, is_broken_N: Tensor) -> None:
         if bool(is_broken_N.any()):
             row = int(self.rows_B[is_broken_N.nonzero()[0] // self.sums_BW.shape[1]])
             raise Problem(
@@ -174,16 +188,14 @@ class Search:
                 place="model",
                 remedy="its weights may have diverged: take an earlier checkpoint",
             )
-        logits_NV[:, self.forbidden] = -torch.inf
-        if self.end is not None and self.length < self.min_length:
-            logits_NV[:, self.end] = -torch.inf
-        return Scores(logits_NV.unflatten(0, self.sums_BW.shape), totals_N1.unflatten(0, self.sums_BW.shape))
 
     def _propose(self, scores: Scores) -> _Candidates:
         branch_BC, token_BC = self.chooser.choose(self.sums_BW, scores, self.rows_B, self.length)
-        self.length += 1
         place_B1 = torch.arange(len(branch_BC), device=branch_BC.device)[:, None]
         logit_BC = scores.logits_BWV[place_B1, branch_BC, token_BC].double()
+        if not self.is_scored:  # the likeliest token is one without a number, if there is any
+            self._check_numbers((logit_BC[:, 0].isnan()) | (logit_BC[:, 0] == torch.inf))
+        self.length += 1
         log_probability_BC = logit_BC - scores.totals_BW1[place_B1, branch_BC, 0]
         sum_BC = self.sums_BW.gather(1, branch_BC) + log_probability_BC
         if bool((sum_BC[:, 0] == -torch.inf).any()):
@@ -247,6 +259,8 @@ class Search:
             tokens = tokens[:, :-1]
         found = (self.rows_B[places], tokens, log_probabilities, candidates.score_BC[places, columns])
         for row, written, values, score in zip(*(tensor.tolist() for tensor in found), strict=True):
+            if not self.is_scored:
+                values, score = [], math.nan
             self.hypotheses[row].append(Hypothesis(written, values, score, is_finished))
 
     def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> GoingOn:
@@ -315,6 +329,9 @@ def _total(logits_NV: Tensor) -> Tensor:
 
     Of all log-probabilities the search needs a few: the others are not worked out.
     """
+    sums_N1 = logits_NV.exp().sum(-1, keepdim=True)
+    if bool(((sums_N1 > SMALLEST_SUM) & (sums_N1 < torch.inf)).all()):
+        return sums_N1.double().log()
     largest_N1 = logits_NV.amax(-1, keepdim=True)
     sums_N1 = (logits_NV - largest_N1).exp_().sum(-1, keepdim=True)
     return largest_N1.double() + sums_N1.double().log()

@@ -11,11 +11,22 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from glassformer.blocks.products import fast_products
 from glassformer.generation.engine import evaluating, is_observed
 from glassformer.models.writing import Writing
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+
+def dealt(rows: Sequence[Item], parts: int) -> list[list[Item]]:
+    """In so many parts of like work, if rows of like work stand together."""
+    return [list(rows[part::parts]) for part in range(min(parts, len(rows)))]
+
+
+def at_once(model: nn.Module) -> int:
+    """How many batches of this model are worked on side by side."""
+    return torch.get_num_threads() if _is_whole(model) and not is_observed() else 1
 
 
 def side_by_side(
@@ -28,15 +39,17 @@ def side_by_side(
 
     As many at once as PyTorch has threads, each with its share of them. The largest should come first.
     """
-    # Weights that several processes share are of another type: all processes must ask such a model in turn.
-    weights = list(model.parameters())
-    is_whole = all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in weights)
-    workers = min(torch.get_num_threads(), len(items)) if is_whole and not is_observed() else 1
+    workers = min(at_once(model), len(items))
     run = partial(_in_threads, workers) if workers > 1 else _one_by_one
-    ready = model.writing_much() if is_whole and isinstance(model, Writing) else nullcontext()
+    ready = model.writing_much() if _is_whole(model) and isinstance(model, Writing) else nullcontext()
     # Mode and weights belong to the model, which the threads share: none of them may set these back.
-    with evaluating(model), ready:
+    with evaluating(model), ready, fast_products():
         return run(answer, items, progress)
+
+
+def _is_whole(model: nn.Module) -> bool:
+    """Weights that processes share are of another type: all processes must ask such a model in turn."""
+    return all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters())
 
 
 def _in_threads(

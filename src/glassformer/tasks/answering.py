@@ -51,8 +51,9 @@ def answer_by_writing(
     end: int,
     decoding: DecodingConfig,
     forbidden: Sequence[int] = (),
+    is_scored: bool = True,
 ) -> list[list[Answer]]:
-    """The hypotheses of each row, the best first."""
+    """The hypotheses of each row, the best first. Without `is_scored` their probabilities may be left out."""
     if not isinstance(model, Generating):
         raise TypeError(f"{type(model).__name__} cannot write")
     tokens_BL, real_BL = _tensors(model, rows)
@@ -63,6 +64,7 @@ def answer_by_writing(
         end=end,
         strategy=decoding,
         forbidden=[begin, *forbidden],
+        is_scored=is_scored,
     )
     return _answers(written)
 
@@ -93,13 +95,13 @@ def answer_by_continuing(
 
 
 def _answers(written: list[list[Hypothesis]]) -> list[list[Answer]]:
-    return [
-        [
-            Answer(h.tokens, math.exp(h.log_probability), [math.exp(p) for p in h.log_probabilities], [])
-            for h in hypotheses
-        ]
-        for hypotheses in written
-    ]
+    return [[_answer(hypothesis) for hypothesis in hypotheses] for hypotheses in written]
+
+
+def _answer(hypothesis: Hypothesis) -> Answer:
+    logs = hypothesis.log_probabilities
+    probability = math.exp(hypothesis.log_probability) if logs else None
+    return Answer(hypothesis.tokens, probability, [math.exp(log) for log in logs], [])
 
 
 def _tensors(model: Model, rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:

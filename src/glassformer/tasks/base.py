@@ -18,7 +18,7 @@ from glassformer.data.batching import (
     collate_sequence_to_sequence,
 )
 from glassformer.evaluation.interface import Decoded, Progress
-from glassformer.generation import DecodingConfig, GreedyConfig, side_by_side
+from glassformer.generation import DecodingConfig, GreedyConfig, at_once, dealt, side_by_side
 from glassformer.models.base import Model
 from glassformer.models.shapes import Shape
 from glassformer.registry import Kind
@@ -206,7 +206,11 @@ class SequenceToSequenceTask(Task):
     """Tokens that an answer never holds, besides `begin`."""
 
     def answer(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
+        self,
+        model: Model,
+        rows: Sequence[np.ndarray],
+        decoding: DecodingConfig | None = None,
+        is_scored: bool = True,
     ) -> list[list[Answer]]:
         return answer_by_writing(
             model,
@@ -215,6 +219,7 @@ class SequenceToSequenceTask(Task):
             end=self.end,
             decoding=decoding or GreedyConfig(),
             forbidden=self.forbidden,
+            is_scored=is_scored,
         )
 
     def decode(
@@ -227,13 +232,15 @@ class SequenceToSequenceTask(Task):
     ) -> Decoded:
         def report(done: int) -> None:
             if progress is not None:
-                progress("decoding", done, len(batches))
+                progress("decoding", done, len(taken))
 
-        taken = [(indices, list(self.splits[split].take(indices).inputs)) for indices in batches]
+        parts = at_once(model)
+        dealt_out = [np.array(part) for indices in batches for part in dealt(indices.tolist(), parts)]
+        taken = [(indices, list(self.splits[split].take(indices).inputs)) for indices in dealt_out]
         taken.sort(key=lambda batch: -sum(map(len, batch[1])))
         answers = side_by_side(
             model,
-            lambda batch: self.answer(model, batch[1], decoding),
+            lambda batch: self.answer(model, batch[1], decoding, is_scored=False),
             taken,
             report,
         )
