@@ -134,6 +134,7 @@ class Run:
                 "padding": "never counted",
                 **measured.protocol,
             },
+            "warnings": self.folder.warnings(split),
             "details": measured.details | self._sentences(split, measured, samples),
         }
 
