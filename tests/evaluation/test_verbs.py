@@ -100,7 +100,7 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
 
 
 def test_a_score_on_what_was_trained_on_says_so(say: Say, classifier: Path, tmp_path: Path) -> None:
-    """Wherever the score is shown, however quiet the training was: most of the test file is the training set."""
+    """Wherever the score is shown, however quiet the training was: the test file is the training file."""
     (warning,) = document(say, "evaluate", classifier)["warnings"]
     assert warning.startswith("WARNING: test") and "train" in warning
     assert warning in say("evaluate", classifier)[1]
