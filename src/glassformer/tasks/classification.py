@@ -175,6 +175,7 @@ class ClassificationTask(PerSequenceTask):
         columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, told)
         told.count(columns.facts["long"], len(texts), f"{split}: cut to their first {limit} tokens")
         told.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without a token")
+        columns.tell_unknown(split, told)
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:

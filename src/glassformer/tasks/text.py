@@ -204,14 +204,20 @@ def read_splits(
         for split in fractions:
             note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
             told.notes.append(note)
-    in_train = splits["train"].is_kept
-    return {
-        # What was split off shares nothing with the rest.
-        split: texts
-        if split == "train" or split in fractions
-        else _compare(split, texts, stand_in(keys[split], keys["train"], in_train), unseen_only, told)
-        for split, texts in splits.items()
-    }
+    found: dict[str, Texts] = dict(splits)
+    for split in splits:
+        if split == "train" or split in fractions:  # what was split off shares nothing with the rest
+            continue
+        is_seen = stand_in(keys[split], keys["train"], splits["train"].is_kept)
+        if is_seen.any():
+            is_seen &= _has_words(splits[split].column(key), len(is_seen))
+        found[split] = _compare(split, splits[split], is_seen, unseen_only, told)
+    return found
+
+
+def _has_words(texts: Iterable[str], count: int) -> np.ndarray:
+    """That an empty line stands elsewhere too says nothing."""
+    return np.fromiter((bool(text.strip()) for text in texts), dtype=bool, count=count)
 
 
 def texts_of(stream: Stream, role: str) -> Iterator[str]:
@@ -260,6 +266,9 @@ def encode_texts(
     def rows() -> Iterator[tuple[np.ndarray, ...]]:
         texts_of_each = texts.rows(list(tokenizers))
         for index, values in enumerate(_encoded(texts_of_each, list(tokenizers.values()))):
+            for _, tokens in values:
+                facts["tokens"] += len(tokens)
+                facts["unknown"] += int(np.count_nonzero(tokens == UNKNOWN))
             arranged = arrange(values, facts)
             if arranged is not None:
                 yield (*arranged, np.array([index]))
@@ -275,6 +284,7 @@ def encode_texts(
                 "tokenizers": {role: tokenizer.fingerprint for role, tokenizer in tokenizers.items()},
                 "texts": texts.identity(),
                 "options": dict(options),
+                "counted": ["tokens", "unknown"],
             },
             rows,
             told.notes.append,
@@ -308,10 +318,13 @@ def _encoded(
 class TokenColumns:
     rows: Mapping[str, RaggedRows]
     facts: Counter[str]
-    """What `arrange` counted."""
+    """What `arrange` counted; and how many tokens there were, and how many of them unknown."""
 
     def __len__(self) -> int:
         return len(self.rows["number"])
+
+    def tell_unknown(self, split: str, told: Told) -> None:
+        told.count(self.facts["unknown"], self.facts["tokens"], f"{split}: tokens that are unknown")
 
     def kept(self, texts: Texts) -> Texts:
         """Those of the texts that became tokens."""

@@ -144,6 +144,7 @@ class TranslationTask(SequenceToSequenceTask):
                 len(texts),
                 f"{split}: read to their first {limit} tokens, and compared with the whole reference",
             )
+        columns.tell_unknown(split, told)
         self.texts[split] = columns.kept(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
 
