@@ -6,6 +6,7 @@ windows, so that each token is predicted exactly once in a pass over a split. A 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -48,10 +49,13 @@ from glassformer.models.shapes import MaskedToken, NextToken
 from glassformer.registry import register
 from glassformer.tasks.answering import Answer, answer_by_continuing, answer_per_token
 from glassformer.tasks.base import NextTokenTask, Task
-from glassformer.tasks.text import SPLITS, TextTaskConfig, Told, keys_of, texts_of
+from glassformer.tasks.text import SPLITS, TextTaskConfig, Told, keys_of, texts_of, unknown_words
 
 ROLES = {"input": "text"}
 TEXTS_AT_A_TIME = 256
+WORDS_OF_A_LINE = 5
+"""Of a running text, below which a line may well be in another one too."""
+MOST_CHARACTERS_OF_A_LINE = 1 << 18
 
 
 class Corpus:
@@ -68,6 +72,12 @@ class Corpus:
         if isinstance(self._texts, Stream):
             return texts_of(self._texts, "input")
         return iter(self._texts)
+
+    def comparable(self) -> Iterator[str]:
+        """What it would be odd to find in another split too: texts with words, or long lines of one text."""
+        parts = _lines(self) if self.is_running else self
+        least = WORDS_OF_A_LINE if self.is_running else 1
+        return (part for part in parts if len(part.split(maxsplit=least - 1)) >= least)
 
     def rows(self, tokenizer: Tokenizer, told: Told) -> tuple[RaggedRows, int]:
         """Its tokens, kept on disk where it comes from files, and how many characters they predict."""
@@ -101,6 +111,18 @@ class Corpus:
                 yield (tokens if self.is_running else np.concatenate([[BEGIN], tokens, [END]]),)
 
 
+def _lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Of a running text; what has no line ends is cut somewhere, so that it need not be held as a whole."""
+    rest = ""
+    for block in blocks:
+        *lines, rest = (rest + block).split("\n")
+        yield from lines
+        if len(rest) > MOST_CHARACTERS_OF_A_LINE:
+            yield rest
+            rest = ""
+    yield rest
+
+
 class LanguageConfig(TextTaskConfig):
     """Options of both kinds of language model."""
 
@@ -115,13 +137,14 @@ class LanguageConfig(TextTaskConfig):
     def leaks(self, corpora: Mapping[str, Corpus]) -> Told:
         """What a file of validation or test texts shares with the training file."""
         told = Told()
-        if self.data is None or self.is_running:
+        if self.data is None:
             return told
         given = [split for split in ("validation", "test") if self.data.source(split) is not None]
-        train = keys_of(corpora["train"] if given else ())
+        what = f"lines of {WORDS_OF_A_LINE} words or more" if self.is_running else "texts"
+        train = keys_of(corpora["train"].comparable() if given else ())
         for split in given:
-            is_seen = stand_in(keys_of(corpora[split]), train)
-            note = f"WARNING: {split} texts that also stand in train"
+            is_seen = stand_in(keys_of(corpora[split].comparable()), train)
+            note = f"WARNING: {split} {what} that also stand in train"
             told.count(int(np.count_nonzero(is_seen)), len(is_seen), note)
         return told
 
@@ -160,6 +183,14 @@ class LanguageTask(Task):
     def _rows(self) -> dict[str, tuple[RaggedRows, int]]:
         told = Told()
         rows = {split: corpus.rows(self.tokenizer, told) for split, corpus in self.corpora.items()}
+        data = self.config.data
+        if data is not None and data.validation is None:
+            validation, train = (len(rows[split][0]) for split in ("validation", "train"))
+            self.notes.append(
+                f"validation: the last {100 * data.validation_fraction:g} % of the training text, split off"
+                if self.config.is_running
+                else f"validation: {validation:,} of {validation + train:,} training texts, split off"
+            )
         self.notes += told.notes
         return rows
 
@@ -197,6 +228,9 @@ class LanguageTask(Task):
 
     def show_output(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
+
+    def caution(self, tokens: Sequence[int]) -> str | None:
+        return unknown_words(tokens)
 
     def _checked(self, tokens: Sequence[int], longest: int) -> np.ndarray:
         if len(tokens) > longest:
@@ -386,19 +420,25 @@ class MaskedLanguageTask(LanguageTask):
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Answer]]:
-        """The hidden tokens; those that were seen stay as they are."""
+        """The hidden tokens; those that were seen stay as they are, and are certain.
+
+        None of the reserved ones is ever asked for in training, and so none is an answer.
+        """
         filled = []
-        for row, answer in zip(rows, answer_per_token(model, rows), strict=True):
+        for row, answer in zip(rows, answer_per_token(model, rows, range(len(RESERVED))), strict=True):
             hidden = np.flatnonzero(np.asarray(row) == MASK)
             tokens = [int(token) for token in row]
+            probabilities = [1.0] * len(tokens)
             for place in hidden:
                 tokens[place] = answer.tokens[place]
+                probabilities[place] = answer.probabilities[place]
             filled.append(
                 [
                     replace(
                         answer,
                         tokens=tokens,
-                        probability=float(np.prod([answer.probabilities[place] for place in hidden])),
+                        probability=math.prod(probabilities),
+                        probabilities=probabilities,
                     )
                 ]
             )
