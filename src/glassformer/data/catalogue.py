@@ -304,11 +304,10 @@ def locate(path: str) -> Path:
     listed = [f"{data_set.name}/{file.path}" for file in data_set.files]
     if len(asked.parts) > 1 and asked.as_posix() not in listed:
         raise user_error("no such file in the set", place=path, value=asked.as_posix(), allowed=listed)
-    raise user_error(
-        "this set is not here",
-        place=path,
-        remedy=f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}",
-    )
+    remedy = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}"
+    if not data_set.is_fetchable:
+        remedy = f"set {FOLDER_VARIABLE}; glassformer data list {data_set.name} says where it is from"
+    raise user_error("this set is not here", place=path, remedy=remedy)
 
 
 def _search(path: Path) -> Path | None:
