@@ -451,3 +451,24 @@ def test_what_is_split_off_is_told(tmp_path: Path) -> None:
     )
     notes = notes_of(tmp_path, texts, format="running-text", validation_fraction=0.25)
     assert "validation: the last 25 % of the training text, split off" in notes
+
+
+def test_how_a_table_was_read_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"text {n}\tx\n" for n in range(30)), encoding="utf-8")
+    config = validate(TaskConfig, {"kind": "language-model", "data": {"train": str(tmp_path / "a.tsv")}})
+    (note,) = [note for note in config.build(0).notes if "header" in note]
+    assert "input = column 0" in note
+
+
+@pytest.mark.parametrize("kind", ["language-model", "classification"])
+def test_a_set_with_other_bytes_than_the_catalogue_lists_is_a_warning(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
+    (tmp_path / "cls_books_fr").mkdir()
+    rows = "".join(f"{n % 2}\ttext number {n}\n" for n in range(30))
+    (tmp_path / "cls_books_fr" / "train.tsv").write_text(rows, encoding="utf-8")
+    columns = {"input": 1, "target": 0} if kind == "classification" else {"input": 1}
+    data = {"train": "cls_books_fr/train.tsv", "columns": columns}
+    notes = validate(TaskConfig, {"kind": kind, "data": data}).build(0).notes
+    assert "WARNING: train: cls_books_fr/train.tsv is not the file that the catalogue lists" in notes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -344,6 +344,18 @@ def presence(data_set: DataSet) -> Presence:
         else:
             found.changed[file.path] = path
     return found
+
+
+def changed_files(paths: Iterable[Path]) -> list[str]:
+    """Which of these files have a name of the catalogue, but not the listed bytes."""
+    listed = {
+        folder / data_set.name / file.path: (f"{data_set.name}/{file.path}", file)
+        for folder in search_folders()
+        for data_set in CATALOGUE.values()
+        for file in data_set.files
+    }
+    named = [(path, *listed[path]) for path in paths if path in listed]
+    return [name for path, name, file in named if not is_whole(path, file)]
 
 
 def is_whole(path: Path, file: CatalogueFile) -> bool:

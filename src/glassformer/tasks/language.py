@@ -49,7 +49,15 @@ from glassformer.models.shapes import MaskedToken, NextToken
 from glassformer.registry import register
 from glassformer.tasks.answering import Answer, answer_by_continuing, answer_per_token
 from glassformer.tasks.base import NextTokenTask, Task
-from glassformer.tasks.text import SPLITS, TextTaskConfig, Told, keys_of, texts_of, unknown_words
+from glassformer.tasks.text import (
+    SPLITS,
+    TextTaskConfig,
+    Told,
+    changed_sets,
+    keys_of,
+    texts_of,
+    unknown_words,
+)
 
 ROLES = {"input": "text"}
 TEXTS_AT_A_TIME = 256
@@ -72,6 +80,12 @@ class Corpus:
         if isinstance(self._texts, Stream):
             return texts_of(self._texts, "input")
         return iter(self._texts)
+
+    def notes(self) -> list[str]:
+        """How its files were read, and whether they are what their names say."""
+        if not isinstance(self._texts, Stream):
+            return []
+        return [*self._texts.notes, *changed_sets(self.name, self._texts)]
 
     def comparable(self) -> Iterator[str]:
         """What it would be odd to find in another split too: texts with words, or long lines of one text."""
@@ -184,6 +198,8 @@ class LanguageTask(Task):
         told = Told()
         rows = {split: corpus.rows(self.tokenizer, told) for split, corpus in self.corpora.items()}
         data = self.config.data
+        given = [corpus for split, corpus in self.corpora.items() if data is not None and data.source(split)]
+        self.notes += [note for corpus in given for note in corpus.notes()]
         if data is not None and data.validation is None:
             validation, train = (len(rows[split][0]) for split in ("validation", "train"))
             self.notes.append(

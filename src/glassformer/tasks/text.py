@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from glassformer.data.catalogue import changed_files
 from glassformer.data.readers import DataConfig, split_off_rows
 from glassformer.data.row_keys import RowKeys, stand_in
 from glassformer.data.streams import Record, Stream
@@ -191,7 +192,7 @@ def read_splits(
         if stream is not None:
             keys[split] = keys_of(texts_of(stream, key))
             splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
-            told.notes += stream.notes
+            told.notes += [*stream.notes, *changed_sets(split, stream)]
     fractions = {}
     if data.validation is None:
         fractions["validation"] = data.validation_fraction
@@ -218,6 +219,14 @@ def read_splits(
 def _has_words(texts: Iterable[str], count: int) -> np.ndarray:
     """That an empty line stands elsewhere too says nothing."""
     return np.fromiter((bool(text.strip()) for text in texts), dtype=bool, count=count)
+
+
+def changed_sets(split: str, stream: Stream) -> list[str]:
+    """A score on a known set is taken for one on its published bytes."""
+    return [
+        f"WARNING: {split}: {name} is not the file that the catalogue lists"
+        for name in changed_files(stream.files)
+    ]
 
 
 def texts_of(stream: Stream, role: str) -> Iterator[str]:
