@@ -194,6 +194,17 @@ def test_wrong_input(
     assert len(output.err.strip().split("\n")) <= 4
 
 
+def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
+    """Nothing is wrong with the file, and still the task cannot be trained on it."""
+    (folder / "a.csv").write_text("text;label\n" + "one;x\ntwo;y\n" * 4, encoding="utf-8")
+    (folder / "b.csv").write_text("text,label\none,x\ntwo,y\n", encoding="utf-8")
+    train = ("check", "classification", "task.data.train=b.csv")
+    assert ask(*train)["passed"]
+    for options in (["task.data.train=a.csv"], ["task.data.train=b.csv", "task.data.test=a.csv"]):
+        (error,) = ask("check", "classification", *options, code=2)["errors"]
+        assert "no column 1" in error["problem"]
+
+
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_nothing_is_wider_than_the_terminal(
     width: int, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -161,9 +161,35 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
     report.findings[:0] = damaged
     output.show(*shown(report, output.console.width))
+    if report.passed:
+        _read_first(arguments)
     output.say(summary(report))
     output.exit_code = 0 if report.passed else 2
     return report.document()
+
+
+def _read_first(arguments: argparse.Namespace) -> None:
+    """What is whole may still lack the task's columns: an example of each split, as training reads it."""
+    from glassformer.data.readers import DataConfig
+    from glassformer.experiment import resolve
+
+    if not _is_config(arguments.items[0]):
+        return
+    task = resolve(arguments.items[0], arguments.items[1:]).task
+    roles, data = getattr(task, "roles", None), getattr(task, "data", None)
+    if roles is not None and isinstance(data, DataConfig):
+        for split in ("train", "validation", "test"):
+            stream = data.stream(split, roles)
+            if stream is not None:
+                next(iter(stream))
+
+
+def _is_config(name: str) -> bool:
+    from glassformer.experiment import presets
+    from glassformer.runs import RunFolder
+
+    path = Path(name)
+    return name in presets() or path.suffix in (".yaml", ".yml") or RunFolder(path).exists()
 
 
 def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
@@ -171,10 +197,9 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
     from glassformer.data.catalogue import CATALOGUE
     from glassformer.errors import user_error
     from glassformer.experiment import presets
-    from glassformer.runs import RunFolder
 
     first, path = arguments.items[0], Path(arguments.items[0])
-    is_config = first in presets() or path.suffix in (".yaml", ".yml") or RunFolder(path).exists()
+    is_config = _is_config(first)
     if not is_config and first not in CATALOGUE:
         if path.name == first and not path.suffix and not path.exists():
             names = [*CATALOGUE, *presets()]

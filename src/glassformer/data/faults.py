@@ -151,7 +151,7 @@ class _Check:
             for batch in self._batches(corpus, split, ledger):
                 if has_labels is None and len(batch):
                     has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
-                self._examine(batch, ledger, bool(has_labels), scope)
+                self._examine(batch, ledger, bool(has_labels) and len(batch.columns) == 2, scope)
         is_running = corpus.format == "running-text"
         unit = f"lines of {self.limits.min_words} words or more" if is_running else "examples"
         for ledger in ledgers.values():

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -42,6 +42,7 @@ class ClassificationConfig(TextTaskConfig):
     """A label or a number for a whole text: your own files, or reviews that are made here."""
 
     kind: Literal["classification"] = "classification"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = WordsConfig()
     answer: Literal["label", "number"] = Field("label", description="one of a few labels, or a real number")
     examples: int = Field(20_000, ge=10, description="reviews to make for training, without data")

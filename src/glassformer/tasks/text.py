@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +31,9 @@ RECORDS_AT_A_TIME = 1 << 16
 
 class TextTaskConfig(TaskConfig):
     """Options of every task on text."""
+
+    roles: ClassVar[Mapping[str, str]]
+    """What is asked of the data, and the column that each role has by default."""
 
     data: DataConfig | None = Field(None, description="your own files; none: texts that are made here")
     tokenizer: TokenizerConfig = BPEConfig()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,7 @@ class TranslationConfig(TextTaskConfig):
     """From one text to another: your own aligned files, or English to French from a grammar."""
 
     kind: Literal["translation"] = "translation"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for both sides")
     examples: int = Field(100_000, ge=10, description="pairs to make for training, without data")
     unseen_only: bool = Field(
