@@ -92,6 +92,15 @@ class TestLabels:
         assert {"accuracy", "macro_f1", "loss"} <= measured.metrics.keys()
         assert measured.details["classes"] == ["bad", "good", "so so"]
 
+    def test_what_is_not_read_of_a_typed_text_is_said(self, make: Make) -> None:
+        task = make()
+        long, exact = "text number 1 text number 2 text number", "text number 1 text number 2 text"
+        assert task.caution(task.parse(long).tolist(), long) == "only the first 7 of 8 tokens are read"
+        assert task.caution(task.parse(exact).tolist(), exact) is None
+        long = "xyzzy " + long
+        said = task.caution(task.parse(long).tolist(), long)
+        assert said == "only the first 7 of 9 tokens are read; 1 of 8 tokens are unknown to the model"
+
     def test_the_answer_is_a_label(self, make: Make) -> None:
         task = make()
         model = model_of(task)

@@ -216,8 +216,10 @@ class ClassificationTask(PerSequenceTask):
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
-        return unknown_words(tokens)
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
+        read, there = len(tokens) - 1, len(self.tokenizer.encode(text))  # the first is no token of the text
+        cut = f"only the first {read:,} of {there:,} tokens are read" if there > read else None
+        return "; ".join(reason for reason in (cut, unknown_words(tokens)) if reason) or None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.labels.decode(tokens)

@@ -168,7 +168,7 @@ class LanguageTask(Task):
     def show_output(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
         return unknown_words(tokens)
 
     def _checked(self, tokens: Sequence[int], longest: int) -> np.ndarray:

@@ -164,7 +164,7 @@ class TranslationTask(SequenceToSequenceTask):
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
         return unknown_words(tokens)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
