@@ -263,6 +263,7 @@ class Training:
             "metrics": metrics,
             "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},
             "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
+            "warnings": self.folder.warnings() if self.ranks.is_writer else [],
         }
         if state.ended and self.ranks.is_writer:
             # Where a run lies is known to who opens it, and may be nobody else's business.

@@ -31,6 +31,8 @@ from glassformer.training.files import file_sha256, json_bytes, replace_file, st
 KEPT_APART = {"tokenizer", "target_tokenizer"}
 """Parts of a task's state that are files of their own, for other programs to read."""
 CONFIG = "config.yaml"
+WARNING = "WARNING:"
+"""How a note about the data begins that every score on them repeats."""
 STALLED_AFTER_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
 
@@ -136,6 +138,12 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         return self._read_json("environment.json")
+
+    def warnings(self, split: str | None = None) -> list[str]:
+        """What was wrong enough with the data for each score to say so; or with one split of them."""
+        notes = self.environment().get("data_notes", [])
+        begin = WARNING if split is None else f"{WARNING} {split}"
+        return [note for note in notes if str(note).startswith(begin)] if isinstance(notes, list) else []
 
     def results(self) -> dict[str, Any]:
         """What the end of training measured; empty while there is no end."""

@@ -134,6 +134,7 @@ class Run:
                 "padding": "never counted",
                 **measured.protocol,
             },
+            "warnings": self.folder.warnings(split),
             "details": measured.details | self._sentences(split, measured, samples),
         }
 
@@ -194,7 +195,7 @@ class Run:
         prediction = empty | {
             "output": shown[0]["output"],
             "probability": shown[0]["probability"],
-            "caution": self.task.caution(tokens.tolist()),
+            "caution": self.task.caution(tokens.tolist(), text),
             "answers": shown,
         }
         if isinstance(self.task, PerSequenceTask):

@@ -72,6 +72,22 @@ def test_list(ask: Ask, small_set: Path, folder: Path) -> None:
     assert rows["small"]["files"][0].keys() == {"path", "size", "sha256", "address"}
 
 
+def test_a_set_in_full(ask: Ask, small_set: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Address and checksum of each file, for people too."""
+    (row,) = ask("list", "small")["sets"]
+    seen = see(capfd, "list", "small")
+    for text in ("small", "free", "https://example.org", small_set.as_uri(), row["files"][0]["sha256"]):
+        assert text in seen
+    assert "multi30k" not in seen
+    seen = see(capfd, "list", "cls_books_fr")
+    assert "cannot be fetched" in seen and "1,600 / 400 / 2,000" in seen
+
+
+def test_what_cannot_be_fetched_is_not_to_be_fetched(ask: Ask) -> None:
+    (error,) = ask("check", "cls_books_fr", code=2)["errors"]
+    assert error["remedy"] == "set GLASSFORMER_DATA; glassformer data list cls_books_fr says where it is from"
+
+
 def test_fetch_then_list_then_check(ask: Ask, small_set: Path, folder: Path) -> None:
     assert ask("check", "small", code=2)["errors"][0]["remedy"].startswith("glassformer data fetch small")
     (row,) = ask("fetch", "small", says="checksums right")["sets"]
@@ -151,6 +167,7 @@ def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> N
         (["lsit"], "did you mean 'list'"),
         (["check"], "check what?"),
         (["fetch"], "fetch what?"),
+        (["list", "multi30"], "did you mean 'multi30k'"),
         (["fetch", "multi30"], "did you mean 'multi30k'"),
         (["check", "multi30"], "did you mean 'multi30k'"),
         (["check", "reversl"], "did you mean 'reversal'"),
@@ -175,6 +192,17 @@ def test_wrong_input(
     output = capfd.readouterr()
     assert says in output.err and "Traceback" not in output.err and output.out == ""
     assert len(output.err.strip().split("\n")) <= 4
+
+
+def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
+    """Nothing is wrong with the file, and still the task cannot be trained on it."""
+    (folder / "a.csv").write_text("text;label\n" + "one;x\ntwo;y\n" * 4, encoding="utf-8")
+    (folder / "b.csv").write_text("text,label\none,x\ntwo,y\n", encoding="utf-8")
+    train = ("check", "classification", "task.data.train=b.csv")
+    assert ask(*train)["passed"]
+    for options in (["task.data.train=a.csv"], ["task.data.train=b.csv", "task.data.test=a.csv"]):
+        (error,) = ask("check", "classification", *options, code=2)["errors"]
+        assert "no column 1" in error["problem"]
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

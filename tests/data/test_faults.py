@@ -249,9 +249,40 @@ def test_rows_that_cannot_be_read(write: Write) -> None:
         (4, "an objec"),
     ]
     report = check({"train": [write("a.csv", 'text,label\n"a\nb",x\n"oops" c,x\nd,y\n"open,x\n')]})
-    assert [(place.line, place.byte) for place in places(report, "bad-row")] == [(4, 19), (6, 34)]
+    assert [(place.line, place.byte, place.excerpt) for place in places(report, "bad-row")] == [
+        (4, 19, '"oops" c,x'),
+        (6, 34, '"open,x'),
+    ]
     assert report.files[0].lines == 6
     assert not report.passed
+
+
+def test_what_training_refuses_is_an_error(write: Write) -> None:
+    """A line with tabs or spaces alone is no empty line, a label must be there, and null is no text."""
+    rows = "one of them\tgood\nanother one\tbad\n" * 3
+    report = check({"train": [write("a.tsv", f"{rows}  \n\t\n\n")]})
+    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [(7, "1 column, not 2")]
+    assert [place.line for place in places(report, "empty-label")] == [8]
+    assert [place.line for place in places(report, "skipped-line")] == [9]
+    report = check({"train": [write("b.tsv", f"{rows}text without one\t\n\tgood\n")]})
+    (place,) = places(report, "empty-label")
+    assert (place.line, place.byte, place.excerpt) == (7, len(rows), "text without one")
+    assert [place.line for place in places(report, "empty-side")] == [8] and not report.passed
+    pair = [write("a.en", "yes\nno\nwell\n"), write("a.fr", "oui\nnon\n\n")]
+    assert counts(check({"train": pair})) == {"empty-side": 1}, "few short texts are not labels for sure"
+    report = check(
+        {"train": [write("c.jsonl", '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n')]}
+    )
+    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [(2, "null in 'text'")]
+
+
+def test_real_values_are_no_labels(write: Write) -> None:
+    train = write("a.tsv", "".join(f"text number {n}\t{n / 7:.3f}\n" for n in range(9)))
+    test = write("b.tsv", "".join(f"other number {n}\t{n / 11:.3f}\n" for n in range(9)))
+    assert counts(check({"train": [train], "test": [test]})) == {}
+    stars = write("c.tsv", "".join(f"review number {n}\t{n % 5}\n" for n in range(50)))
+    other = write("d.tsv", "the best of all\t9\n")
+    assert counts(check({"train": [stars], "test": [other]})) == {"new-label": 1}
 
 
 def test_damaged_json_lists(write: Write) -> None:
@@ -312,9 +343,31 @@ def test_a_folder_with_a_folder_a_class(write: Write) -> None:
     assert Path(places(report, "two-labels")[0].file).parent.name == "good"
 
 
+def test_an_empty_file_is_an_error_only_where_it_is_no_example(write: Write) -> None:
+    write("data/bad/1.txt", "awful\n")
+    folder = write("data/good/1.txt", "").parent.parent
+    report = check({"train": [folder]})
+    assert counts(report) == {"empty-side": 1} and report.passed
+    write("lines/bad.txt", "awful\n")
+    folder = write("lines/good.txt", "").parent
+    assert counts(check({"train": [folder]})) == {"empty-file": 1}
+
+
 def test_running_text_has_no_examples(write: Write) -> None:
-    path = write("a.txt", "Sir!\n\nSir!\n\n\nbad\0\n")
+    path = write("a.txt", "Sir!\n\nSir!\n\n\nbad\0\n" + "The same line of some words.\n" * 2)
     assert counts(check_corpora([Corpus({"train": [path]}, "running-text")])) == {"nul": 1}
+
+
+def test_lines_of_a_running_text_in_two_splits(write: Write) -> None:
+    """Short ones, such as who speaks, are said again and again."""
+    line = "It was the best of times\n"
+    train = write("a.txt", f"Who?\n{line}One more line of five words\n")
+    test = write("b.txt", f"Who?\nThese are words never read before\n{line}")
+    report = check_corpora([Corpus({"train": [train], "test": [test]}, "running-text")])
+    (place,) = places(report, "in-two-splits")
+    assert (place.file, place.line, place.detail) == (str(test), 3, "as a.txt:2")
+    (leak,) = report.leaks
+    assert (leak.same, leak.of, leak.unit) == (1, 2, "lines of 5 words or more")
 
 
 def test_other_encodings(write: Write) -> None:

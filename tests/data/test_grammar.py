@@ -59,6 +59,41 @@ PLURALS = dict(
 )
 PLURAL_GENDERS = {PLURALS.get(word, word + "s"): gender for word, gender in GENDERS.items()}
 
+# Masculine and feminine, written out.
+FEMININES = dict(
+    pair.split("/")
+    for pair in listed("""
+    vieux/vieille beau/belle nouveau/nouvelle bon/bonne mauvais/mauvaise petit/petite grand/grande joli/jolie
+    long/longue jeune/jeune rouge/rouge bleu/bleue vert/verte blanc/blanche noir/noire gris/grise
+    heureux/heureuse triste/triste fatigué/fatiguée malade/malade riche/riche pauvre/pauvre
+    intelligent/intelligente gentil/gentille poli/polie drôle/drôle célèbre/célèbre courageux/courageuse
+    jaloux/jalouse sérieux/sérieuse fier/fière paresseux/paresseuse timide/timide fort/forte honnête/honnête
+    actif/active prêt/prête loyal/loyale intéressant/intéressante ennuyeux/ennuyeuse difficile/difficile
+    facile/facile cher/chère lourd/lourde vide/vide sale/sale propre/propre cassé/cassée
+    dangereux/dangereuse moderne/moderne délicieux/délicieuse chaud/chaude froid/froide frais/fraîche
+    sucré/sucrée rond/ronde utile/utile original/originale secret/secrète français/française
+    italien/italienne espagnol/espagnole""")
+)
+# Where the masculine plural is not simply one s more.
+ADJECTIVE_PLURALS = dict(
+    pair.split("/")
+    for pair in listed("""
+    vieux/vieux beau/beaux nouveau/nouveaux mauvais/mauvais gris/gris heureux/heureux courageux/courageux
+    jaloux/jaloux sérieux/sérieux paresseux/paresseux loyal/loyaux ennuyeux/ennuyeux dangereux/dangereux
+    délicieux/délicieux frais/frais original/originaux français/français""")
+)
+ADJECTIVE_FORMS: dict[str, set[tuple[str, bool]]] = {}
+"""What a form may be: its gender, and whether it is a plural."""
+for _masculine, _feminine in FEMININES.items():
+    _plural = ADJECTIVE_PLURALS.get(_masculine, _masculine + "s")
+    for _form, _is in (
+        (_masculine, ("m", False)),
+        (_feminine, ("f", False)),
+        (_plural, ("m", True)),
+        (_feminine + "s", ("f", True)),
+    ):
+        ADJECTIVE_FORMS.setdefault(_form, set()).add(_is)
+
 PARTICIPLES = listed("""
     vu acheté vendu mangé bu trouvé perdu cherché regardé écouté attendu ouvert fermé cassé lavé nettoyé
     dessiné peint écrit pris choisi construit porté compris entendu oublié aidé suivi invité appelé visité
@@ -115,6 +150,12 @@ def test_every_noun_has_the_gender_and_plural_of_the_table() -> None:
         assert noun.french_plural == " ".join([PLURALS.get(head, head + "s"), *rest])
 
 
+def test_every_adjective_is_in_the_table() -> None:
+    assert {(adjective.masculine, adjective.feminine) for adjective in ADJECTIVES.values()} == set(
+        FEMININES.items()
+    )
+
+
 def test_english_verbs_have_the_forms_of_the_table() -> None:
     for verb in VERBS.values():
         base = verb.english_words[0]
@@ -160,6 +201,26 @@ def test_what_stands_before_a_plural_has_its_gender(french_sentences: list[str])
                 seen.add(word)
                 assert PLURAL_GENDERS[noun] == before[word], text
     assert seen == set(before)
+
+
+def test_adjectives_after_a_noun_agree_with_it(french_sentences: list[str]) -> None:
+    """Right behind it, or behind a form of être where it opens the sentence and so is the subject."""
+    singular, plural = r"(?:le|la|un|une|ce|cet|cette|mon|ma|son|sa) |l'", "(?:les|des|ces|mes|ses) "
+    between = r"(?:pas|jamais|toujours|souvent|parfois|rarement|plus|très|trop|assez|un peu|vraiment)"
+    patterns = {
+        "attribute": rf"\b(?:({plural})|{singular})({LETTER}+) ({LETTER}+)",
+        "predicate": rf"^(?:({plural})|{singular})({LETTER}+) (?:ne |n')?"
+        rf"(?:est|était|sera|sont|étaient|seront) (?:{between} )*({LETTER}+)",
+    }
+    seen: Counter[tuple[str, str, bool]] = Counter()
+    for text in french_sentences:
+        for place, pattern in patterns.items():
+            for many, noun, word in re.findall(pattern, text.lower()):
+                gender = (PLURAL_GENDERS if many else GENDERS).get(noun)
+                if gender and word in ADJECTIVE_FORMS and word != "prête":  # who lends does the same
+                    seen[place, gender, bool(many)] += 1
+                    assert (gender, bool(many)) in ADJECTIVE_FORMS[word], text
+    assert len(seen) == 8 and min(seen.values()) > 20, seen
 
 
 def test_what_is_elided_and_what_is_not(french_sentences: list[str]) -> None:

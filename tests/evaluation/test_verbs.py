@@ -99,6 +99,25 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
         assert text in out
 
 
+def test_a_score_on_what_was_trained_on_says_so(say: Say, classifier: Path, tmp_path: Path) -> None:
+    """Wherever the score is shown, however quiet the training was: the test file is the training file."""
+    (warning,) = document(say, "evaluate", classifier)["warnings"]
+    assert warning.startswith("WARNING: test") and "train" in warning
+    assert warning in say("evaluate", classifier)[1]
+    assert document(say, "evaluate", classifier, "--split", "validation")["warnings"] == []
+    again = (
+        "train",
+        classifier / "config.yaml",
+        "training.max_steps=1",
+        "training.validate_every=1",
+        "--quiet",
+    )
+    code, out, _ = say(*again, "--run", tmp_path / "a")
+    assert code == 0 and out.index("accuracy") < out.index(warning) < out.index("next:")
+    assert document(say, *again, "--run", tmp_path / "b")["warnings"] == [warning]
+    assert json.loads((tmp_path / "b" / "results.json").read_text())["warnings"] == [warning]
+
+
 def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Path) -> None:
     (prediction,) = document(say, "predict", classifier, "this actor good film", "--why")["predictions"]
     assert prediction["output"] == "liked"

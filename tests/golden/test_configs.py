@@ -142,3 +142,13 @@ def test_merging(base: dict[str, Any], overlay: dict[str, Any]) -> None:
     flat, over = flatten(merged), flatten(overlay)
     assert all(flat[path] == value for path, value in over.items())
     assert flat.keys() <= over.keys() | flatten(base).keys()
+
+
+def test_a_size_of_batches_that_would_change_nothing_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    file.write_text("task: {kind: reversal}\ntraining: {batch_tokens: 500, batch_size: 9}\n")
+    assert resolve(str(file)).training.batch_size == 9, "a whole config may hold both"
+    with pytest.raises(UserError, match=r"training\.batch_size: would change nothing"):
+        resolve(str(file), ["training.batch_size=16"])
+    training = resolve(str(file), ["training.batch_size=16", "training.batch_tokens=null"]).training
+    assert (training.batch_size, training.batch_tokens) == (16, None)

@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glassformer.reports.charts import HEIGHT, WIDTH, Line, Scale, line_chart, thin
@@ -100,6 +100,7 @@ def test_a_chart_draws_what_can_be_drawn() -> None:
     st.floats(-1e6, 1e6, allow_nan=False),
     st.floats(1e-6, 1e6, allow_nan=False),
 )
+@example(879609.9999999999, 1e-06)
 def test_ticks_lie_on_the_axis(low: float, width: float) -> None:
     scale = Scale(low, low + width, False, 0.0, 100.0)
     if low + width > low:

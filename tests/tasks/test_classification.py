@@ -92,6 +92,15 @@ class TestLabels:
         assert {"accuracy", "macro_f1", "loss"} <= measured.metrics.keys()
         assert measured.details["classes"] == ["bad", "good", "so so"]
 
+    def test_what_is_not_read_of_a_typed_text_is_said(self, make: Make) -> None:
+        task = make()
+        long, exact = "text number 1 text number 2 text number", "text number 1 text number 2 text"
+        assert task.caution(task.parse(long).tolist(), long) == "only the first 7 of 8 tokens are read"
+        assert task.caution(task.parse(exact).tolist(), exact) is None
+        long = "xyzzy " + long
+        said = task.caution(task.parse(long).tolist(), long)
+        assert said == "only the first 7 of 9 tokens are read; 1 of 8 tokens are unknown to the model"
+
     def test_the_answer_is_a_label(self, make: Make) -> None:
         task = make()
         model = model_of(task)
@@ -216,6 +225,15 @@ class TestWhichExamples:
         assert len(task.splits["train"]) == 14 and task.splits["train"].lengths().max() == 8
         assert texts_of(task)[-1] == "a b c d e f g"
 
+    def test_what_is_unknown_is_counted(self, make: Make) -> None:
+        """Also from the tokens that are kept from the run before."""
+        for _ in range(2):
+            task = make(test=[("never read before", "good"), (ROWS[0][0], "bad")])
+            assert [note for note in task.notes if "unknown" in note] == [
+                "validation: tokens that are unknown: 3 of 6",
+                "test: tokens that are unknown: 3 of 6",
+            ]
+
     def test_some_of_a_training_text_is_hidden(self, make: Make) -> None:
         rows = [(" ".join(f"w{i * j % 90}" for j in range(1 + i % 9)), f"{i % 2}") for i in range(200)]
         task = make(train=rows, hidden_fraction=0.3, max_length=12)
@@ -239,6 +257,8 @@ class TestWhichExamples:
     def test_what_also_stands_in_train(self, make: Make) -> None:
         test = [*TEST, ROWS[0], (ROWS[1][0], "good")]
         assert "WARNING: test examples whose input also stands in train: 2 of 5" in make(test=test).notes
+        empty = make(train=[*ROWS, ("", "good")], test=[*TEST, ("", "bad"), (" ", "bad")])
+        assert not any("also stands in train" in note for note in empty.notes)
         task = make(test=test, unseen_only=True)
         assert "test: left out, since also in train: 2 of 5" in task.notes
         assert len(task.splits["test"]) == 3

@@ -368,11 +368,20 @@ class TestMasked:
         [[answer]] = task.answer(model, [row])
         hidden = row == MASK
         assert np.array_equal(np.array(answer.tokens)[~hidden], row[~hidden])
+        assert min(answer.tokens[place] for place in np.flatnonzero(hidden)) >= len(RESERVED)
+        assert all(answer.probabilities[place] == 1 for place in np.flatnonzero(~hidden)), "they were given"
         with torch.inference_mode():
-            chances = model(tokens=torch.from_numpy(row[None]), real=None)[0].double().softmax(-1)
+            logits = model(tokens=torch.from_numpy(row[None]), real=None)[0].double()
+            logits[:, : len(RESERVED)] = -torch.inf  # never asked for in training
+            chances = logits.softmax(-1)
         best = chances[torch.from_numpy(hidden)].max(-1)
         assert [answer.tokens[place] for place in np.flatnonzero(hidden)] == best.indices.tolist()
         assert answer.probability == pytest.approx(float(best.values.prod()), rel=1e-5)
+
+    def test_what_the_model_never_saw_is_said(self, make: Make) -> None:
+        task = make("masked-language-model", tokenizer={"kind": "words"}, max_length=20)
+        assert task.caution(task.parse("xyzzy <mask>").tolist()) == "1 of 4 tokens are unknown to the model"
+        assert task.caution(task.parse("<mask>").tolist()) is None
 
     def test_nothing_to_fill_in(self, task: MaskedLanguageTask) -> None:
         with pytest.raises(Problem, match="no <mask> in the line"):
@@ -401,3 +410,65 @@ def test_texts_of_the_test_file_that_stand_in_train_are_a_warning(tmp_path: Path
     notes = config.build(0).notes
     assert "WARNING: test texts that also stand in train: 2 of 3" in notes
     assert "test: tokens that are unknown: 2 of 6" in notes
+
+
+def notes_of(folder: Path, train: str, test: str | None = None, **data: object) -> list[str]:
+    sources = {"train": train} if test is None else {"train": train, "test": test}
+    for split, text in sources.items():
+        (folder / f"{split}.txt").write_text(text, encoding="utf-8")
+    found = {**{split: str(folder / f"{split}.txt") for split in sources}, **data}
+    config = validate(TaskConfig, {"kind": "language-model", "data": found, "max_length": 8})
+    return config.build(0).notes
+
+
+def test_an_empty_line_is_no_text_that_was_seen(tmp_path: Path) -> None:
+    notes = notes_of(tmp_path, "one two\n\nthree four\n" * 4, "never seen\n\n")
+    assert not any("WARNING" in note for note in notes)
+
+
+def test_lines_of_a_running_text_that_stand_in_train_are_a_warning(tmp_path: Path) -> None:
+    """Short ones, such as who speaks, are no matter."""
+    line = "it was the best of times"
+    train, test = (
+        f"He:\n{line}\nand the worst of them too\n",
+        f"He:\n{line}\nno words of it are seen before\n",
+    )
+    notes = notes_of(tmp_path, train * 9, test, format="running-text", validation_fraction=0.4)
+    assert "WARNING: test lines of 5 words or more that also stand in train: 1 of 2" in notes
+    assert not any(
+        "WARNING" in note for note in notes_of(tmp_path, train * 9, "He:\n", format="running-text")
+    )
+
+
+def test_what_is_split_off_is_told(tmp_path: Path) -> None:
+    texts = "".join(f"text {number}\n" for number in range(40))
+    (note,) = [note for note in notes_of(tmp_path, texts) if "split off" in note]
+    words = note.split()
+    assert (
+        words[0] == "validation:"
+        and 0 < int(words[1]) < 12
+        and note.endswith("of 40 training texts, split off")
+    )
+    notes = notes_of(tmp_path, texts, format="running-text", validation_fraction=0.25)
+    assert "validation: the last 25 % of the training text, split off" in notes
+
+
+def test_how_a_table_was_read_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"text {n}\tx\n" for n in range(30)), encoding="utf-8")
+    config = validate(TaskConfig, {"kind": "language-model", "data": {"train": str(tmp_path / "a.tsv")}})
+    (note,) = [note for note in config.build(0).notes if "header" in note]
+    assert "input = column 0" in note
+
+
+@pytest.mark.parametrize("kind", ["language-model", "classification"])
+def test_a_set_with_other_bytes_than_the_catalogue_lists_is_a_warning(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
+    (tmp_path / "cls_books_fr").mkdir()
+    rows = "".join(f"{n % 2}\ttext number {n}\n" for n in range(30))
+    (tmp_path / "cls_books_fr" / "train.tsv").write_text(rows, encoding="utf-8")
+    columns = {"input": 1, "target": 0} if kind == "classification" else {"input": 1}
+    data = {"train": "cls_books_fr/train.tsv", "columns": columns}
+    notes = validate(TaskConfig, {"kind": kind, "data": data}).build(0).notes
+    assert "WARNING: train: cls_books_fr/train.tsv is not the file that the catalogue lists" in notes

@@ -170,8 +170,8 @@ def test_what_train_does_not_have_is_told(tmp_path: Path) -> None:
     assert task.notes == [
         "test: input symbols that train does not have: 'q' (2 in all)",
         "test: target symbols that train does not have: 'z' (1 in all)",
-        "test: 1 of 2 inputs also stand in train",
-        "validation: 2 of 2 inputs also stand in train",
+        "WARNING: test: 1 of 2 inputs also stand in train",
+        "WARNING: validation: 2 of 2 inputs also stand in train",
     ]
 
 

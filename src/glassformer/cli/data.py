@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ACTIONS = ["list", "fetch", "check"]
 EPILOG = """list             the public sets, their licences, and which are here
+list NAME …      a set in full: its home, and each file with its size, SHA-256 and address
 fetch NAME …     download sets into GLASSFORMER_DATA, or else a folder of your own; checksums are verified
 check WHAT       the data of a preset, a YAML file, a run or a set; PATH=VALUE changes options
 check FILES …    files of your own, as the training split: two texts are line-aligned; tsv, csv, jsonl
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     if arguments.action not in ACTIONS:
         raise user_error("no such action", place="data", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
-        return _list(output)
+        return _list_some(arguments.items, output) if arguments.items else _list(output)
     if not arguments.items:
         example = {"fetch": "fetch multi30k", "check": "check train.en train.fr"}[arguments.action]
         raise user_error(f"{arguments.action} what?", place="data", remedy=f"glassformer data {example}")
@@ -90,6 +91,28 @@ def _list(output: Output) -> dict[str, Any]:
     by_hand = [data_set.name for data_set in CATALOGUE.values() if not data_set.is_fetchable]
     output.say(f"not to be fetched, but laid out by hand: {', '.join(by_hand)}")
     output.say(f"fetched sets go to {fetch_folder()} ({FOLDER_VARIABLE} names another folder)")
+    return {"folder": str(fetch_folder()), "sets": rows}
+
+
+def _list_some(names: list[str], output: Output) -> dict[str, Any]:
+    """All that is known of a few."""
+    from glassformer.data.catalogue import fetch_folder, find_set, presence
+
+    rows = []
+    for data_set in [find_set(name) for name in names]:
+        found = presence(data_set)
+        size = f"{data_set.size / MEGABYTE:.1f} MB"
+        output.say(f"{data_set.name}: {data_set.what}; {size}; {found.state}")
+        output.say(f"  licence  {data_set.licence}")
+        output.say(f"  home     {data_set.home}")
+        if not data_set.is_fetchable:
+            output.say(f"  cannot be fetched; there: {data_set.how}")
+        for file in data_set.files:
+            output.say(f"  {file.path}, {file.size:,} bytes")
+            output.say(f"    sha256 {file.sha256}")
+            if file.address:
+                output.say(f"    {file.address}")
+        rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
     return {"folder": str(fetch_folder()), "sets": rows}
 
 
@@ -138,9 +161,35 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
     report.findings[:0] = damaged
     output.show(*shown(report, output.console.width))
+    if report.passed:
+        _read_first(arguments)
     output.say(summary(report))
     output.exit_code = 0 if report.passed else 2
     return report.document()
+
+
+def _read_first(arguments: argparse.Namespace) -> None:
+    """What is whole may still lack the task's columns: an example of each split, as training reads it."""
+    from glassformer.data.readers import DataConfig
+    from glassformer.experiment import resolve
+
+    if not _is_config(arguments.items[0]):
+        return
+    task = resolve(arguments.items[0], arguments.items[1:]).task
+    roles, data = getattr(task, "roles", None), getattr(task, "data", None)
+    if roles is not None and isinstance(data, DataConfig):
+        for split in ("train", "validation", "test"):
+            stream = data.stream(split, roles)
+            if stream is not None:
+                next(iter(stream))
+
+
+def _is_config(name: str) -> bool:
+    from glassformer.experiment import presets
+    from glassformer.runs import RunFolder
+
+    path = Path(name)
+    return name in presets() or path.suffix in (".yaml", ".yml") or RunFolder(path).exists()
 
 
 def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
@@ -148,10 +197,9 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
     from glassformer.data.catalogue import CATALOGUE
     from glassformer.errors import user_error
     from glassformer.experiment import presets
-    from glassformer.runs import RunFolder
 
     first, path = arguments.items[0], Path(arguments.items[0])
-    is_config = first in presets() or path.suffix in (".yaml", ".yml") or RunFolder(path).exists()
+    is_config = _is_config(first)
     if not is_config and first not in CATALOGUE:
         if path.name == first and not path.suffix and not path.exists():
             names = [*CATALOGUE, *presets()]

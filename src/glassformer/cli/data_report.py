@@ -53,7 +53,7 @@ def _leak_panel(report: Report) -> RenderableType:
     for leak in report.leaks:
         part = f"{leak.scope}: " if leak.scope else ""
         other = f"{leak.same_input:,} with another target" if leak.same_input else ""
-        count = f"{leak.same:,} of {leak.of:,} {leak.split} examples also stand in {leak.other}"
+        count = f"{leak.same:,} of {leak.of:,} {leak.split} {leak.unit} also stand in {leak.other}"
         lines.append(part + count + (f", and {other}" if other else ""))
     lines.append("A score on them does not tell how the model does on what it has not seen.")
     text = Text("\n".join(lines), no_wrap=False, overflow="fold")

@@ -121,6 +121,8 @@ def _show(run: str, result: dict[str, Any], output: Output) -> None:
             name, f"{value:.6g}", "" if low_high is None else f"{low_high[0]:.5g} – {low_high[1]:.5g}"
         )
     output.show(table)
+    for warning in result["warnings"]:
+        output.say(warning, style="bold red")
     for signature in result["protocol"].get("signatures", {}).values():
         output.say(signature)
     if "per_class" in details:

@@ -156,6 +156,8 @@ def _show(results: dict[str, Any], output: Output) -> None:
         return
     split = "test" if "test" in results["metrics"] else "validation"
     output.say(f"{split} {headline} {results['metrics'][split][headline]:.4f}", style="bold")
+    for warning in results["warnings"]:
+        output.say(warning, style="bold red")
     output.say(
         f"{results['steps']} steps in {results['seconds']:.1f} s, {results['parameters']:,} parameters"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -304,11 +304,10 @@ def locate(path: str) -> Path:
     listed = [f"{data_set.name}/{file.path}" for file in data_set.files]
     if len(asked.parts) > 1 and asked.as_posix() not in listed:
         raise user_error("no such file in the set", place=path, value=asked.as_posix(), allowed=listed)
-    raise user_error(
-        "this set is not here",
-        place=path,
-        remedy=f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}",
-    )
+    remedy = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}"
+    if not data_set.is_fetchable:
+        remedy = f"set {FOLDER_VARIABLE}; glassformer data list {data_set.name} says where it is from"
+    raise user_error("this set is not here", place=path, remedy=remedy)
 
 
 def _search(path: Path) -> Path | None:
@@ -345,6 +344,18 @@ def presence(data_set: DataSet) -> Presence:
         else:
             found.changed[file.path] = path
     return found
+
+
+def changed_files(paths: Iterable[Path]) -> list[str]:
+    """Which of these files have a name of the catalogue, but not the listed bytes."""
+    listed = {
+        folder / data_set.name / file.path: (f"{data_set.name}/{file.path}", file)
+        for folder in search_folders()
+        for data_set in CATALOGUE.values()
+        for file in data_set.files
+    }
+    named = [(path, *listed[path]) for path in paths if path in listed]
+    return [name for path, name, file in named if not is_whole(path, file)]
 
 
 def is_whole(path: Path, file: CatalogueFile) -> bool:

@@ -46,6 +46,8 @@ class Limits:
     """Of the longer side, below which a ratio says nothing."""
     most_places: int | None = 5
     """Kept of each kind; all are counted."""
+    min_words: int = 5
+    """Of a line of a running text, below which it may well be in another one too."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +148,24 @@ class _Check:
         for split in corpus.splits:
             ledger = ledgers[split] = Ledger(split)
             scope = join_scope(corpus.part, split)
-            for batch in self._batches(corpus, split):
+            for batch in self._batches(corpus, split, ledger):
                 if has_labels is None and len(batch):
                     has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
-                self._examine(batch, ledger, bool(has_labels), scope)
+                self._examine(batch, ledger, bool(has_labels) and len(batch.columns) == 2, scope)
+        is_running = corpus.format == "running-text"
+        unit = f"lines of {self.limits.min_words} words or more" if is_running else "examples"
         for ledger in ledgers.values():
-            find_duplicates(ledger, bool(has_labels), self.findings, corpus.part)
+            if not is_running:
+                find_duplicates(ledger, bool(has_labels), self.findings, corpus.part)
         for split, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
             if split in ledgers and other in ledgers:
-                leak = find_overlap(ledgers[split], ledgers[other], self.findings, corpus.part)
+                leak = find_overlap(ledgers[split], ledgers[other], self.findings, corpus.part, unit)
                 if leak.same or leak.same_input:
                     self.leaks.append(leak)
         if has_labels and "folder" not in map(corpus.format_of, corpus.splits):
             check_labels(ledgers, self.findings, corpus.part)
 
-    def _batches(self, corpus: Corpus, split: str) -> Iterator[Batch]:
+    def _batches(self, corpus: Corpus, split: str, ledger: Ledger) -> Iterator[Batch]:
         format, files = corpus.format_of(split), corpus.files_of(split)
         columns = Columns(corpus.columns, corpus.header)
         may_be_long = format in WITHOUT_LINES
@@ -172,7 +177,7 @@ class _Check:
             if format == "folder":
                 yield from read_class(lines, file.label, file.is_one_example)
             elif format == "running-text":
-                self._read_running(lines)
+                self._read_running(lines, ledger)
             elif format == "text":
                 yield from read_aligned([lines], self.findings)
             elif format == "json":
@@ -192,9 +197,14 @@ class _Check:
         self.done += size
         self.progress(self.done, self.total)
 
-    def _read_running(self, lines: CheckedLines) -> None:
+    def _read_running(self, lines: CheckedLines, ledger: Ledger) -> None:
+        """It has no examples; that lines of it stand in another split must be known all the same."""
         for block in lines.blocks():
             words = [len(text.split()) for text in block.texts]
+            numbers = range(block.first_line, block.first_line + len(block))
+            batch = Batch([block.texts], [lines], numbers, [block.offsets])
+            long = [row for row, count in enumerate(words) if count >= self.limits.min_words]
+            ledger.enter(batch, long, has_labels=False)
             lines.summary.words += sum(words)
             lines.summary.longest = max(lines.summary.longest, *words)
         lines.drain()
@@ -208,6 +218,11 @@ class _Check:
             file.summary.longest = max(file.summary.longest, int(counts.max()))
         empty = (words == 0).sum(0)
         is_empty, is_half = empty == len(words), (empty > 0) & (empty < len(words))
+        if has_labels and batch.files[0] is batch.files[1]:  # of two aligned files, it may be a short text
+            is_unlabelled = words[1] == 0
+            is_empty, is_half = is_empty & ~is_unlabelled, is_half & ~is_unlabelled
+            which = np.nonzero(is_unlabelled)[0].tolist()
+            self.findings.add("empty-label", which, lambda row: batch.place(row, 1, shown=0), scope)
         self.findings.add("empty-line", np.nonzero(is_empty)[0].tolist(), batch.place, scope)
 
         def half(row: int) -> Place:

@@ -125,7 +125,8 @@ class DataConfig(Node):
         raise user_error(
             f"the ending of {file.path.name!r} names no format",
             place=file.setting,
-            remedy="task.data.format=tsv, csv, jsonl, json or text",
+            remedy=f"task.data.format=tsv, csv, jsonl or json; aligned files are {file.setting}"
+            f"=[{', '.join(wanted.asked)}]",
         )
 
     def read(self, split: str, roles: Mapping[str, str]) -> Rows | None:

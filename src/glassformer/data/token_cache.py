@@ -110,8 +110,12 @@ def open_or_build(
         _refuse_changed(states, store)
     except OSError as error:
         raise storage_error(error, cache) from error
-    say(f"tokens: {len(store):,} rows kept in {store.folder}")
+    say(f"tokens: {_rows(store)} kept in {store.folder}")
     return store
+
+
+def _rows(store: TokenStore) -> str:
+    return "1 row" if len(store) == 1 else f"{len(store):,} rows"
 
 
 def _reuse(folder: Path, say: Say, *, may_discard: bool) -> TokenStore | None:
@@ -125,7 +129,7 @@ def _reuse(folder: Path, say: Say, *, may_discard: bool) -> TokenStore | None:
             say(f"tokens: {folder} is damaged ({error}): building again")
             _discard(folder)
         return None
-    say(f"tokens: {len(store):,} rows re-used from {folder}")
+    say(f"tokens: {_rows(store)} re-used from {folder}")
     return store
 
 

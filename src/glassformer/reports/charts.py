@@ -159,7 +159,9 @@ def _ticks(low: float, high: float) -> list[float]:
     scale = 10 ** math.floor(math.log10(rough))
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough * 0.99)
     first = math.ceil(low / step - 1e-9)
-    return [round(count * step, 12) for count in range(first, math.floor(high / step + 1e-9) + 1)]
+    ticks = [round(count * step, 12) for count in range(first, math.floor(high / step + 1e-9) + 1)]
+    slack = 1e-6 * (high - low)  # a narrow axis far from zero: the last one may be rounded beyond its end
+    return [tick for tick in ticks if low - slack <= tick <= high + slack]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -31,8 +31,10 @@ class Answer:
 ALTERNATIVES = 5
 
 
-def answer_per_token(model: Model, rows: Sequence[np.ndarray]) -> list[Answer]:
+def answer_per_token(model: Model, rows: Sequence[np.ndarray], forbidden: Sequence[int] = ()) -> list[Answer]:
     logits_BLV = _forward(model, rows)
+    if forbidden:
+        logits_BLV = logits_BLV.index_fill(-1, torch.tensor(forbidden), -torch.inf)
     return [_choose(logits[: len(row)]) for logits, row in zip(logits_BLV, rows, strict=True)]
 
 

@@ -145,8 +145,11 @@ class Task:
         """
         return None
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
-        """Why an answer to this input should not be trusted, if the task knows a reason."""
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
+        """Why an answer to this input should not be trusted, if the task knows a reason.
+
+        `text` is what was typed, of which the tokens may be a part.
+        """
         return None
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:

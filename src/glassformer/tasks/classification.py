@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -42,6 +42,7 @@ class ClassificationConfig(TextTaskConfig):
     """A label or a number for a whole text: your own files, or reviews that are made here."""
 
     kind: Literal["classification"] = "classification"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = WordsConfig()
     answer: Literal["label", "number"] = Field("label", description="one of a few labels, or a real number")
     examples: int = Field(20_000, ge=10, description="reviews to make for training, without data")
@@ -175,6 +176,7 @@ class ClassificationTask(PerSequenceTask):
         columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, told)
         told.count(columns.facts["long"], len(texts), f"{split}: cut to their first {limit} tokens")
         told.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without a token")
+        columns.tell_unknown(split, told)
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
@@ -214,8 +216,10 @@ class ClassificationTask(PerSequenceTask):
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
-        return unknown_words(tokens)
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
+        read, there = len(tokens) - 1, len(self.tokenizer.encode(text))  # the first is no token of the text
+        cut = f"only the first {read:,} of {there:,} tokens are read" if there > read else None
+        return "; ".join(reason for reason in (cut, unknown_words(tokens)) if reason) or None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.labels.decode(tokens)

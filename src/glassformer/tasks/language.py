@@ -6,11 +6,12 @@ windows, so that each token is predicted exactly once in a pass over a split. A 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby, islice
-from typing import Any, Literal, Self
+from itertools import groupby
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -27,8 +28,6 @@ from glassformer.data.batching import (
 from glassformer.data.readers import split_stream
 from glassformer.data.reviews import review_texts
 from glassformer.data.row_keys import stand_in
-from glassformer.data.streams import Stream
-from glassformer.data.token_cache import cache_folder, open_or_build
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import (
     BEGIN,
@@ -48,62 +47,22 @@ from glassformer.models.shapes import MaskedToken, NextToken
 from glassformer.registry import register
 from glassformer.tasks.answering import Answer, answer_by_continuing, answer_per_token
 from glassformer.tasks.base import NextTokenTask, Task
-from glassformer.tasks.text import SPLITS, TextTaskConfig, Told, keys_of, texts_of
+from glassformer.tasks.corpora import WORDS_OF_A_LINE, Corpus
+from glassformer.tasks.text import (
+    SPLITS,
+    TextTaskConfig,
+    Told,
+    keys_of,
+    unknown_words,
+)
 
 ROLES = {"input": "text"}
-TEXTS_AT_A_TIME = 256
-
-
-class Corpus:
-    """The texts of a split, to be read as often as one likes, and as tokens."""
-
-    def __init__(self, texts: Stream | Sequence[str], identity: Mapping[str, Any] | None = None) -> None:
-        """`identity` is all that decides, besides the bytes of the files, which texts these are."""
-        self._texts = texts
-        self._identity = dict(identity or {})
-        self.name = str(self._identity.get("split", ""))
-        self.is_running = isinstance(texts, Stream) and texts.is_running
-
-    def __iter__(self) -> Iterator[str]:
-        if isinstance(self._texts, Stream):
-            return texts_of(self._texts, "input")
-        return iter(self._texts)
-
-    def rows(self, tokenizer: Tokenizer, told: Told) -> tuple[RaggedRows, int]:
-        """Its tokens, kept on disk where it comes from files, and how many characters they predict."""
-        facts = {"characters": 0, "tokens": 0, "unknown": 0}
-        if not isinstance(self._texts, Stream):
-            rows = RaggedRows.of(row for (row,) in self._encode(tokenizer, facts))
-            return rows, facts["characters"]
-        store = open_or_build(
-            cache_folder() / "tokens",
-            {"tokenizer": tokenizer.fingerprint, "texts": self._identity},
-            lambda: self._encode(tokenizer, facts),
-            told.notes.append,
-            columns=["tokens"],
-            sources=self._texts.files,
-            facts=facts,
-        )
-        told.count(store.facts["unknown"], store.facts["tokens"], f"{self.name}: tokens that are unknown")
-        return store["tokens"], store.facts["characters"]
-
-    def _encode(self, tokenizer: Tokenizer, facts: dict[str, int]) -> Iterator[tuple[np.ndarray]]:
-        texts = iter(self)
-        is_first = True
-        while block := list(islice(texts, TEXTS_AT_A_TIME)):
-            for text, tokens in zip(block, tokenizer.encode_all(block), strict=True):
-                facts["characters"] += len(text) if self.is_running else len(text) + 1
-                if self.is_running and is_first:
-                    facts["characters"] -= len(tokenizer.decode(tokens[:1]))
-                is_first = False
-                facts["tokens"] += len(tokens)
-                facts["unknown"] += int((tokens == UNKNOWN).sum())
-                yield (tokens if self.is_running else np.concatenate([[BEGIN], tokens, [END]]),)
 
 
 class LanguageConfig(TextTaskConfig):
     """Options of both kinds of language model."""
 
+    roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = WordsConfig()
     examples: int = Field(40_000, ge=10, description="texts to make for training, without data")
     across_texts: bool = Field(True, description="a window may run from the end of a text into the next")
@@ -115,13 +74,14 @@ class LanguageConfig(TextTaskConfig):
     def leaks(self, corpora: Mapping[str, Corpus]) -> Told:
         """What a file of validation or test texts shares with the training file."""
         told = Told()
-        if self.data is None or self.is_running:
+        if self.data is None:
             return told
         given = [split for split in ("validation", "test") if self.data.source(split) is not None]
-        train = keys_of(corpora["train"] if given else ())
+        what = f"lines of {WORDS_OF_A_LINE} words or more" if self.is_running else "texts"
+        train = keys_of(corpora["train"].comparable() if given else ())
         for split in given:
-            is_seen = stand_in(keys_of(corpora[split]), train)
-            note = f"WARNING: {split} texts that also stand in train"
+            is_seen = stand_in(keys_of(corpora[split].comparable()), train)
+            note = f"WARNING: {split} {what} that also stand in train"
             told.count(int(np.count_nonzero(is_seen)), len(is_seen), note)
         return told
 
@@ -160,6 +120,16 @@ class LanguageTask(Task):
     def _rows(self) -> dict[str, tuple[RaggedRows, int]]:
         told = Told()
         rows = {split: corpus.rows(self.tokenizer, told) for split, corpus in self.corpora.items()}
+        data = self.config.data
+        given = [corpus for split, corpus in self.corpora.items() if data is not None and data.source(split)]
+        self.notes += [note for corpus in given for note in corpus.notes()]
+        if data is not None and data.validation is None:
+            validation, train = (len(rows[split][0]) for split in ("validation", "train"))
+            self.notes.append(
+                f"validation: the last {100 * data.validation_fraction:g} % of the training text, split off"
+                if self.config.is_running
+                else f"validation: {validation:,} of {validation + train:,} training texts, split off"
+            )
         self.notes += told.notes
         return rows
 
@@ -197,6 +167,9 @@ class LanguageTask(Task):
 
     def show_output(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
+
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
+        return unknown_words(tokens)
 
     def _checked(self, tokens: Sequence[int], longest: int) -> np.ndarray:
         if len(tokens) > longest:
@@ -386,19 +359,25 @@ class MaskedLanguageTask(LanguageTask):
     def answer(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Answer]]:
-        """The hidden tokens; those that were seen stay as they are."""
+        """The hidden tokens; those that were seen stay as they are, and are certain.
+
+        None of the reserved ones is ever asked for in training, and so none is an answer.
+        """
         filled = []
-        for row, answer in zip(rows, answer_per_token(model, rows), strict=True):
+        for row, answer in zip(rows, answer_per_token(model, rows, range(len(RESERVED))), strict=True):
             hidden = np.flatnonzero(np.asarray(row) == MASK)
             tokens = [int(token) for token in row]
+            probabilities = [1.0] * len(tokens)
             for place in hidden:
                 tokens[place] = answer.tokens[place]
+                probabilities[place] = answer.probabilities[place]
             filled.append(
                 [
                     replace(
                         answer,
                         tokens=tokens,
-                        probability=float(np.prod([answer.probabilities[place] for place in hidden])),
+                        probability=math.prod(probabilities),
+                        probabilities=probabilities,
                     )
                 ]
             )

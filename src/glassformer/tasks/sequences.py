@@ -95,7 +95,7 @@ class SequenceTask(Task):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
         if len(tokens) == self.config.length:
             return None
         return f"the model has only seen sequences of {self.config.length} tokens, not of {len(tokens)}"

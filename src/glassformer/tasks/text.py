@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from glassformer.data.catalogue import changed_files
 from glassformer.data.readers import DataConfig, split_off_rows
 from glassformer.data.row_keys import RowKeys, stand_in
 from glassformer.data.streams import Record, Stream
@@ -30,6 +31,9 @@ RECORDS_AT_A_TIME = 1 << 16
 
 class TextTaskConfig(TaskConfig):
     """Options of every task on text."""
+
+    roles: ClassVar[Mapping[str, str]]
+    """What is asked of the data, and the column that each role has by default."""
 
     data: DataConfig | None = Field(None, description="your own files; none: texts that are made here")
     tokenizer: TokenizerConfig = BPEConfig()
@@ -191,7 +195,7 @@ def read_splits(
         if stream is not None:
             keys[split] = keys_of(texts_of(stream, key))
             splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
-            told.notes += stream.notes
+            told.notes += [*stream.notes, *changed_sets(split, stream)]
     fractions = {}
     if data.validation is None:
         fractions["validation"] = data.validation_fraction
@@ -204,14 +208,28 @@ def read_splits(
         for split in fractions:
             note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
             told.notes.append(note)
-    in_train = splits["train"].is_kept
-    return {
-        # What was split off shares nothing with the rest.
-        split: texts
-        if split == "train" or split in fractions
-        else _compare(split, texts, stand_in(keys[split], keys["train"], in_train), unseen_only, told)
-        for split, texts in splits.items()
-    }
+    found: dict[str, Texts] = dict(splits)
+    for split in splits:
+        if split == "train" or split in fractions:  # what was split off shares nothing with the rest
+            continue
+        is_seen = stand_in(keys[split], keys["train"], splits["train"].is_kept)
+        if is_seen.any():
+            is_seen &= _has_words(splits[split].column(key), len(is_seen))
+        found[split] = _compare(split, splits[split], is_seen, unseen_only, told)
+    return found
+
+
+def _has_words(texts: Iterable[str], count: int) -> np.ndarray:
+    """That an empty line stands elsewhere too says nothing."""
+    return np.fromiter((bool(text.strip()) for text in texts), dtype=bool, count=count)
+
+
+def changed_sets(split: str, stream: Stream) -> list[str]:
+    """A score on a known set is taken for one on its published bytes."""
+    return [
+        f"WARNING: {split}: {name} is not the file that the catalogue lists"
+        for name in changed_files(stream.files)
+    ]
 
 
 def texts_of(stream: Stream, role: str) -> Iterator[str]:
@@ -260,6 +278,9 @@ def encode_texts(
     def rows() -> Iterator[tuple[np.ndarray, ...]]:
         texts_of_each = texts.rows(list(tokenizers))
         for index, values in enumerate(_encoded(texts_of_each, list(tokenizers.values()))):
+            for _, tokens in values:
+                facts["tokens"] += len(tokens)
+                facts["unknown"] += int(np.count_nonzero(tokens == UNKNOWN))
             arranged = arrange(values, facts)
             if arranged is not None:
                 yield (*arranged, np.array([index]))
@@ -275,6 +296,7 @@ def encode_texts(
                 "tokenizers": {role: tokenizer.fingerprint for role, tokenizer in tokenizers.items()},
                 "texts": texts.identity(),
                 "options": dict(options),
+                "counted": ["tokens", "unknown"],
             },
             rows,
             told.notes.append,
@@ -308,10 +330,13 @@ def _encoded(
 class TokenColumns:
     rows: Mapping[str, RaggedRows]
     facts: Counter[str]
-    """What `arrange` counted."""
+    """What `arrange` counted; and how many tokens there were, and how many of them unknown."""
 
     def __len__(self) -> int:
         return len(self.rows["number"])
+
+    def tell_unknown(self, split: str, told: Told) -> None:
+        told.count(self.facts["unknown"], self.facts["tokens"], f"{split}: tokens that are unknown")
 
     def kept(self, texts: Texts) -> Texts:
         """Those of the texts that became tokens."""

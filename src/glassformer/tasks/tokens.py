@@ -327,7 +327,7 @@ def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter
             )
     known = sum(count for tokens, count in here["inputs"].items() if tokens in train["inputs"])
     if known:
-        notes.append(f"{split}: {known:,} of {here['inputs'].total():,} inputs also stand in train")
+        notes.append(f"WARNING: {split}: {known:,} of {here['inputs'].total():,} inputs also stand in train")
     return notes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,7 @@ class TranslationConfig(TextTaskConfig):
     """From one text to another: your own aligned files, or English to French from a grammar."""
 
     kind: Literal["translation"] = "translation"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for both sides")
     examples: int = Field(100_000, ge=10, description="pairs to make for training, without data")
     unseen_only: bool = Field(
@@ -144,6 +145,7 @@ class TranslationTask(SequenceToSequenceTask):
                 len(texts),
                 f"{split}: read to their first {limit} tokens, and compared with the whole reference",
             )
+        columns.tell_unknown(split, told)
         self.texts[split] = columns.kept(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
 
@@ -162,7 +164,7 @@ class TranslationTask(SequenceToSequenceTask):
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
-    def caution(self, tokens: Sequence[int]) -> str | None:
+    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
         return unknown_words(tokens)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:

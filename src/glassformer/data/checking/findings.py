@@ -28,6 +28,7 @@ KINDS = {
     "invalid-utf8": Kind("error", "not UTF-8", "task.data.encoding=latin-1, or whichever it has"),
     "unequal-lines": Kind("error", "unequal numbers of lines", "aligned files have equally many"),
     "bad-row": Kind("error", "row that cannot be read", "equally many columns on each line"),
+    "empty-label": Kind("error", "example without a label", "give it one, or remove the line"),
     "in-two-splits": Kind("warning", "example in two splits", "remove it from one of them"),
     "input-in-two-splits": Kind(
         "warning", "input in two splits, target differs", "remove it from one of them"
@@ -118,6 +119,7 @@ class Leak:
     same_input: int
     of: int
     scope: str = ""
+    unit: str = "examples"
 
 
 @dataclass

@@ -105,11 +105,13 @@ class CheckedLines:
         while len(block := self.read()):
             yield block
 
-    def drain(self) -> None:
+    def drain(self, *, may_be_empty: bool = False) -> None:
         """To the end, which is noted."""
         for _ in self.blocks():
             pass
         if self._is_cut:
+            return
+        if not self.summary.bytes and may_be_empty:
             return
         if not self.summary.bytes:
             self.findings.add_one("empty-file", Place(self.name, 1, 0))

@@ -7,7 +7,7 @@ by chance are as good as impossible (one in a million for ten million lines).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
@@ -97,7 +97,7 @@ def find_duplicates(ledger: Ledger, has_labels: bool, findings: Findings, scope:
     _add(ledger, kind, is_other, ledger, first_input, findings, where)
 
 
-def find_overlap(ledger: Ledger, other: Ledger, findings: Findings, scope: str) -> Leak:
+def find_overlap(ledger: Ledger, other: Ledger, findings: Findings, scope: str, unit: str) -> Leak:
     inputs, examples = ledger.keys()
     other_inputs, other_examples = other.keys()
     in_example, in_input = _first_rows(examples, other_examples), _first_rows(inputs, other_inputs)
@@ -107,7 +107,7 @@ def find_overlap(ledger: Ledger, other: Ledger, findings: Findings, scope: str) 
     _add(ledger, "in-two-splits", is_same, other, in_example, findings, where)
     _add(ledger, "input-in-two-splits", is_same_input, other, in_input, findings, where)
     same, same_input = int(is_same.sum()), int(is_same_input.sum())
-    return Leak(ledger.split, other.split, same, same_input, len(ledger), scope)
+    return Leak(ledger.split, other.split, same, same_input, len(ledger), scope, unit)
 
 
 def _first_rows(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -140,7 +140,7 @@ def check_labels(ledgers: Mapping[str, Ledger], findings: Findings, scope: str) 
     for ledger in ledgers.values():
         for label, rows in ledger.labels.items():
             counts[label] = counts.get(label, 0) + len(rows)
-    if len(counts) > MOST_LABELS:
+    if len(counts) > MOST_LABELS or _are_measured(counts):
         return
     learnt = ledgers["train"].labels if "train" in ledgers else counts
     for label in sorted(counts, key=lambda label: (counts[label], label)):
@@ -156,6 +156,11 @@ def check_labels(ledgers: Mapping[str, Ledger], findings: Findings, scope: str) 
             kept = rows[: findings.room(kind)].tolist()
             places = ledger.places(kept, [detail] * len(kept))
             findings.add_places(kind, len(rows), places, join_scope(scope, ledger.split))
+
+
+def _are_measured(labels: Iterable[str]) -> bool:
+    """Real values, of which each may be new. Whole numbers may be classes, such as stars."""
+    return all(map(is_number, labels)) and not all(float(label).is_integer() for label in labels)
 
 
 def _meant(label: str, counts: Mapping[str, int]) -> str | None:

@@ -88,7 +88,7 @@ def read_class(file: CheckedLines, label: str, is_one_example: bool) -> Iterator
     """The examples of one class: a line each, or the whole file."""
     if is_one_example:
         text = "\n".join(text for block in file.blocks() for text in block.texts)
-        file.drain()
+        file.drain(may_be_empty=True)
         yield Batch([[text], [label]], [file, file], [1], [[0], [0]])
         return
     for block in file.blocks():
@@ -137,8 +137,8 @@ def read_json_lists(file: CheckedLines, columns: Columns, findings: Findings) ->
 
 
 def looks_like_labels(values: Sequence[str]) -> bool:
-    """Few, short, and again and again; or numbers."""
-    distinct = set(values)
+    """Few, short, and again and again; or numbers. Some may be missing."""
+    distinct = set(values) - {""}
     if all(map(is_number, distinct)):
         return True
     is_short = all(len(value) <= 40 and len(value.split()) <= 3 for value in distinct)
@@ -196,6 +196,9 @@ def _from_object(row: Any, names: list[str]) -> list[str]:
     missing = [name for name in names if name not in row]
     if missing:
         raise _Unreadable(f"no {missing[0]!r}")
+    nothing = [name for name in names if row[name] is None]
+    if nothing:
+        raise _Unreadable(f"null in {nothing[0]!r}")
     return [_as_text(row[name]) for name in names]
 
 
@@ -271,23 +274,26 @@ def _positions(
     return [1, 0] if left and not right else [0, 1]
 
 
-def _not_blank(file: CheckedLines, findings: Findings) -> Iterator[Record]:
+def _not_skipped(
+    file: CheckedLines, findings: Findings, is_skipped: Callable[[str], bool]
+) -> Iterator[Record]:
     for block in file.blocks():
         lines = zip(block.offsets, block.texts, strict=True)
         for number, (offset, text) in enumerate(lines, start=block.first_line):
-            if text.strip():
-                yield Record(number, offset, text)
-            else:
+            if is_skipped(text):
                 findings.add_one("skipped-line", Place(file.name, number, offset))
+            else:
+                yield Record(number, offset, text)
 
 
 def _tab_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    for record in _not_blank(file, findings):
+    """Spaces and tabs are columns, if empty ones: such a line is read, not skipped."""
+    for record in _not_skipped(file, findings, lambda text: not text):
         yield Record(record.line, record.offset, record.value.split("\t"))
 
 
 def _json_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    for record in _not_blank(file, findings):
+    for record in _not_skipped(file, findings, lambda text: not text.strip()):
         try:
             value = json.loads(record.value)
         except (ValueError, RecursionError) as error:
@@ -302,11 +308,14 @@ def _comma_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
     csv.field_size_limit(1 << 30)  # the default would refuse a long text
     starts: dict[int, int] = {}
     """The byte of each line since the last record: a quoted field may go over several."""
+    texts: dict[int, str] = {}
+    """How each of them begins."""
 
     def lines() -> Iterable[str]:
         for block in file.blocks():
             for index, (offset, text) in enumerate(zip(block.offsets, block.texts, strict=True)):
                 starts[block.first_line + index] = offset
+                texts[block.first_line + index] = excerpt(text)
                 yield text + "\n"
 
     reader = csv.reader(lines(), strict=True)
@@ -315,7 +324,8 @@ def _comma_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            place = Place(file.name, line, starts.get(line, 0), detail=f"not CSV: {error}")
+            shown = texts.get(line, "")
+            place = Place(file.name, line, starts.get(line, 0), shown, f"not CSV: {error}")
             findings.add_one("bad-row", place)
             continue
         if fields is None:
@@ -325,6 +335,7 @@ def _comma_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
         else:
             findings.add_one("skipped-line", Place(file.name, line, starts[line]))
         starts.clear()
+        texts.clear()
 
 
 _RECORDS: dict[str, Callable[[CheckedLines, Findings], Iterator[Record]]] = {
