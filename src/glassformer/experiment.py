@@ -79,18 +79,11 @@ def read_what(what: str) -> Tree:
 
 
 def overlay(tree: Tree, changes: Tree) -> ExperimentConfig:
-    config = validate(ExperimentConfig, merge(tree, changes))
-    changed = changes.get("training")
-    asked = changed if isinstance(changed, Mapping) else {}
-    tokens = config.training.batch_tokens
-    if "batch_size" in asked and "batch_tokens" not in asked and tokens is not None:
-        raise user_error(
-            f"would change nothing: batches are of training.batch_tokens, which is {tokens}",
-            place="training.batch_size",
-            value=asked["batch_size"],
-            remedy=f"training.batch_tokens=null training.batch_size={asked['batch_size']}",
-        )
-    return config
+    """A size of batches in sequences that is asked for goes before one in tokens that was there before."""
+    asked = changes.get("training")
+    if isinstance(asked, Mapping) and asked.get("batch_size") and "batch_tokens" not in asked:
+        tree = merge(tree, {"training": {"batch_tokens": None}})
+    return validate(ExperimentConfig, merge(tree, changes))
 
 
 def _read(what: str) -> Tree:

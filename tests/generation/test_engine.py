@@ -19,6 +19,7 @@ from glassformer.generation import (
     Trace,
     generate,
 )
+from glassformer.generation.search import _total
 from glassformer.models.shapes import NextToken, PerToken, SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
 
@@ -255,14 +256,45 @@ def test_a_model_that_cannot_write_is_refused():
 
 
 @each_strategy
+@pytest.mark.parametrize("is_scored", [False, True])
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_scores_that_are_not_numbers_are_named(scripted, strategy, broken):
+def test_scores_that_are_not_numbers_are_named(scripted, strategy, broken, is_scored):
     def logits(name: int, written: tuple[int, ...]) -> list[float]:
         ill = name == 5 and len(written) == 3
         return [0.0, -9.0, 1.0, 0.5, broken if ill else 0.0, 0.0]
 
     with pytest.raises(Problem, match="token 3 of row 1"):
-        generate(scripted(logits), inputs(4, 5), begin=BEGIN, end=END, max_length=9, strategy=strategy)
+        generate(
+            scripted(logits),
+            inputs(4, 5),
+            begin=BEGIN,
+            end=END,
+            max_length=9,
+            strategy=strategy,
+            is_scored=is_scored,
+        )
+
+
+@each_strategy
+def test_without_probabilities_the_same_is_written(scripted, random_table, strategy):
+    options = {"begin": BEGIN, "end": END, "max_length": 7, "forbidden": [3], "strategy": strategy}
+    scored, bare = (
+        generate(scripted(random_table(3, VOCABULARY)), inputs(*range(8)), is_scored=is_scored, **options)
+        for is_scored in (True, False)
+    )
+    assert tokens_of(bare) == tokens_of(scored) and len({tuple(row) for row in tokens_of(bare)}) > 3
+    has_numbers = strategy.kind != "greedy"  # the others cannot choose without them
+    assert all(bool(h.log_probabilities) is has_numbers for hypotheses in bare for h in hypotheses)
+    trace = Trace(alternatives=2)
+    generate(scripted(random_table(3, VOCABULARY)), inputs(0), is_scored=False, trace=trace, **options)
+    assert sum(p for _, p in trace.rows[0][0].alternatives[0]) <= 1
+
+
+@pytest.mark.parametrize("shift", [-200.0, -60.0, 0.0, 80.0, 200.0])
+def test_probabilities_do_not_depend_on_how_large_all_logits_are(shift):
+    logits_NV = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)) + shift
+    expected_N1 = logits_NV.double().logsumexp(1, keepdim=True)
+    torch.testing.assert_close(_total(logits_NV), expected_N1, atol=2e-6, rtol=1e-7)
 
 
 # ---------------------------------------------------------------- configuration

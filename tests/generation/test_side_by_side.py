@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
+from glassformer.blocks import products
 from glassformer.generation import (
     BeamConfig,
     GreedyConfig,
     Hypothesis,
     SampleConfig,
+    dealt,
     generate,
     observing,
     side_by_side,
@@ -46,8 +49,14 @@ def batches() -> list[Tensor]:
     return [torch.randint(2, VOCABULARY, (5, length), generator=random) for length in (9, 8, 7, 5, 4, 2, 1)]
 
 
+@pytest.fixture(params=[False, True], ids=["PyTorch's products", "NumPy's"])
+def by_numpy(request, monkeypatch):
+    monkeypatch.setattr(products, "numpy_is_faster", lambda: request.param)
+    return request.param
+
+
 @pytest.mark.parametrize("strategy", [GreedyConfig(), BeamConfig(size=3), SampleConfig()])
-def test_it_is_what_one_after_another_gives(model, batches, strategy):
+def test_it_is_what_one_after_another_gives(model, batches, strategy, by_numpy):
     seen: set[tuple[int, int]] = set()
 
     def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
@@ -65,6 +74,50 @@ def test_it_is_what_one_after_another_gives(model, batches, strategy):
     seen.clear()
     assert side_by_side(model, answer, batches) == together
     assert seen == {(threading.get_ident(), 1)}
+
+
+def approximately(found: list[list[Hypothesis]]) -> list[list[tuple[list[int], Any]]]:
+    return [[(h.tokens, pytest.approx(h.log_probabilities, abs=1e-9)) for h in row] for row in found]
+
+
+@pytest.mark.parametrize("strategy", [GreedyConfig(), BeamConfig(size=3)])
+def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch):
+    used: list[int] = []
+
+    def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
+        used.append(products.by_numpy(torch.ones(1)))
+        real_BM = tokens_BM % 5 > 0
+        real_BM[:, 0] = tokens_BM.shape[1] > 4  # rows of the shortest may have nothing to read
+        inputs = {"tokens": tokens_BM, "real": real_BM}
+        return generate(model, inputs, begin=BEGIN, end=END, strategy=strategy)
+
+    written = {}
+    for is_faster in (False, True):
+        monkeypatch.setattr(products, "numpy_is_faster", lambda is_faster=is_faster: is_faster)
+        used.clear()
+        written[is_faster] = side_by_side(model, answer, batches)
+        assert set(used) == {is_faster}
+    assert not products.by_numpy(torch.ones(1))
+    for mine, theirs in zip(written[True], written[False], strict=True):
+        assert [[(h.tokens, h.log_probabilities) for h in row] for row in mine] == approximately(theirs)
+
+
+def test_numpy_has_one_thread_then_and_as_many_as_before_afterwards(model, batches, monkeypatch):
+    monkeypatch.setattr(products, "numpy_is_faster", lambda: True)
+
+    def threads(_: object = None) -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        assert set().union(*side_by_side(model, threads, batches)) == {1}
+        assert threads() == before
+
+
+def test_dealt_rows_are_all_there_in_parts_of_like_size():
+    assert dealt(range(7), 3) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert dealt("ab", 3) == [["a"], ["b"]]
+    assert dealt([], 3) == []
 
 
 def test_new_threads_get_all_cores_again(model, batches):

@@ -144,11 +144,15 @@ def test_merging(base: dict[str, Any], overlay: dict[str, Any]) -> None:
     assert flat.keys() <= over.keys() | flatten(base).keys()
 
 
-def test_a_size_of_batches_that_would_change_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_size_of_batches_that_is_asked_for_goes_before_one_in_tokens_that_was_there(tmp_path: Path) -> None:
     file = tmp_path / "tokens.yaml"
     file.write_text("task: {kind: reversal}\ntraining: {batch_tokens: 500, batch_size: 9}\n")
-    assert resolve(str(file)).training.batch_size == 9, "a whole config may hold both"
-    with pytest.raises(UserError, match=r"training\.batch_size: would change nothing"):
-        resolve(str(file), ["training.batch_size=16"])
-    training = resolve(str(file), ["training.batch_size=16", "training.batch_tokens=null"]).training
-    assert (training.batch_size, training.batch_tokens) == (16, None)
+
+    def sizes(*changes: str) -> tuple[int, int | None]:
+        training = resolve(str(file), list(changes)).training
+        return training.batch_size, training.batch_tokens
+
+    assert sizes() == (9, 500), "a whole config may hold both"
+    assert sizes("training.batch_size=16") == (16, None)
+    assert sizes("training.batch_tokens=700") == (9, 700)
+    assert sizes("training.batch_size=16", "training.batch_tokens=700") == (16, 700)

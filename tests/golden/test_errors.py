@@ -118,7 +118,6 @@ CASES: dict[str, Case] = {
     "value-that-is-no-yaml": of_override("model.position={kind: rotary"),
     "value-with-a-tag": of_override("seed=!!python/object/apply:os.getpid []"),
     "no-end-of-training": of_override("training.max_epochs=null", "training.max_steps=null"),
-    "batch-size-beside-batch-tokens": Case(["params", "translation", "training.batch_size=16"]),
     "several-at-once": of_override("model.num_layers=0", "training.batch_size=0", "seed=-1"),
     "too-many-threads": of_override("training.threads=100000"),
     "unknown-device": Case(["train", "counting-classifier", "training.device=gpu", "--quiet"]),
