@@ -1,6 +1,7 @@
 """Every benchmark runs on something tiny, says what it found, and is kept and compared."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,9 @@ def test_a_sweep_by_one_worker_and_by_two(capsys: pytest.CaptureFixture[str]) ->
     assert document["notes"]["share"] == pytest.approx(share) and bool(document["complaint"]) == (share > 0.6)
 
 
-def result(ratio: float) -> Result:
-    return Result("train", machine(), [{"form": "ours", "seconds": 1.5}], {"huggingface": ratio})
+def result(ratio: float, cpu: str = "one") -> Result:
+    rows = [{"form": "ours", "seconds": 1.5}]
+    return Result("train", replace(machine(), cpu=cpu), rows, {"huggingface": ratio})
 
 
 def test_a_kept_result_is_compared(tmp_path: Path) -> None:
@@ -99,10 +101,14 @@ def test_a_kept_result_is_compared(tmp_path: Path) -> None:
     assert fallen(path, result(2.5)) == []
     assert fallen(path, result(2.3)) == ["huggingface 2.30, recorded 3.00"]
     record(path, result(4.0), "glassformer bench train")
-    assert json.loads(path.read_text())["train"]["ratios"] == {"huggingface": 4.0}
+    assert json.loads(path.read_text())["train"]["one"]["ratios"] == {"huggingface": 4.0}
+    with pytest.raises(UserError, match="of this processor"):
+        fallen(path, result(4.0, cpu="another"))
+    record(path, result(1.0, cpu="another"), "glassformer bench train")
+    assert fallen(path, result(1.0, cpu="another")) == [] and fallen(path, result(1.0)) != []
 
 
-@pytest.mark.parametrize("content", [None, "no JSON", "[]", "{}"])
+@pytest.mark.parametrize("content", [None, "no JSON", "[]", "{}", '{"train": []}'])
 def test_nothing_to_compare_with(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "speed.json").write_text(content)
@@ -115,6 +121,6 @@ def test_what_has_fallen_fails_the_command(tmp_path: Path, capsys: pytest.Captur
     tiny = ["attention", "--batch=1", "--heads=1", "--length=4", "--width=4", "--repeats=2", "--threads=1"]
     assert bench(capsys, *tiny, "--record", str(kept))[0] == 0
     tree = json.loads(kept.read_text())
-    tree["attention"]["ratios"]["fused"] = 1e9
+    tree["attention"][machine().cpu]["ratios"]["fused"] = 1e9
     kept.write_text(json.dumps(tree))
     assert bench(capsys, *tiny, "--check", str(kept))[0] == 1

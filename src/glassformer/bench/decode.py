@@ -136,10 +136,12 @@ class DecodeBenchmark(TranslationBenchmark):
         if is_importable("ctranslate2"):
             from glassformer.bench.peers import ctranslate
 
-            writers["ctranslate2"] = {
-                way: ctranslate.writer(sizes, weights, positions_LD, forbidden, threads, at_once)
-                for way, at_once in ((TOGETHER, 1), (SIDE_BY_SIDE, threads))
-            }
+            together, apart = (
+                ctranslate.writer(sizes, weights, positions_LD, forbidden, threads, at_once)
+                for at_once in (1, threads)
+            )
+            writers["ctranslate2"] = {TOGETHER: together, SIDE_BY_SIDE: apart}
+            writers["ctranslate2_as_it_comes"] = {TOGETHER: together}
         return writers
 
     def _race(

@@ -1,4 +1,7 @@
-"""Results that are kept: a file of them, a page made from it, and whether a new one falls behind."""
+"""Results that are kept: a file of them, a page made from it, and whether a new one falls behind.
+
+By benchmark and processor: ratios of one kind of processor say little about another.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ MAY_FALL_TO = 0.8
 
 
 def record(path: Path, result: Result, command: str) -> Path:
-    """Keep the result under its name, and write the page anew; returns the page."""
+    """Keep the result under its name and processor, and write the page anew; returns the page."""
     kept = read(path) if path.exists() else {}
     date = datetime.now(UTC).date().isoformat()
-    kept[result.name] = {"command": command, "date": date, **result.document()}
+    document = {"command": command, "date": date, **result.document()}
+    kept.setdefault(result.name, {})[result.machine.cpu] = document
     replace_file(path, (json.dumps(kept, indent=1, ensure_ascii=False) + "\n").encode())
     page = path.with_suffix(".md")
     replace_file(page, _page(kept).encode())
@@ -35,19 +39,19 @@ def read(path: Path) -> dict[str, Any]:
         raise user_error(
             f"cannot be read: {error}", place=str(path), remedy="glassformer bench NAME --record FILE"
         ) from None
-    if not isinstance(kept, dict):
+    if not isinstance(kept, dict) or not all(isinstance(by_cpu, dict) for by_cpu in kept.values()):
         raise user_error("holds no results of benchmarks", place=str(path))
     return kept
 
 
 def fallen(path: Path, result: Result) -> list[str]:
-    """The ratios that are more than a fifth below the recorded ones, in words."""
-    kept = read(path).get(result.name)
+    """The ratios that are more than a fifth below those recorded on such a processor, in words."""
+    kept = read(path).get(result.name, {}).get(result.machine.cpu)
     if kept is None:
         raise user_error(
-            "has no such benchmark",
+            "has no such benchmark of this processor",
             place=str(path),
-            value=result.name,
+            value=f"{result.name}, {result.machine.cpu}",
             remedy=f"glassformer bench {result.name} --record {path}",
         )
     return [
@@ -57,13 +61,13 @@ def fallen(path: Path, result: Result) -> list[str]:
     ]
 
 
-def _page(kept: Mapping[str, Mapping[str, Any]]) -> str:
+def _page(kept: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     parts = ["# Speed", "Each table is written by its command; ratios are of one run, side by side."]
-    for name, result in kept.items():
+    for name, cpu, result in [(name, cpu, by_cpu[cpu]) for name, by_cpu in kept.items() for cpu in by_cpu]:
         machine = result["machine"]
         parts += [
-            f"## {name}",
-            f"`{result['command']}`, {result['date']}: {machine['cpu']}, {machine['cores']} cores,"
+            f"## {name}, {cpu}",
+            f"`{result['command']}`, {result['date']}: {machine['cores']} cores,"
             f" {machine['threads']} threads; torch {machine['torch']}, Python {machine['python']}.",
             _table(result["rows"]),
             "Ratios: " + ", ".join(f"{key} {value:.2f}" for key, value in result["ratios"].items()) + ".",
