@@ -66,7 +66,9 @@ def test_decode_trains_once_and_compares(
         assert code == 0, document["complaint"]
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert {(row["form"], row["beam"]) for row in document["rows"]} == {
-        (form, beam) for form in ("glassformer", "huggingface", "ctranslate2") for beam in (1, 2)
+        (form, beam)
+        for form in ("glassformer", "huggingface", "ctranslate2", "ctranslate2_as_it_comes")
+        for beam in (1, 2)
     }
     ratios = document["ratios"]
     assert ratios["huggingface"] == min(ratios["huggingface_greedy"], ratios["huggingface_beam_2"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +92,8 @@ def generate(
     trace = _observer.get() if trace is None else trace
     search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
-        branching = model if isinstance(model, Branching) and model.can_branch else None
+        branches = chooser.size > 1 and isinstance(model, Branching) and model.can_branch
+        write = _along_branches if branches else _line_by_line
         state = model.start(**inputs)
         logits_NV = model.advance(state, prefix_BL, real_BL)
         _check_tokens(logits_NV.shape[-1], end, forbidden)
@@ -99,10 +101,7 @@ def generate(
             going = search.step(logits_NV.to(desk))
             if not len(going.rows_B):
                 return search.answers()
-            if branching is not None and chooser.size > 1:
-                logits_NV = _along_branches(branching, state, going)
-            else:
-                logits_NV = _line_by_line(model, state, going, len(logits_NV))
+            logits_NV = write(model, state, going, len(logits_NV))
 
 
 def _line_by_line(model: Generating, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
@@ -112,7 +111,7 @@ def _line_by_line(model: Generating, state: DecodingState, going: GoingOn, lines
     return model.advance(state, going.tokens_BW.flatten()[:, None].to(device))
 
 
-def _along_branches(model: Branching, state: DecodingState, going: GoingOn) -> Tensor:
+def _along_branches(model: Any, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
     """The branches of a row share a row of the state."""
     device = state.real_BM.device
     _keep(state, going.rows_B.to(device), len(state.real_BM))
