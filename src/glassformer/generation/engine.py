@@ -79,21 +79,18 @@ def generate(
             f"a {type(model).__name__} cannot write", place="model", remedy="a model that generates"
         )
     inputs, prefix_BL, real_BL = _prefix(inputs, begin, prompt_BL, real_BL)
-    rows = len(prefix_BL)
-    if rows == 0:
+    if not (rows := len(prefix_BL)):
         return []
     lengths_B = torch.full((rows,), prefix_BL.shape[1]) if real_BL is None else real_BL.sum(1).cpu()
     limits_B = _limits(getattr(model, "shape", None), lengths_B, max_length, min_length)
     numbers = range(rows) if row_numbers is None else row_numbers
     chooser = (strategy or GreedyConfig()).build(numbers, int(limits_B.max()))
-    device = prefix_BL.device
     # The search needs double precision, which Apple's GPUs do not have.
-    desk = torch.device("cpu") if device.type == "mps" else device
+    desk = torch.device("cpu") if prefix_BL.device.type == "mps" else prefix_BL.device
     trace = _observer.get() if trace is None else trace
     search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
-        branches = chooser.size > 1 and isinstance(model, Branching) and model.can_branch
-        write = _along_branches if branches else _line_by_line
+        write = _along_branches if chooser.size > 1 and _can_branch(model) else _line_by_line
         state = model.start(**inputs)
         logits_NV = model.advance(state, prefix_BL, real_BL)
         _check_tokens(logits_NV.shape[-1], end, forbidden)
@@ -102,6 +99,10 @@ def generate(
             if not len(going.rows_B):
                 return search.answers()
             logits_NV = write(model, state, going, len(logits_NV))
+
+
+def _can_branch(model: Generating) -> bool:
+    return isinstance(model, Branching) and model.can_branch
 
 
 def _line_by_line(model: Generating, state: DecodingState, going: GoingOn, lines: int) -> Tensor:
