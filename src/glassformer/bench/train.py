@@ -109,7 +109,7 @@ def _ours(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None
 
     def train() -> None:
         for group in groups:
-            trainer.step([trainer.task.batch("train", indices, 0) for indices in group])
+            trainer.step(trainer.batches(group, 0))
 
     return train
 

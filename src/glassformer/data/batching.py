@@ -167,6 +167,20 @@ def plan_batches(
     return BatchPlan(order, borders, shuffled(batches, rng) if shuffle else in_turn(batches))
 
 
+def alike(examples: Examples, indices: np.ndarray, parts: int) -> list[np.ndarray]:
+    """A batch in so many parts of like work; in each stand examples of like size, so that less is padding."""
+    if parts == 1:
+        return [indices]
+    taken = examples.take(indices)
+    sizes = _lengths(taken.inputs)
+    if not examples._has_one_target:
+        sizes = sizes + _lengths(taken.targets)
+    order = np.argsort(sizes, kind="stable")
+    done = np.cumsum(sizes[order])
+    borders = np.searchsorted(done, done[-1] * np.arange(1, parts) / parts)
+    return [indices[part] for part in np.split(order, borders) if len(part)]
+
+
 def _by_length(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """As a stable sort would have it, without the numbers that sorting all at once takes beside it."""
     blocks = range(0, len(order), EXAMPLES_AT_A_TIME)

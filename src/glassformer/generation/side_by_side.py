@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from glassformer.blocks.products import fast_products
 from glassformer.generation.engine import evaluating, is_observed
 from glassformer.models.writing import Writing
+from glassformer.threads import Crew
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -55,27 +55,22 @@ def _is_whole(model: nn.Module) -> bool:
 def _in_threads(
     workers: int, answer: Callable[[Item], Answer], items: Sequence[Item], progress: Callable[[int], None]
 ) -> list[Answer]:
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(
-        workers, "decoding", initializer=torch.set_num_threads, initargs=(threads // workers,)
-    )
+    crew = Crew(workers, "decoding")
     try:
-        futures = [pool.submit(answer, item) for item in items]
-        answers = []
-        for done, future in enumerate(futures, start=1):
-            answers.append(future.result())
-            progress(done)
-        return answers
+        return _told(crew.each(answer, items), progress)
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # what threads to come are given
+        crew.close()
 
 
 def _one_by_one(
     answer: Callable[[Item], Answer], items: Sequence[Item], progress: Callable[[int], None]
 ) -> list[Answer]:
-    answers = []
-    for done, item in enumerate(items, start=1):
-        answers.append(answer(item))
-        progress(done)
-    return answers
+    return _told(map(answer, items), progress)
+
+
+def _told(answers: Iterable[Answer], progress: Callable[[int], None]) -> list[Answer]:
+    kept = []
+    for answer in answers:
+        kept.append(answer)
+        progress(len(kept))
+    return kept

@@ -21,49 +21,12 @@ from glassformer.models.base import Branching, Generating, Model
 from glassformer.models.heads import Score
 from glassformer.registry import Kind, register
 from glassformer.training.distributed import IdleBatch, Ranks
+from glassformer.training.side_by_side import SideBySide, can_learn_in_parts
 from glassformer.training.state import optimizer_tensors, restore_optimizer
+from glassformer.training.undivided import Undivided
 
 if TYPE_CHECKING:
     from glassformer.training.config import TrainingConfig
-
-
-class Undivided:
-    """One process, one model."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def score(self, batch: Batch, label_smoothing: float) -> Score:
-        return self.model.score(batch.inputs, batch.targets, label_smoothing)
-
-    def backward(self, loss: Tensor) -> None:
-        """Adds to the gradient, which in the end is the sum over all ranks."""
-        loss.backward()
-
-    def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Around all that is computed for one of the batches of a step: gradients travel with the last."""
-        return contextlib.nullcontext()
-
-    def clip(self, limit: float) -> float:
-        """The norm of the gradient before it was made to be at most the limit."""
-        return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-
-    def share(self, model: Model) -> Model:
-        """Another model, such as one of averaged weights, divided as the first."""
-        return model
-
-    def weights(self, model: Model) -> dict[str, Tensor]:
-        """Whole, for the rank that writes."""
-        return model.state_dict()
-
-    def load(self, model: Model, weights: Mapping[str, Tensor]) -> None:
-        model.load_state_dict(dict(weights))
-
-    def optimizer_tensors(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        return optimizer_tensors(optimizer)
-
-    def restore_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-        restore_optimizer(optimizer, tensors)
 
 
 class ParallelConfig(Kind):
@@ -75,7 +38,7 @@ class ParallelConfig(Kind):
 
 def divide(model: Model, ranks: Ranks, training: TrainingConfig) -> Undivided:
     if ranks.count == 1:
-        return Undivided(model)
+        return SideBySide(model) if can_learn_in_parts(model) else Undivided(model)
     device = next(model.parameters()).device
     if device.type not in ("cpu", "cuda"):
         raise user_error(

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from glassformer.data.batching import Batch, StepPlan, plan_batches
+from glassformer.data.batching import Batch, StepPlan, alike, plan_batches
 from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
@@ -148,15 +149,10 @@ class Trainer:
         state, number = self.state, self.state.step + 1
         self._thaw(number)
         count, tokens = map(int, self._sums((b.target_count(), b.token_count()) for b in batches))
-        scores = []
         self.optimizer.zero_grad(set_to_none=True)
-        for place, batch in enumerate(batches, start=1):
-            with self.parallel.accumulating(is_last=place == len(batches)):
-                with self._autocast():
-                    score = self.parallel.score(batch, self.config.label_smoothing)
-                self.parallel.backward(score.loss / max(count, 1))
-            scores.append((float(score.loss.detach()), int(score.correct)))
-        loss, correct = self._sums(scores)
+        loss, correct = self._sums(
+            self.parallel.learn(batches, max(count, 1), self.config.label_smoothing, self._autocast)
+        )
         norm = self.parallel.clip(self.config.clip_norm or math.inf)
         self._guard(number, loss / max(count, 1), norm, batches)
         self._update(number)
@@ -325,8 +321,17 @@ class Trainer:
             if self._planned is None or self._planned[0] != epoch:
                 self._planned = None  # of many examples, two orders at a time would count
                 self._planned = (epoch, self.plan(epoch))
-            group = self._planned[1][self.state.steps_in_epoch]
-            yield [self.ranks.part(self.task, indices, epoch).to(self.device) for indices in group]
+            yield self.batches(self._planned[1][self.state.steps_in_epoch], epoch)
+
+    def batches(self, group: list[np.ndarray], epoch: int) -> list[Batch]:
+        """What a step learns from: this process's share of each batch, in parts if it is much work."""
+        examples = self.task.splits["train"]
+        parts = [
+            part
+            for indices in group
+            for part in alike(examples, indices, self.parallel.parts(self.lengths[indices]))
+        ]
+        return [self.ranks.part(self.task, indices, epoch).to(self.device) for indices in parts]
 
     def plan(self, epoch: int) -> StepPlan:
         """The numbers of the examples of each batch of each step of an epoch."""

@@ -1,0 +1,105 @@
+"""A step in parts, a thread each: on a CPU two threads in every operation are slower than one in each part.
+
+Which parts a batch has, and what dropout draws in each, follows from batch and model and not from the number
+of threads: with more or fewer of them a run differs by rounding alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glassformer.blocks.attention import MultiHeadAttention
+from glassformer.blocks.dropout import Dropout, drawing_from
+from glassformer.data.batching import Batch
+from glassformer.models.base import Model
+from glassformer.threads import Crew
+from glassformer.training.undivided import Autocast, Learned, Undivided
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+WORTH_PARTING, WORK_OF_A_PART = 1e10, 2e10
+"""Floating-point operations, forward and back. A step of less is over before parting it pays; of more parts
+than two each has at least so many, so that Python and the sums of gradients hardly count."""
+
+
+class SideBySide(Undivided):
+    """One process, one model, and the parts of a step at once."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self._parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._crew: Crew | None = None
+
+    def parts(self, lengths: np.ndarray) -> int:
+        """A power of two, so that as many threads are done at once."""
+        work = self._work(int(lengths.sum()))
+        if work < WORTH_PARTING or len(lengths) < 2:
+            return 1
+        return 2 ** max(1, int(math.log2(min(work / WORK_OF_A_PART, len(lengths)))))
+
+    def learn(
+        self, batches: Sequence[Batch], count: int, label_smoothing: float, autocast: Autocast
+    ) -> list[Learned]:
+        places = sum(x.numel() for batch in batches if (x := batch.inputs["tokens"]) is not None)
+        if len(batches) == 1 or self._work(places) < len(batches) * WORTH_PARTING / 2:
+            return super().learn(batches, count, label_smoothing, autocast)
+        seeds = torch.randint(2**62, (len(batches),)).tolist()
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+        def learn(part: tuple[Batch, int]) -> tuple[Learned, tuple[Tensor | None, ...]]:
+            batch, seed = part
+            with drawing_from(torch.Generator().manual_seed(seed)):
+                with autocast():
+                    score = self.score(batch, label_smoothing)
+                gradients = torch.autograd.grad(score.loss / count, trained, allow_unused=True)
+            return (float(score.loss.detach()), int(score.correct)), gradients
+
+        scores = []
+        for learned, gradients in self._each(learn, list(zip(batches, seeds, strict=True))):
+            scores.append(learned)
+            _add(trained, gradients)
+        return scores
+
+    def _each(self, learn: Callable[[Item], Answer], parts: Sequence[Item]) -> Iterator[Answer]:
+        workers = min(len(parts), torch.get_num_threads())
+        if workers == 1:
+            return map(learn, parts)
+        if self._crew is None or self._crew.workers != workers:
+            self._crew = Crew(workers, "training")
+        return self._crew.each(learn, parts)
+
+    def _work(self, tokens: int) -> float:
+        return 6.0 * self._parameters * tokens
+
+
+def _add(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+    """In the order of the parts, whichever is done first: sums are rounded alike in each run."""
+    pairs = [(p, g.contiguous()) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    for parameter, gradient in pairs:
+        if parameter.grad is None:
+            parameter.grad = gradient
+    more = [(p.grad, g) for p, g in pairs if p.grad is not g]
+    if more:
+        torch._foreach_add_([cast(Tensor, total) for total, _ in more], [gradient for _, gradient in more])
+
+
+def can_learn_in_parts(model: Model) -> bool:
+    """On a CPU, and if nothing but our dropout draws random numbers: one generator serves no two threads."""
+    return all(
+        type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters()
+    ) and not any(_may_draw(module) for module in model.modules())
+
+
+def _may_draw(module: nn.Module) -> bool:
+    if isinstance(module, MultiHeadAttention):
+        return module.dropout > 0
+    package = type(module).__module__
+    is_dropout = isinstance(module, nn.modules.dropout._DropoutNd) and not isinstance(module, Dropout)
+    return is_dropout or not package.startswith(("glassformer.", "torch.nn."))
