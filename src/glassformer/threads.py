@@ -19,8 +19,9 @@ class Crew:
     def __init__(self, workers: int, name: str) -> None:
         self.workers = workers
         threads = torch.get_num_threads()
-        share = max(1, threads // workers)
-        self._pool = ThreadPoolExecutor(workers, name, initializer=torch.set_num_threads, initargs=(share,))
+        self._pool = ThreadPoolExecutor(
+            workers, name, initializer=_take_share, initargs=(max(1, threads // workers),)
+        )
         everyone = Barrier(workers)
         for _ in self._pool.map(lambda _: everyone.wait(), range(workers)):
             pass
@@ -32,3 +33,8 @@ class Crew:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def _take_share(threads: int) -> None:
+    torch.get_num_threads()  # asked first: a thread's first operation would take what all are given
+    torch.set_num_threads(threads)
