@@ -249,7 +249,16 @@ def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits
         if source is not None:
             splits[split] = [locate(path) for path in ([source] if isinstance(source, str) else source)]
     format = data.format if isinstance(data.train, str) else "text"
-    return [Corpus(splits, format, data.columns, data.header, data.classes, data.encoding)], limits
+    corpus = Corpus(
+        splits,
+        format,
+        data.columns,
+        data.header,
+        data.classes,
+        data.encoding,
+        roles=getattr(task, "roles", None),
+    )
+    return [corpus], limits
 
 
 def _file_corpus(arguments: argparse.Namespace) -> Corpus:

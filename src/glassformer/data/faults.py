@@ -17,7 +17,6 @@ from glassformer.data.checking.lines import CheckedLines, require_file
 from glassformer.data.checking.repeats import Ledger, check_labels, find_duplicates, find_overlap, join_scope
 from glassformer.data.checking.rows import (
     Batch,
-    Column,
     Columns,
     looks_like_labels,
     read_aligned,
@@ -25,6 +24,7 @@ from glassformer.data.checking.rows import (
     read_json_lists,
     read_table,
 )
+from glassformer.data.columns import Column
 from glassformer.data.readers import ENDINGS
 from glassformer.errors import user_error
 
@@ -71,6 +71,8 @@ class Corpus:
     encoding: str = "utf-8"
     part: str = ""
     """Of a set that has several."""
+    roles: Mapping[str, str] | None = None
+    """What the task asks for, and by which names; none: no task is known."""
     is_aligned: bool = True
     """Whether two text files are the two sides of the examples, line by line."""
 
@@ -167,7 +169,7 @@ class _Check:
 
     def _batches(self, corpus: Corpus, split: str, ledger: Ledger) -> Iterator[Batch]:
         format, files = corpus.format_of(split), corpus.files_of(split)
-        columns = Columns(corpus.columns, corpus.header)
+        columns = Columns(corpus.columns, corpus.header, corpus.roles)
         may_be_long = format in WITHOUT_LINES
         opened = [self._open(file.path, split, corpus.encoding, may_be_long) for file in files]
         if format == "text" and corpus.is_aligned:

@@ -19,19 +19,17 @@ from pydantic import Field
 
 from glassformer.config import Node
 from glassformer.data.batching import generator, shuffled
+from glassformer.data.columns import Column, Wanted, count
 from glassformer.data.folders import ClassFolder
 from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first
 from glassformer.data.streams import (
     AlignedLines,
-    Column,
     JsonLines,
     JsonLists,
     Record,
     RunningText,
     Stream,
     Table,
-    Wanted,
-    count,
     csv_fields,
     tsv_fields,
 )
@@ -63,7 +61,7 @@ class DataConfig(Node):
         {}, description="such as {input: text, target: label}; names, or numbers from 0"
     )
     header: bool | None = Field(
-        None, description="whether a table's first line names its columns; none: if names are asked for"
+        None, description="whether a table's first line names its columns; none: if it has names that are known"
     )
     classes: dict[str, str] = Field(
         {}, description="such as {bad: a.neg, good: a.pos}, in a folder; none: each file or folder is a class"

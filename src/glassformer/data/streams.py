@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.data.columns import Column, Reading, Wanted, count, missing_column
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
-from glassformer.errors import UserError, shorten, user_error
+from glassformer.errors import UserError, user_error
 
-Column = str | int
 Fields = Iterator[tuple[int, list[str]]]
 
 
@@ -162,65 +161,6 @@ class RunningText(Stream):
         )
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which columns are asked for."""
-
-    asked: Mapping[str, Column | None]
-    default_names: Mapping[str, str]
-    header: bool | None
-
-    def names(self) -> dict[str, Column]:
-        """For rows whose values have names of their own."""
-        return {
-            role: self.default_names[role] if column is None else column
-            for role, column in self.asked.items()
-        }
-
-    def has_header(self, first: Sequence[str]) -> bool:
-        if self.header is not None:
-            return self.header
-        if any(column is not None for column in self.asked.values()):
-            return any(isinstance(column, str) for column in self.asked.values())
-        return set(self.default_names.values()) <= set(first)
-
-    def positions(self, first: Sequence[str], place: str) -> dict[str, int]:
-        """For the fields of a table, whose first line is `first`."""
-        has_header = self.has_header(first)
-        positions = {}
-        for number, (role, column) in enumerate(self.asked.items()):
-            if column is None:
-                name = self.default_names[role]
-                column = name if has_header and name in first else number
-            if isinstance(column, str):
-                if not has_header:
-                    raise user_error(
-                        f"the column {column!r} is asked for by name, but header is false",
-                        place=place,
-                        remedy="numbers from 0, or task.data.header=true",
-                    )
-                if column not in first:
-                    raise _missing_column(column, first, place)
-                column = first.index(column)
-            if not 0 <= column < len(first):
-                raise user_error(
-                    f"no column {column}: the first line has {count(len(first), 'column')}, numbered from 0",
-                    place=place,
-                    remedy=f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format",
-                )
-            positions[role] = column
-        return positions
-
-
-def _missing_column(name: str, present: Sequence[str], place: str) -> UserError:
-    remedy = "task.data.columns={input: NAME, target: NAME}"
-    return user_error(f"no column {name!r}", place=place, value=name, allowed=present, remedy=remedy)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 class Table(Stream):
     """Equally many fields on each line; the first may name them."""
 
@@ -232,8 +172,9 @@ class Table(Stream):
     def records(self) -> Iterator[Record]:
         lines = self.fields_of(self.sources[0])
         first_number, first = next(lines)
-        positions = self.wanted.positions(first, self.place(first_number))
-        if not self.wanted.has_header(first):
+        reading = self.wanted.reading(first, self.place(first_number))
+        positions = reading.positions
+        if not reading.has_header:
             yield Record({role: first[position] for role, position in positions.items()}, first_number)
         for number, fields in lines:
             if len(fields) != len(first):
@@ -244,15 +185,15 @@ class Table(Stream):
                 )
             yield Record({role: fields[position] for role, position in positions.items()}, number)
 
+    def reading(self) -> Reading:
+        number, first = next(self.fields_of(self.sources[0]))
+        return self.wanted.reading(first, self.place(number))
+
     @property
     def notes(self) -> tuple[str, ...]:
-        number, first = next(self.fields_of(self.sources[0]))
-        if self.wanted.has_header(first):
-            return ()
-        positions = self.wanted.positions(first, self.place(number))
-        taken = ", ".join(f"{role} = column {position}" for role, position in positions.items())
-        begins = shorten(" | ".join(first), 60)
-        return (f"{self.name} was read without a header line: {taken}; it begins with {begins!r}",)
+        """Nothing, if it was read by the names that it was to be read by."""
+        reading = self.reading()
+        return () if reading.is_as_asked else (f"{self.name} was read {reading.told()}",)
 
 
 def tsv_fields(source: TextFile) -> Fields:
@@ -284,15 +225,24 @@ class JsonLines(Stream):
 
     def __init__(self, source: TextFile, wanted: Wanted) -> None:
         super().__init__([source])
-        self.columns = wanted.names()
+        self.wanted = wanted
 
-    def records(self) -> Iterator[Record]:
+    def rows(self) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(self.sources[0].lines(), start=1):
             if line.strip():
-                where = self.place(number)
-                row = _parse_json(line, where)
-                values = {role: _pick(row, column, where) for role, column in self.columns.items()}
-                yield Record(values, number)
+                yield number, _parse_json(line, self.place(number))
+
+    def records(self) -> Iterator[Record]:
+        columns: dict[str, Column] = {}
+        for number, row in self.rows():
+            columns = columns or self.wanted.names(row)
+            where = self.place(number)
+            yield Record({role: pick(row, column, where) for role, column in columns.items()}, number)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        _, first = next(self.rows(), (0, {}))
+        return _told_names(self.name, self.wanted, first)
 
 
 class JsonLists(Stream):
@@ -302,9 +252,9 @@ class JsonLists(Stream):
 
     def __init__(self, source: TextFile, wanted: Wanted) -> None:
         super().__init__([source])
-        self.columns = wanted.names()
+        self.wanted = wanted
 
-    def records(self) -> Iterator[Record]:
+    def _tree(self) -> dict[str, Any]:
         tree = _parse_json("".join(self.sources[0].blocks()), self.name)
         if not isinstance(tree, dict):
             raise user_error(
@@ -312,9 +262,18 @@ class JsonLists(Stream):
                 place=self.name,
                 remedy='{"input": [...], "target": [...]}; or task.data.format=jsonl for one object a line',
             )
-        lists = {role: _pick(tree, column, self.name) for role, column in self.columns.items()}
+        return tree
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return _told_names(self.name, self.wanted, self._tree())
+
+    def records(self) -> Iterator[Record]:
+        tree = self._tree()
+        columns = self.wanted.names(tree)
+        lists = {role: pick(tree, column, self.name) for role, column in columns.items()}
         lengths = {}
-        for role, column in self.columns.items():
+        for role, column in columns.items():
             if not isinstance(lists[role], list):
                 raise user_error(f"{column!r} is not a list", place=self.name, remedy="two parallel lists")
             lengths[column] = len(lists[role])
@@ -327,10 +286,19 @@ class JsonLists(Stream):
             yield Record(dict(zip(lists, values, strict=True)), number)
 
 
-def _pick(row: Any, column: Column, where: str) -> Any:
+def _told_names(name: str, wanted: Wanted, first: Any) -> tuple[str, ...]:
+    """Nothing, if it was read by the names that it was to be read by."""
+    names = wanted.names(first)
+    guessed = (role for role, column in wanted.asked.items() if column is None)
+    if all(names[role] == wanted.default_names[role] for role in guessed):
+        return ()
+    return (f"{name} was read with {', '.join(f'{role} = {column!r}' for role, column in names.items())}",)
+
+
+def pick(row: Any, column: Column, where: str) -> Any:
     if isinstance(row, dict) and isinstance(column, str):
         if column not in row:
-            raise _missing_column(column, list(row), where)
+            raise missing_column(column, list(row), where)
         return row[column]
     if isinstance(row, list) and isinstance(column, int):
         if not 0 <= column < len(row):

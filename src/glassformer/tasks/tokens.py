@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -37,6 +37,7 @@ class TokensConfig(TaskConfig):
     """Your own sequences, from TSV, CSV or JSONL files."""
 
     kind: Literal["tokens"] = "tokens"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     data: DataConfig
     answer: Answer = Field(
         "token-labels", description="a label a token; one label or one number a sequence; or another sequence"

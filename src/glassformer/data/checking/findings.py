@@ -104,6 +104,8 @@ class FileSummary:
     words: int = 0
     longest: int = 0
     """In words."""
+    read_as: str = ""
+    """Of a table: whether it has a header, and which columns are taken."""
 
     def document(self) -> dict[str, Any]:
         return dict(vars(self))

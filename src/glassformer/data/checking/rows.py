@@ -9,19 +9,17 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
 from glassformer.data.checking.findings import Findings, Place, excerpt
 from glassformer.data.checking.lines import BLOCK_LINES, CheckedLines
+from glassformer.data.columns import Column, Wanted
+from glassformer.data.streams import pick
 from glassformer.errors import user_error
 
-INPUT_NAMES = ("input", "source", "text", "sentence", "review", "inp_expression")
-TARGET_NAMES = ("target", "label", "class", "out_expression")
 SAMPLE_ROWS = 1000
-
-Column = str | int
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,22 @@ class Columns:
 
     asked: Mapping[str, Column] = field(default_factory=dict)
     header: bool | None = None
+    roles: Mapping[str, str] | None = None
+    """What the task asks for, and by which names; none: no task is known, and a target need not be there."""
+
+    def wanted(self, first: Any) -> Wanted:
+        """For rows of which this is the first."""
+        roles = self.roles
+        if roles is None:
+            has_target = "target" in self.asked or (not self.asked and _may_have_target(first))
+            roles = {"input": "input", "target": "target"} if has_target else {"input": "input"}
+        return Wanted({role: self.asked.get(role) for role in roles}, roles, self.header)
+
+
+def _may_have_target(first: Any) -> bool:
+    if isinstance(first, dict):
+        return Wanted({"target": None}, {"target": "target"}).is_named_in(list(first))
+    return isinstance(first, list) and len(first) > 1
 
 
 @dataclass(frozen=True)
@@ -102,10 +116,10 @@ def read_table(file: CheckedLines, format: str, columns: Columns, findings: Find
     records = _RECORDS[format](file, findings)
     sample = list(islice(records, SAMPLE_ROWS))
     if sample:
-        pick, width, has_header = _picker(sample, columns, file.name)
+        take, width, has_header = _picker(sample, columns, file, has_names=format != "jsonl")
         rows = chain(sample[1:] if has_header else sample, records)
         while chunk := list(islice(rows, BLOCK_LINES)):
-            yield _batch(chunk, pick, width, file, findings)
+            yield _batch(chunk, take, width, file, findings)
     file.drain()
 
 
@@ -123,7 +137,7 @@ def read_json_lists(file: CheckedLines, columns: Columns, findings: Findings) ->
         detail = "an object of parallel lists belongs here"
         findings.add_one("bad-row", Place(file.name, 1, None, detail=detail))
         return
-    names = _named(list(tree), columns, file.name)
+    names = _named(tree, columns, file, file.name)
     lists = [tree[name] for name in names]
     if any(not isinstance(column, list) or len(column) != len(lists[0]) for column in lists):
         detail = f"{' and '.join(map(repr, names))} are not lists of one length"
@@ -154,13 +168,13 @@ def is_number(text: str) -> bool:
 
 
 def _batch(
-    chunk: list[Record], pick: Callable[[Any], list[str]], width: int, file: CheckedLines, findings: Findings
+    chunk: list[Record], take: Callable[[Any], list[str]], width: int, file: CheckedLines, findings: Findings
 ) -> Batch:
     picked: list[list[str]] = []
     kept: list[Record] = []
     for record in chunk:
         try:
-            picked.append(pick(record.value))
+            picked.append(take(record.value))
             kept.append(record)
         except _Unreadable as error:
             shown = excerpt(_as_text(record.value))
@@ -175,19 +189,38 @@ class _Unreadable(Exception):
 
 
 def _picker(
-    sample: list[Record], columns: Columns, name: str
+    sample: list[Record], columns: Columns, file: CheckedLines, *, has_names: bool
 ) -> tuple[Callable[[Any], list[str]], int, bool]:
-    """What takes input and target from a row, how many these are, and whether the first row is a header."""
-    first = sample[0].value
+    """What takes input and target from a row, how many these are, and whether the first row is a header.
+
+    `has_names`: whether the first row may be one.
+    """
+    first, place = sample[0].value, f"{file.name}, line {sample[0].line}"
     if isinstance(first, dict):
-        names = _named(list(first), columns, name)
+        names = _named(first, columns, file, place)
         return lambda row: _from_object(row, names), len(names), False
     if not isinstance(first, list):
         return lambda row: [_as_text(row)], 1, False
-    has_header = _has_header(first, columns)
-    rows = [record.value for record in (sample[1:] if has_header else sample)]
-    positions = _positions(first, rows, columns, has_header, name)
-    return lambda row: _from_list(row, positions, len(first)), len(positions), has_header
+    wanted = columns.wanted(first)
+    if not has_names:
+        for column in columns.asked.values():
+            pick(first, column, place)
+        wanted = replace(wanted, header=False)
+    reading = wanted.reading([_as_text(value) for value in first], place)
+    positions = list(reading.positions.values())
+    file.summary.read_as = reading.told()
+    is_open = columns.roles is None and not columns.asked and not reading.has_header
+    if is_open and len(positions) == 2 and _is_label_first([record.value for record in sample], len(first)):
+        positions.reverse()
+        told = replace(reading, positions={"input": 1, "target": 0}).told()
+        file.summary.read_as = f"{told}; to train on it: task.data.columns={{input: 1, target: 0}}"
+    return lambda row: _from_list(row, positions, len(first)), len(positions), reading.has_header
+
+
+def _is_label_first(rows: list[Any], width: int) -> bool:
+    whole = [row for row in rows if isinstance(row, list) and len(row) == width]
+    left, right = (looks_like_labels([_as_text(row[column]) for row in whole]) for column in (0, 1))
+    return left and not right
 
 
 def _from_object(row: Any, names: list[str]) -> list[str]:
@@ -224,54 +257,21 @@ def _as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _named(present: list[str], columns: Columns, place: str) -> list[str]:
-    """The names of input and target among those that are there."""
-    found = []
-    for role, usual in (("input", INPUT_NAMES), ("target", TARGET_NAMES)):
-        asked = columns.asked.get(role)
-        if asked is not None and asked not in present:
-            raise user_error(f"no column {asked!r}", place=place, value=asked, allowed=present)
-        name = asked if asked is not None else next((name for name in usual if name in present), None)
-        if name is not None:
-            found.append(str(name))
-        elif role == "input":
-            raise user_error(
-                "which column is the input?",
-                place=place,
-                allowed=present,
-                remedy="--columns '{input: NAME, target: NAME}'",
-            )
-    return found
-
-
-def _has_header(first: list[Any], columns: Columns) -> bool:
-    if columns.header is not None:
-        return columns.header
-    if columns.asked:
-        return any(isinstance(column, str) for column in columns.asked.values())
-    return any(name in first for name in INPUT_NAMES)
-
-
-def _positions(
-    first: list[Any], rows: list[list[Any]], columns: Columns, has_header: bool, place: str
-) -> list[int]:
-    asked = columns.asked
-    if has_header and (not asked or any(isinstance(column, str) for column in asked.values())):
-        return [first.index(name) for name in _named(first, columns, place)]
-    for column in asked.values():
-        if not isinstance(column, int) or not 0 <= column < len(first):
-            raise user_error(
-                f"no column {column}: the first line has {len(first)}, numbered from 0",
-                place=place,
-                remedy="--columns '{input: 0, target: 1}'",
-            )
-    if asked:
-        return [int(asked[role]) for role in ("input", "target") if role in asked]
-    if len(first) < 2:
-        return [0]
-    whole = [row for row in rows if isinstance(row, list) and len(row) == len(first)]
-    left, right = (looks_like_labels([_as_text(row[column]) for row in whole]) for column in (0, 1))
-    return [1, 0] if left and not right else [0, 1]
+def _named(first: dict[str, Any], columns: Columns, file: CheckedLines, place: str) -> list[str]:
+    """The names of input and target in an object."""
+    wanted = columns.wanted(first)
+    if columns.roles is None and "input" not in columns.asked and not wanted.name_in("input", first):
+        raise user_error(
+            "which column is the input?",
+            place=place,
+            allowed=list(first),
+            remedy="--columns '{input: NAME, target: NAME}'",
+        )
+    names = wanted.names(first)
+    for name in names.values():
+        pick(first, name, place)
+    file.summary.read_as = "with " + ", ".join(f"{role} = {name!r}" for role, name in names.items())
+    return [str(name) for name in names.values()]
 
 
 def _not_skipped(
