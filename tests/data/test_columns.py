@@ -10,7 +10,7 @@ import pytest
 from glassformer.config import validate
 from glassformer.data.faults import Corpus, check, check_corpora
 from glassformer.data.readers import DataConfig
-from glassformer.data.streams import Table
+from glassformer.data.tables import Table
 
 TASKS = {
     "classification": {"input": "text", "target": "label"},

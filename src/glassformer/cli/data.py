@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: the {split} files"
         )
-    parser.add_argument("--format", help="check: tsv, csv, jsonl, json, text, running-text or folder")
+    parser.add_argument("--format", help="check: as task.data.format: tsv, csv, csv-semicolon, …")
     parser.add_argument("--columns", metavar="YAML", help="check: such as '{input: text, target: label}'")
     parser.add_argument("--encoding", default="utf-8", help="check: of the files (default: utf-8)")
     parser.add_argument("--separate", action="store_true", help="check: text files are not line-aligned")

@@ -29,8 +29,13 @@ class Reading:
     is_as_asked: bool
     """Whether every column has the name or the number that it was asked for by."""
     hint: str = ""
+    delimiter: str = ""
+    """Of a CSV file."""
 
     def told(self) -> str:
+        return ("with semicolons between columns, " if self.delimiter == "semicolon" else "") + self._told()
+
+    def _told(self) -> str:
         if self.has_header:
             taken = ", ".join(f"{role} = {self.first[place]!r}" for role, place in self.positions.items())
             return f"with a header line: {taken}"
@@ -73,11 +78,17 @@ class Wanted:
         return self.is_named_in(first)
 
     def is_named_in(self, first: Sequence[str]) -> bool:
-        """Whether a line has the name of each role."""
-        return all(
+        """Whether a line has the name of each role that is not asked for by number."""
+        named = {role: column for role, column in self.asked.items() if not isinstance(column, int)}
+        return bool(named) and all(
             self.name_in(role, first) is not None if column is None else column in first
-            for role, column in self.asked.items()
+            for role, column in named.items()
         )
+
+    @property
+    def least_columns(self) -> int:
+        numbers = [column + 1 for column in self.asked.values() if isinstance(column, int)]
+        return max(len(self.asked), *numbers, 1)
 
     def reading(self, first: Sequence[str], place: str) -> Reading:
         """For the fields of a table, whose first line is `first`."""

@@ -14,10 +14,10 @@ import numpy as np
 
 from glassformer.data.checking.findings import FileSummary, Findings, Leak, Place, Report
 from glassformer.data.checking.lines import CheckedLines, require_file
+from glassformer.data.checking.records import Columns
 from glassformer.data.checking.repeats import Ledger, check_labels, find_duplicates, find_overlap, join_scope
 from glassformer.data.checking.rows import (
     Batch,
-    Columns,
     looks_like_labels,
     read_aligned,
     read_class,

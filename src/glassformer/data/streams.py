@@ -6,18 +6,15 @@ apart, which is one value. What the values mean is the task's business; where th
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glassformer.data.columns import Column, Reading, Wanted, count, missing_column
+from glassformer.data.columns import Column, Wanted, count, missing_column
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 from glassformer.errors import UserError, user_error
-
-Fields = Iterator[tuple[int, list[str]]]
 
 
 class Record(NamedTuple):
@@ -45,6 +42,11 @@ class Stream:
     def files(self) -> list[Path]:
         """All that is read."""
         return [source.path for source in self.sources]
+
+    @property
+    def read_as(self) -> str:
+        """What was found out from the files about how to read them, and so decides what they hold."""
+        return ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -159,65 +161,6 @@ class RunningText(Stream):
         return RunningText(
             self.sources[0], [self.role], characters=(start, stop), block_characters=self.block_characters
         )
-
-
-class Table(Stream):
-    """Equally many fields on each line; the first may name them."""
-
-    def __init__(self, source: TextFile, wanted: Wanted, fields_of: Callable[[TextFile], Fields]) -> None:
-        super().__init__([source])
-        self.wanted = wanted
-        self.fields_of = fields_of
-
-    def records(self) -> Iterator[Record]:
-        lines = self.fields_of(self.sources[0])
-        first_number, first = next(lines)
-        reading = self.wanted.reading(first, self.place(first_number))
-        positions = reading.positions
-        if not reading.has_header:
-            yield Record({role: first[position] for role, position in positions.items()}, first_number)
-        for number, fields in lines:
-            if len(fields) != len(first):
-                raise user_error(
-                    f"{count(len(fields), 'column')}, but the first line has {len(first)}",
-                    place=self.place(number),
-                    remedy="equally many on each line",
-                )
-            yield Record({role: fields[position] for role, position in positions.items()}, number)
-
-    def reading(self) -> Reading:
-        number, first = next(self.fields_of(self.sources[0]))
-        return self.wanted.reading(first, self.place(number))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Nothing, if it was read by the names that it was to be read by."""
-        reading = self.reading()
-        return () if reading.is_as_asked else (f"{self.name} was read {reading.told()}",)
-
-
-def tsv_fields(source: TextFile) -> Fields:
-    for number, line in enumerate(source.lines(), start=1):
-        if line:
-            yield number, line.split("\t")
-
-
-def csv_fields(source: TextFile) -> Fields:
-    csv.field_size_limit(1 << 30)  # the default would refuse a long sequence
-    # The reader itself joins the lines of a quoted field.
-    reader = csv.reader((line + "\n" for line in source.lines()), strict=True)
-    number = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield number, fields
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise user_error(
-            f"not valid CSV: {error}",
-            place=f"{source.path}, line {number}",
-            remedy='quote "fields, like this"',
-        ) from None
 
 
 class JsonLines(Stream):

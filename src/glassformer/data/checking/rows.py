@@ -6,44 +6,27 @@ the business of `faults`.
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from glassformer.data.checking.findings import Findings, Place, excerpt
 from glassformer.data.checking.lines import BLOCK_LINES, CheckedLines
-from glassformer.data.columns import Column, Wanted
+from glassformer.data.checking.records import (
+    Columns,
+    Record,
+    comma_records,
+    json_records,
+    not_json,
+    tab_records,
+)
+from glassformer.data.delimiters import FORMATS
 from glassformer.data.streams import pick
 from glassformer.errors import user_error
 
 SAMPLE_ROWS = 1000
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns are the input and the target; what is left open is found out from the first rows."""
-
-    asked: Mapping[str, Column] = field(default_factory=dict)
-    header: bool | None = None
-    roles: Mapping[str, str] | None = None
-    """What the task asks for, and by which names; none: no task is known, and a target need not be there."""
-
-    def wanted(self, first: Any) -> Wanted:
-        """For rows of which this is the first."""
-        roles = self.roles
-        if roles is None:
-            has_target = "target" in self.asked or (not self.asked and _may_have_target(first))
-            roles = {"input": "input", "target": "target"} if has_target else {"input": "input"}
-        return Wanted({role: self.asked.get(role) for role in roles}, roles, self.header)
-
-
-def _may_have_target(first: Any) -> bool:
-    if isinstance(first, dict):
-        return Wanted({"target": None}, {"target": "target"}).is_named_in(list(first))
-    return isinstance(first, list) and len(first) > 1
 
 
 @dataclass(frozen=True)
@@ -65,13 +48,6 @@ class Batch:
         byte = None if self.offsets is None else self.offsets[column][row]
         text = self.columns[column if shown is None else shown][row]
         return Place(self.files[column].name, self.lines[row], byte, excerpt(text), detail)
-
-
-@dataclass(frozen=True)
-class Record:
-    line: int
-    offset: int
-    value: Any
 
 
 def read_aligned(files: list[CheckedLines], findings: Findings) -> Iterator[Batch]:
@@ -113,10 +89,14 @@ def read_class(file: CheckedLines, label: str, is_one_example: bool) -> Iterator
 
 def read_table(file: CheckedLines, format: str, columns: Columns, findings: Findings) -> Iterator[Batch]:
     """`tsv`, `csv` and `jsonl`."""
-    records = _RECORDS[format](file, findings)
+    delimiter = ""
+    if format in FORMATS:
+        delimiter, records = comma_records(file, columns, findings, FORMATS[format])
+    else:
+        records = {"tsv": tab_records, "jsonl": json_records}[format](file, findings)
     sample = list(islice(records, SAMPLE_ROWS))
     if sample:
-        take, width, has_header = _picker(sample, columns, file, has_names=format != "jsonl")
+        take, width, has_header = _picker(sample, columns, file, delimiter, has_names=format != "jsonl")
         rows = chain(sample[1:] if has_header else sample, records)
         while chunk := list(islice(rows, BLOCK_LINES)):
             yield _batch(chunk, take, width, file, findings)
@@ -131,7 +111,7 @@ def read_json_lists(file: CheckedLines, columns: Columns, findings: Findings) ->
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         line, shown = getattr(error, "lineno", 1), excerpt(text, getattr(error, "pos", 0))
-        findings.add_one("bad-row", Place(file.name, line, None, shown, _not_json(error)))
+        findings.add_one("bad-row", Place(file.name, line, None, shown, not_json(error)))
         return
     if not isinstance(tree, dict):
         detail = "an object of parallel lists belongs here"
@@ -189,7 +169,7 @@ class _Unreadable(Exception):
 
 
 def _picker(
-    sample: list[Record], columns: Columns, file: CheckedLines, *, has_names: bool
+    sample: list[Record], columns: Columns, file: CheckedLines, delimiter: str, *, has_names: bool
 ) -> tuple[Callable[[Any], list[str]], int, bool]:
     """What takes input and target from a row, how many these are, and whether the first row is a header.
 
@@ -206,7 +186,7 @@ def _picker(
         for column in columns.asked.values():
             pick(first, column, place)
         wanted = replace(wanted, header=False)
-    reading = wanted.reading([_as_text(value) for value in first], place)
+    reading = replace(wanted.reading([_as_text(value) for value in first], place), delimiter=delimiter)
     positions = list(reading.positions.values())
     file.summary.read_as = reading.told()
     is_open = columns.roles is None and not columns.asked and not reading.has_header
@@ -243,10 +223,6 @@ def _from_list(row: Any, positions: list[int], width: int) -> list[str]:
     return [_as_text(row[position]) for position in positions]
 
 
-def _not_json(error: Exception) -> str:
-    return f"not JSON: {getattr(error, 'msg', 'nested too deeply, or too long a number')}"
-
-
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -272,74 +248,3 @@ def _named(first: dict[str, Any], columns: Columns, file: CheckedLines, place: s
         pick(first, name, place)
     file.summary.read_as = "with " + ", ".join(f"{role} = {name!r}" for role, name in names.items())
     return [str(name) for name in names.values()]
-
-
-def _not_skipped(
-    file: CheckedLines, findings: Findings, is_skipped: Callable[[str], bool]
-) -> Iterator[Record]:
-    for block in file.blocks():
-        lines = zip(block.offsets, block.texts, strict=True)
-        for number, (offset, text) in enumerate(lines, start=block.first_line):
-            if is_skipped(text):
-                findings.add_one("skipped-line", Place(file.name, number, offset))
-            else:
-                yield Record(number, offset, text)
-
-
-def _tab_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    """Spaces and tabs are columns, if empty ones: such a line is read, not skipped."""
-    for record in _not_skipped(file, findings, lambda text: not text):
-        yield Record(record.line, record.offset, record.value.split("\t"))
-
-
-def _json_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    for record in _not_skipped(file, findings, lambda text: not text.strip()):
-        try:
-            value = json.loads(record.value)
-        except (ValueError, RecursionError) as error:
-            shown = excerpt(record.value, getattr(error, "pos", 0))
-            place = Place(file.name, record.line, record.offset, shown, _not_json(error))
-            findings.add_one("bad-row", place)
-        else:
-            yield Record(record.line, record.offset, value)
-
-
-def _comma_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    csv.field_size_limit(1 << 30)  # the default would refuse a long text
-    starts: dict[int, int] = {}
-    """The byte of each line since the last record: a quoted field may go over several."""
-    texts: dict[int, str] = {}
-    """How each of them begins."""
-
-    def lines() -> Iterable[str]:
-        for block in file.blocks():
-            for index, (offset, text) in enumerate(zip(block.offsets, block.texts, strict=True)):
-                starts[block.first_line + index] = offset
-                texts[block.first_line + index] = excerpt(text)
-                yield text + "\n"
-
-    reader = csv.reader(lines(), strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            shown = texts.get(line, "")
-            place = Place(file.name, line, starts.get(line, 0), shown, f"not CSV: {error}")
-            findings.add_one("bad-row", place)
-            continue
-        if fields is None:
-            return
-        if fields:
-            yield Record(line, starts[line], fields)
-        else:
-            findings.add_one("skipped-line", Place(file.name, line, starts[line]))
-        starts.clear()
-        texts.clear()
-
-
-_RECORDS: dict[str, Callable[[CheckedLines, Findings], Iterator[Record]]] = {
-    "tsv": _tab_records,
-    "csv": _comma_records,
-    "jsonl": _json_records,
-}
