@@ -21,7 +21,7 @@ from glassformer.data.checking.rows import (
     looks_like_labels,
     read_aligned,
     read_class,
-    read_json_lists,
+    read_json,
     read_table,
 )
 from glassformer.data.columns import Column
@@ -183,7 +183,7 @@ class _Check:
             elif format == "text":
                 yield from read_aligned([lines], self.findings)
             elif format == "json":
-                yield from read_json_lists(lines, columns, self.findings)
+                yield from read_json(lines, columns, self.findings)
             else:
                 yield from read_table(lines, format, columns, self.findings)
 

@@ -1,9 +1,9 @@
 """A user's own files: where they are, which format they have, and what becomes of a split.
 
-Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` where it cannot be told from the file), one JSON
-object or list a line (`jsonl`), one JSON object of parallel lists (`json`), plain text, one example a line
-(`text`), of which several aligned files make the columns, one text as a whole (`running-text`), and a folder
-with a file or a folder a class (`folder`).
+Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` where it cannot be told from the file), one
+JSON object or list a line (`jsonl`), a JSON array of them or one object of parallel lists (`json`), plain
+text, one example a line (`text`), of which several aligned files make the columns, one text as a whole
+(`running-text`), and a folder with a file or a folder a class (`folder`).
 Any file may be gzipped. What the values mean is the task's business.
 """
 
@@ -22,11 +22,10 @@ from glassformer.config import Node
 from glassformer.data.batching import generator, shuffled
 from glassformer.data.columns import Column, Wanted, count
 from glassformer.data.folders import ClassFolder
+from glassformer.data.json_rows import JsonDocument, JsonLines
 from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first
 from glassformer.data.streams import (
     AlignedLines,
-    JsonLines,
-    JsonLists,
     Record,
     RunningText,
     Stream,
@@ -141,7 +140,7 @@ _STREAMS: dict[Format, Callable[[TextFile, Wanted, Mapping[str, str]], Stream]] 
     "csv-comma": lambda file, wanted, classes: CommaTable(file, wanted, "comma"),
     "csv-semicolon": lambda file, wanted, classes: CommaTable(file, wanted, "semicolon"),
     "jsonl": lambda file, wanted, classes: JsonLines(file, wanted),
-    "json": lambda file, wanted, classes: JsonLists(file, wanted),
+    "json": lambda file, wanted, classes: JsonDocument(file, wanted),
     "text": lambda file, wanted, classes: AlignedLines([file], list(wanted.asked), file.setting),
     "running-text": lambda file, wanted, classes: RunningText(file, list(wanted.asked)),
     "folder": lambda file, wanted, classes: ClassFolder(file, list(wanted.asked), classes),

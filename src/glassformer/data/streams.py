@@ -1,18 +1,17 @@
 """Examples read one at a time from a user's files: what each format makes of its lines.
 
-A stream is read again with each `iter()`, and holds no more than one example at a time, a `json` file
-apart, which is one value. What the values mean is the task's business; where the files are, the config's.
+A stream is read again with each `iter()`, and holds no more than one example at a time. What the values mean
+is the task's business; where the files are, the config's.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glassformer.data.columns import Column, Wanted, count, missing_column
+from glassformer.data.columns import count
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 from glassformer.errors import UserError, user_error
 
@@ -161,113 +160,3 @@ class RunningText(Stream):
         return RunningText(
             self.sources[0], [self.role], characters=(start, stop), block_characters=self.block_characters
         )
-
-
-class JsonLines(Stream):
-    """An object or a list a line."""
-
-    def __init__(self, source: TextFile, wanted: Wanted) -> None:
-        super().__init__([source])
-        self.wanted = wanted
-
-    def rows(self) -> Iterator[tuple[int, Any]]:
-        for number, line in enumerate(self.sources[0].lines(), start=1):
-            if line.strip():
-                yield number, _parse_json(line, self.place(number))
-
-    def records(self) -> Iterator[Record]:
-        columns: dict[str, Column] = {}
-        for number, row in self.rows():
-            columns = columns or self.wanted.names(row)
-            where = self.place(number)
-            yield Record({role: pick(row, column, where) for role, column in columns.items()}, number)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        _, first = next(self.rows(), (0, {}))
-        return _told_names(self.name, self.wanted, first)
-
-
-class JsonLists(Stream):
-    """One object of parallel lists, which is read as a whole."""
-
-    unit = "row"
-
-    def __init__(self, source: TextFile, wanted: Wanted) -> None:
-        super().__init__([source])
-        self.wanted = wanted
-
-    def _tree(self) -> dict[str, Any]:
-        tree = _parse_json("".join(self.sources[0].blocks()), self.name)
-        if not isinstance(tree, dict):
-            raise user_error(
-                "an object of parallel lists belongs here",
-                place=self.name,
-                remedy='{"input": [...], "target": [...]}; or task.data.format=jsonl for one object a line',
-            )
-        return tree
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return _told_names(self.name, self.wanted, self._tree())
-
-    def records(self) -> Iterator[Record]:
-        tree = self._tree()
-        columns = self.wanted.names(tree)
-        lists = {role: pick(tree, column, self.name) for role, column in columns.items()}
-        lengths = {}
-        for role, column in columns.items():
-            if not isinstance(lists[role], list):
-                raise user_error(f"{column!r} is not a list", place=self.name, remedy="two parallel lists")
-            lengths[column] = len(lists[role])
-        if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
-            raise user_error(
-                f"the lists differ in length: {told}", place=self.name, remedy="two parallel lists"
-            )
-        for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
-            yield Record(dict(zip(lists, values, strict=True)), number)
-
-
-def _told_names(name: str, wanted: Wanted, first: Any) -> tuple[str, ...]:
-    """Nothing, if it was read by the names that it was to be read by."""
-    names = wanted.names(first)
-    guessed = (role for role, column in wanted.asked.items() if column is None)
-    if all(names[role] == wanted.default_names[role] for role in guessed):
-        return ()
-    return (f"{name} was read with {', '.join(f'{role} = {column!r}' for role, column in names.items())}",)
-
-
-def pick(row: Any, column: Column, where: str) -> Any:
-    if isinstance(row, dict) and isinstance(column, str):
-        if column not in row:
-            raise missing_column(column, list(row), where)
-        return row[column]
-    if isinstance(row, list) and isinstance(column, int):
-        if not 0 <= column < len(row):
-            raise user_error(
-                f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0",
-                place=where,
-                remedy="equally many on each line",
-            )
-        return row[column]
-    given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
-    raise user_error(
-        f"{given} stands here, and the column {column!r} is asked for",
-        place=where,
-        remedy="names for objects {...}, numbers for lists [...]",
-    )
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        at = f"{where}, line {error.lineno}" if "\n" in text else where
-        raise user_error(
-            f"not valid JSON: {error.msg} (column {error.colno})", place=at, remedy="check it there"
-        ) from None
-    except (RecursionError, ValueError):
-        raise user_error(
-            "nested too deeply, or too long a number", place=where, remedy="simplify it"
-        ) from None

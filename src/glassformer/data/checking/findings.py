@@ -57,9 +57,9 @@ KINDS = {
 class Place:
     file: str
     line: int
-    """From 1; in a JSON file of lists, the row."""
+    """From 1; in a JSON file that is one document, the row."""
     byte: int | None
-    """From 0, in the unpacked file; none in a JSON file of lists."""
+    """From 0, in the unpacked file; none in such a JSON file."""
     excerpt: str = ""
     detail: str = ""
 

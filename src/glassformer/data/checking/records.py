@@ -13,6 +13,7 @@ from glassformer.data.checking.findings import Findings, Place, excerpt
 from glassformer.data.checking.lines import Block, CheckedLines
 from glassformer.data.columns import Column, Wanted
 from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter
+from glassformer.data.json_arrays import ArrayRows, NotJson
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def _may_have_target(first: Any) -> bool:
 @dataclass(frozen=True)
 class Record:
     line: int
-    offset: int
+    offset: int | None
+    """None in a JSON array, whose rows are no lines: their numbers stand for them."""
     value: Any
 
 
@@ -94,6 +96,17 @@ def comma_records(
         setting="--format " if columns.roles is None else "task.data.format=",
     )
     return delimiter, _delimited(file, chain(read, file.blocks()), SIGNS[delimiter], findings)
+
+
+def array_records(file: CheckedLines, blocks: Iterable[Block], findings: Findings) -> Iterator[Record]:
+    """Up to where it is no JSON array."""
+    pieces = (text + "\n" for block in blocks for text in block.texts)
+    try:
+        for number, value in enumerate(ArrayRows(pieces), start=1):
+            yield Record(number, None, value)
+    except NotJson as error:
+        detail = f"{error.problem} (column {error.column:,})"
+        findings.add_one("bad-row", Place(file.name, error.line, None, detail=detail))
 
 
 def _delimited(

@@ -7,23 +7,24 @@ the business of `faults`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from glassformer.data.checking.findings import Findings, Place, excerpt
-from glassformer.data.checking.lines import BLOCK_LINES, CheckedLines
+from glassformer.data.checking.lines import BLOCK_LINES, Block, CheckedLines
 from glassformer.data.checking.records import (
     Columns,
     Record,
+    array_records,
     comma_records,
     json_records,
     not_json,
     tab_records,
 )
 from glassformer.data.delimiters import FORMATS
-from glassformer.data.streams import pick
+from glassformer.data.json_rows import pick
 from glassformer.errors import user_error
 
 SAMPLE_ROWS = 1000
@@ -94,18 +95,45 @@ def read_table(file: CheckedLines, format: str, columns: Columns, findings: Find
         delimiter, records = comma_records(file, columns, findings, FORMATS[format])
     else:
         records = {"tsv": tab_records, "jsonl": json_records}[format](file, findings)
+    yield from _read_records(records, columns, file, findings, delimiter, has_names=format != "jsonl")
+
+
+def _read_records(
+    records: Iterator[Record],
+    columns: Columns,
+    file: CheckedLines,
+    findings: Findings,
+    delimiter: str = "",
+    *,
+    has_names: bool = False,
+) -> Iterator[Batch]:
     sample = list(islice(records, SAMPLE_ROWS))
     if sample:
-        take, width, has_header = _picker(sample, columns, file, delimiter, has_names=format != "jsonl")
+        take, width, has_header = _picker(sample, columns, file, delimiter, has_names=has_names)
         rows = chain(sample[1:] if has_header else sample, records)
         while chunk := list(islice(rows, BLOCK_LINES)):
             yield _batch(chunk, take, width, file, findings)
     file.drain()
 
 
-def read_json_lists(file: CheckedLines, columns: Columns, findings: Findings) -> Iterator[Batch]:
-    """One object of parallel lists. A row has no line of its own: its number stands for it."""
-    text = "\n".join(text for block in file.blocks() for text in block.texts)
+def read_json(file: CheckedLines, columns: Columns, findings: Findings) -> Iterator[Batch]:
+    """An array of rows, or one object of parallel lists. The number of a row stands for its line."""
+    read = []
+    for block in file.blocks():
+        read.append(block)
+        if any(text.strip() for text in block.texts):
+            break
+    blocks = chain(read, file.blocks())
+    begins = next((text.strip() for block in read for text in block.texts if text.strip()), "")
+    if begins.startswith("["):
+        return _read_records(array_records(file, blocks, findings), columns, file, findings)
+    return _read_json_lists(file, blocks, columns, findings)
+
+
+def _read_json_lists(
+    file: CheckedLines, blocks: Iterable[Block], columns: Columns, findings: Findings
+) -> Iterator[Batch]:
+    text = "\n".join(text for block in blocks for text in block.texts)
     file.drain()
     try:
         tree = json.loads(text)
@@ -114,7 +142,7 @@ def read_json_lists(file: CheckedLines, columns: Columns, findings: Findings) ->
         findings.add_one("bad-row", Place(file.name, line, None, shown, not_json(error)))
         return
     if not isinstance(tree, dict):
-        detail = "an object of parallel lists belongs here"
+        detail = "an array of objects, or an object of parallel lists, belongs here"
         findings.add_one("bad-row", Place(file.name, 1, None, detail=detail))
         return
     names = _named(tree, columns, file, file.name)
@@ -160,8 +188,9 @@ def _batch(
             shown = excerpt(_as_text(record.value))
             findings.add_one("bad-row", Place(file.name, record.line, record.offset, shown, str(error)))
     columns = [list(column) for column in zip(*picked, strict=True)] or [[] for _ in range(width)]
-    offsets = [record.offset for record in kept]
-    return Batch(columns, [file] * width, [record.line for record in kept], [offsets] * width)
+    offsets = [record.offset for record in kept if record.offset is not None]
+    lines = [record.line for record in kept]
+    return Batch(columns, [file] * width, lines, [offsets] * width if len(offsets) == len(kept) else None)
 
 
 class _Unreadable(Exception):
@@ -175,7 +204,8 @@ def _picker(
 
     `has_names`: whether the first row may be one.
     """
-    first, place = sample[0].value, f"{file.name}, line {sample[0].line}"
+    first, unit = sample[0].value, "row" if sample[0].offset is None else "line"
+    place = f"{file.name}, {unit} {sample[0].line}"
     if isinstance(first, dict):
         names = _named(first, columns, file, place)
         return lambda row: _from_object(row, names), len(names), False
