@@ -134,6 +134,26 @@ def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Pat
     assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
 
 
+def test_words_that_are_not_read_are_said_to_be_not_read(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A classifier of texts reads the beginning of a long one, whatever its tokenizer makes of the rest."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path))
+    tiny = ["model.num_layers=1", "model.num_heads=2", "model.hidden_dim=8", "model.feed_forward_dim=8"]
+    few = ["task.examples=30", "task.max_length=6", "training.max_steps=1"]
+    assert say("train", "classification", *tiny, *few, "--quiet", "--run", tmp_path / "run")[0] == 0
+    text = "The soup was not good at all , but many"
+    (prediction,) = document(say, "predict", tmp_path / "run", text, "--why")["predictions"]
+    read = [word["word"] for word in prediction["words"] if word["is_read"]]
+    assert read == text.split()[:5]
+    assert all((word["effect"] is not None) == word["is_read"] for word in prediction["words"])
+    out = say("predict", tmp_path / "run", text, "--why")[1]
+    assert "not read, since the text is too long for the model: 'at' and the 4 after it" in out
+    many = " ".join(["same"] * 40)
+    out = say("predict", tmp_path / "run", "x" * 100, many, "--why")[1]
+    assert out.count(" x ") <= 30, "equally weak characters are not all shown"
+
+
 def test_hypotheses_stand_in_the_order_of_the_file(say: Say, writer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     found = document(say, "evaluate", writer, "--hypotheses", out)
