@@ -154,6 +154,34 @@ def test_words_that_are_not_read_are_said_to_be_not_read(
     assert out.count(" x ") <= 30, "equally weak characters are not all shown"
 
 
+def test_sentences_are_named_by_the_lines_of_the_file(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by their number among the examples of a split that is part of a file with a header and gaps."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{'' if n % 3 else chr(10)}word{n} a;mot{n} un\n" for n in range(40))
+    (tmp_path / "a.csv").write_text(f"source;target\n{rows}", encoding="utf-8")
+    tiny = ["model.num_layers=1", "model.num_heads=2", "model.hidden_dim=8", "model.feed_forward_dim=8"]
+    data = ["task.data.train=a.csv", "task.data.validation_fraction=0.3", "task.tokenizer.kind=characters"]
+    assert (
+        say("train", "translation", *tiny, *data, "training.max_steps=1", "--quiet", "--run", "run")[0] == 0
+    )
+    asked = ("evaluate", "run", "--split", "validation")
+    lines = (tmp_path / "a.csv").read_text(encoding="utf-8").split("\n")
+    sentences = document(say, *asked)["details"]["sentences"]
+    shown = [sentence for which in ("best", "typical", "worst") for sentence in sentences[which]]
+    assert len(shown) == 9
+    for sentence in shown:
+        name, line = sentence["place"].split(", line ")
+        assert name == "a.csv"
+        assert lines[int(line) - 1] == f"{sentence['source']};{sentence['reference']}"
+    assert f"best: {sentences['best'][0]['place']}, BLEU" in say(*asked)[1]
+    made = ["task.examples=20", "task.tokenizer.kind=characters", "training.max_steps=1"]
+    assert say("train", "translation", *tiny, *made, "--quiet", "--run", "made")[0] == 0
+    assert "best: example " in say("evaluate", "made")[1]
+
+
 def test_hypotheses_stand_in_the_order_of_the_file(say: Say, writer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     found = document(say, "evaluate", writer, "--hypotheses", out)
