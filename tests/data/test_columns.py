@@ -107,8 +107,26 @@ def test_what_was_guessed_is_told_and_what_was_asked_for_is_not(tmp_path: Path) 
     assert note.endswith("b.tsv was read with a header line: input = 'sentence', target = 'label'")
     path = write(tmp_path, "c.tsv", "text\topinion\na\tx\n")
     (note,) = table(path, roles).notes
-    assert "begins with 'text | opinion'; if that is a header: task.data.header=true" in note
+    assert "begins with 'text | opinion'; if that is a header, name its columns: task.data.columns=" in note
     assert [record.values for record in table(path, roles, header=True)] == [{"input": "a", "target": "x"}]
+
+
+def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
+    """Nobody knows these names; that the first line is one of the examples is said aloud."""
+    path = write(tmp_path, "a.csv", 'id,comment,rude\n1,"hello, you",0\n2,bad words,1\n3,fine,0\n')
+    roles = TASKS["classification"]
+    (note,) = table(path, roles).notes
+    assert "if that is a header, name its columns: task.data.columns={input: NAME, target: NAME}" in note
+    (note,) = table(path, roles, columns={"input": 1, "target": 2}).notes
+    assert note.endswith("if that is a header: task.data.header=true")
+    for asked in (None, roles):
+        report = check_corpora([Corpus({"train": [path]}, roles=asked)])
+        assert report.count("maybe-header") == 1 and report.passed
+    named = Corpus({"train": [path]}, columns={"input": "comment", "target": "rude"})
+    assert check_corpora([named]).findings == []
+    plain = write(tmp_path, "b.csv", "good film,pos\n42,neg\n7,pos\n")
+    assert check({"train": [plain]}).count("maybe-header") == 1, "it may be"
+    assert check({"train": [write(tmp_path, "c.csv", "a,1\nb,0\nc,1\n")]}).findings == []
 
 
 def test_labels_before_texts_are_told_with_what_training_needs(tmp_path: Path) -> None:

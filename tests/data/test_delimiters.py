@@ -49,6 +49,9 @@ def rows(stream: CommaTable) -> list[tuple[Any, ...]]:
         ('"Good; really",pos\n"Bad; no",neg\n', "comma"),
         ("Good; really,pos\nBad,neg\n", "comma"),
         ("Good,pos\nBad,neg\n", "comma"),
+        ("sep=;\ntext;label\nGood, really;pos\n", "semicolon"),
+        ("sep=;\r\nnice;0,5\r\nbad;0,1\r\n", "semicolon"),
+        ("sep=,\nnice;0,5\nbad;0,1\n", "comma"),
         ("Good,pos\nBad\n", "comma"),  # broken either way, and told as before
     ],
 )
@@ -67,6 +70,13 @@ def test_rows_and_places(tmp_path: Path) -> None:
     assert [record.number for record in stream] == [2, 3, 5]
     report = check({"train": [tmp_path / "a.csv"]})
     assert report.passed and report.files[0].words == 6
+
+
+def test_the_line_that_says_it_is_no_example(tmp_path: Path) -> None:
+    stream = table(tmp_path / "a.csv", "sep=;\ntext;label\nGood;pos\nBad;neg\n")
+    assert rows(stream) == [("Good", "pos"), ("Bad", "neg")]
+    assert [record.number for record in stream] == [3, 4]
+    assert check({"train": [tmp_path / "a.csv"]}).findings == []
 
 
 AMBIGUOUS = "nice film;0,5\nbad film;0,1\n"

@@ -305,6 +305,20 @@ def test_damaged_json_arrays(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.tsv", "text\tlabel\n"), ("a.json", "[]\n"), ("a.json", '{"text": [], "label": []}\n')],
+)
+def test_a_whole_file_without_an_example(write: Write, name: str, content: str) -> None:
+    report = check({"train": [write(name, content)]})
+    assert counts(report) == {"no-example": 1} and not report.passed
+
+
+def test_json_lines_by_another_name(write: Write) -> None:
+    report = check({"train": [write("a.json", '{"text": "a", "label": "x"}\n' * 2)]})
+    assert "jsonl" in places(report, "bad-row")[0].detail
+
+
+@pytest.mark.parametrize(
     ("labels", "typos"),
     [
         ({"positive": 30, "negative": 30}, {}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from glassformer.errors import UserError, shorten, user_error
 
@@ -17,6 +18,8 @@ USUAL_NAMES = {
     "target": ("target", "label", "class", "sentiment", "out_expression"),
 }
 """Of the columns of each role, if none is asked for and the task's own name is not there."""
+
+HINT_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ class Wanted:
         numbers = [column + 1 for column in self.asked.values() if isinstance(column, int)]
         return max(len(self.asked), *numbers, 1)
 
-    def reading(self, first: Sequence[str], place: str) -> Reading:
-        """For the fields of a table, whose first line is `first`."""
+    def reading(self, first: Sequence[str], place: str, others: Iterable[Sequence[str]] = ()) -> Reading:
+        """For the fields of a table whose first line is `first`; of `others` the first few give a hint."""
         has_header = self.has_header(first)
         found = {
             role: self.name_in(role, first) if column is None and has_header else column
@@ -113,7 +116,8 @@ class Wanted:
             for role, column in self.asked.items()
         )
         in_order = {role: positions[role] for role in self.asked}
-        return Reading(first, has_header, in_order, is_as_asked, "" if has_header else self._hint(first))
+        hint = "" if has_header else self._hint(first, list(islice(others, HINT_LINES)))
+        return Reading(first, has_header, in_order, is_as_asked, hint)
 
     def _position(self, role: str, column: Column, first: Sequence[str], has_header: bool, place: str) -> int:
         if isinstance(column, str):
@@ -134,11 +138,31 @@ class Wanted:
             )
         return column
 
-    def _hint(self, first: Sequence[str]) -> str:
-        """A line with one of the names is an example to us; whoever wrote it may have meant a header."""
-        if self.header is not None or all(self.name_in(role, first) is None for role in self.asked):
+    def _hint(self, first: Sequence[str], others: Sequence[Sequence[str]]) -> str:
+        """A line that is an example to us, while whoever wrote it may have meant a header."""
+        has_name = any(self.name_in(role, first) is not None for role in self.asked)
+        if self.header is not None or not (has_name or _stands_above_numbers(first, others)):
             return ""
-        return "if that is a header: task.data.header=true"
+        if any(column is not None for column in self.asked.values()):
+            return "if that is a header: task.data.header=true"
+        names = ", ".join(f"{role}: NAME" for role in self.asked)
+        return f"if that is a header, name its columns: task.data.columns={{{names}}}"
+
+
+def _stands_above_numbers(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether it has a word where all others have a number."""
+    whole = [row for row in others if len(row) == len(first)]
+    return len(whole) > 1 and any(
+        not is_number(word) and all(map(is_number, below)) for word, *below in zip(first, *whole, strict=True)
+    )
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def missing_column(name: str, present: Sequence[str], place: str) -> UserError:

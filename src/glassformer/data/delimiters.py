@@ -26,10 +26,14 @@ csv.field_size_limit(1 << 30)  # the default would refuse a long sequence
 def find_delimiter(lines: Iterator[str], wanted: Wanted, *, place: str, setting: str) -> Delimiter:
     """From the first of these lines; no more of them are read.
 
-    A header with the names that are looked for tells it. Else it is the sign by which all lines have equally
-    many columns, and enough of them: a text with commas or semicolons in it has now more of them, now fewer.
+    A first line `sep=;` says it. A header with the names that are looked for tells it. Else it is the sign by
+    which all lines have equally many columns, and enough of them: a text with commas or semicolons in it has
+    now more of them, now fewer.
     """
     sample = list(_beginning(lines))
+    for name, sign in SIGNS.items():
+        if sample and sample[0] == f"sep={sign}":
+            return name
     is_whole = next(lines, None) is None
     tables = {name: _rows(sample, sign, is_whole) for name, sign in SIGNS.items()}
     named = [name for name, rows in tables.items() if rows and wanted.is_named_in(rows[0])]
@@ -46,6 +50,11 @@ def find_delimiter(lines: Iterator[str], wanted: Wanted, *, place: str, setting:
             remedy=f"{setting}csv-comma, or {setting}csv-semicolon",
         )
     return "semicolon" if is_semicolon else "comma"
+
+
+def is_declaration(line: int, fields: Sequence[str]) -> bool:
+    """Whether it is the line `sep=;`, by which some programs say what stands between columns."""
+    return line == 1 and list(fields) == ["sep=", ""]
 
 
 def _beginning(lines: Iterator[str]) -> Iterator[str]:

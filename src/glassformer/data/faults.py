@@ -150,10 +150,13 @@ class _Check:
         for split in corpus.splits:
             ledger = ledgers[split] = Ledger(split)
             scope = join_scope(corpus.part, split)
+            examples = 0
             for batch in self._batches(corpus, split, ledger):
+                examples += len(batch)
                 if has_labels is None and len(batch):
                     has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
                 self._examine(batch, ledger, bool(has_labels) and len(batch.columns) == 2, scope)
+            self._require_examples(corpus, split, examples)
         is_running = corpus.format == "running-text"
         unit = f"lines of {self.limits.min_words} words or more" if is_running else "examples"
         for ledger in ledgers.values():
@@ -166,6 +169,13 @@ class _Check:
                     self.leaks.append(leak)
         if has_labels and "folder" not in map(corpus.format_of, corpus.splits):
             check_labels(ledgers, self.findings, corpus.part)
+
+    def _require_examples(self, corpus: Corpus, split: str, examples: int) -> None:
+        """A file that is whole may hold none all the same: a header alone, or an empty array."""
+        is_told = any(finding.severity == "error" for finding in self.findings.in_order())
+        if not examples and not is_told and corpus.format != "running-text":
+            for file in corpus.files_of(split)[:1]:
+                self.findings.add_one("no-example", Place(str(file.path), 1, 0))
 
     def _batches(self, corpus: Corpus, split: str, ledger: Ledger) -> Iterator[Batch]:
         format, files = corpus.format_of(split), corpus.files_of(split)

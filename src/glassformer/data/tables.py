@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from glassformer.data.columns import Reading, Wanted, count
-from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter
+from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter, is_declaration
 from glassformer.data.streams import Record, Stream
 from glassformer.data.text_files import TextFile
 from glassformer.errors import user_error
@@ -45,8 +45,9 @@ class Table(Stream):
             yield Record({role: fields[position] for role, position in positions.items()}, number)
 
     def reading(self) -> Reading:
-        number, first = next(self.fields())
-        return self.wanted.reading(first, self.place(number))
+        lines = self.fields()
+        number, first = next(lines)
+        return self.wanted.reading(first, self.place(number), (fields for _, fields in lines))
 
     @property
     def read_as(self) -> str:
@@ -98,7 +99,7 @@ class CommaTable(Table):
         number = 1
         try:
             for fields in reader:
-                if fields:
+                if fields and not is_declaration(number, fields):
                     yield number, fields
                 number = reader.line_num + 1
         except csv.Error as error:

@@ -12,7 +12,7 @@ from typing import Any
 from glassformer.data.checking.findings import Findings, Place, excerpt
 from glassformer.data.checking.lines import Block, CheckedLines
 from glassformer.data.columns import Column, Wanted
-from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter
+from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter, is_declaration
 from glassformer.data.json_arrays import ArrayRows, NotJson
 
 
@@ -136,7 +136,9 @@ def _delimited(
             continue
         if fields is None:
             return
-        if fields:
+        if is_declaration(line, fields):
+            pass
+        elif fields:
             yield Record(line, starts[line], fields)
         else:
             findings.add_one("skipped-line", Place(file.name, line, starts[line]))

@@ -23,6 +23,7 @@ from glassformer.data.checking.records import (
     not_json,
     tab_records,
 )
+from glassformer.data.columns import is_number
 from glassformer.data.delimiters import FORMATS
 from glassformer.data.json_rows import pick
 from glassformer.errors import user_error
@@ -109,7 +110,7 @@ def _read_records(
 ) -> Iterator[Batch]:
     sample = list(islice(records, SAMPLE_ROWS))
     if sample:
-        take, width, has_header = _picker(sample, columns, file, delimiter, has_names=has_names)
+        take, width, has_header = _picker(sample, columns, file, findings, delimiter, has_names=has_names)
         rows = chain(sample[1:] if has_header else sample, records)
         while chunk := list(islice(rows, BLOCK_LINES)):
             yield _batch(chunk, take, width, file, findings)
@@ -139,7 +140,10 @@ def _read_json_lists(
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         line, shown = getattr(error, "lineno", 1), excerpt(text, getattr(error, "pos", 0))
-        findings.add_one("bad-row", Place(file.name, line, None, shown, not_json(error)))
+        detail = not_json(error)
+        if getattr(error, "msg", "") == "Extra data":
+            detail = "a second value: one a line is the format jsonl"
+        findings.add_one("bad-row", Place(file.name, line, None, shown, detail))
         return
     if not isinstance(tree, dict):
         detail = "an array of objects, or an object of parallel lists, belongs here"
@@ -167,14 +171,6 @@ def looks_like_labels(values: Sequence[str]) -> bool:
     return is_short and len(distinct) <= max(2, len(values) // 3)
 
 
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _batch(
     chunk: list[Record], take: Callable[[Any], list[str]], width: int, file: CheckedLines, findings: Findings
 ) -> Batch:
@@ -198,7 +194,13 @@ class _Unreadable(Exception):
 
 
 def _picker(
-    sample: list[Record], columns: Columns, file: CheckedLines, delimiter: str, *, has_names: bool
+    sample: list[Record],
+    columns: Columns,
+    file: CheckedLines,
+    findings: Findings,
+    delimiter: str,
+    *,
+    has_names: bool,
 ) -> tuple[Callable[[Any], list[str]], int, bool]:
     """What takes input and target from a row, how many these are, and whether the first row is a header.
 
@@ -216,7 +218,13 @@ def _picker(
         for column in columns.asked.values():
             pick(first, column, place)
         wanted = replace(wanted, header=False)
-    reading = replace(wanted.reading([_as_text(value) for value in first], place), delimiter=delimiter)
+    rows = (
+        [_as_text(value) for value in record.value] for record in sample if isinstance(record.value, list)
+    )
+    reading = replace(wanted.reading(next(rows), place, rows), delimiter=delimiter)
+    if reading.hint:
+        shown = excerpt(" | ".join(reading.first))
+        findings.add_one("maybe-header", Place(file.name, sample[0].line, sample[0].offset, shown))
     positions = list(reading.positions.values())
     file.summary.read_as = reading.told()
     is_open = columns.roles is None and not columns.asked and not reading.has_header
