@@ -124,6 +124,8 @@ def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
         assert report.count("maybe-header") == 1 and report.passed
     named = Corpus({"train": [path]}, columns={"input": "comment", "target": "rude"})
     assert check_corpora([named]).findings == []
+    decimals = write(tmp_path, "d.csv", "film;stars\none;0,5\ntwo;1,5\nthree;2,5\n")
+    assert check({"train": [decimals]}).count("maybe-header") == 1
     plain = write(tmp_path, "b.csv", "good film,pos\n42,neg\n7,pos\n")
     assert check({"train": [plain]}).count("maybe-header") == 1, "it may be"
     assert check({"train": [write(tmp_path, "c.csv", "a,1\nb,0\nc,1\n")]}).findings == []

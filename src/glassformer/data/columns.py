@@ -150,10 +150,11 @@ class Wanted:
 
 
 def _stands_above_numbers(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether it has a word where all others have a number."""
+    """Whether it has a word where all others have a number, be it with a comma."""
     whole = [row for row in others if len(row) == len(first)]
     return len(whole) > 1 and any(
-        not is_number(word) and all(map(is_number, below)) for word, *below in zip(first, *whole, strict=True)
+        not is_number(word) and all(is_number(other.replace(",", ".")) for other in below)
+        for word, *below in zip(first, *whole, strict=True)
     )
 
 

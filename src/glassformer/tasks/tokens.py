@@ -261,7 +261,8 @@ class NumberPerSequence(TokensTask, PerSequenceTask):
         except (TypeError, ValueError):
             number = math.nan
         if isinstance(cell, bool) or not math.isfinite(number):
-            raise Problem("not a number", value=cell, remedy="a number, such as 0.5; or task.answer=label")
+            remedy = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
+            raise Problem("not a number", value=cell, remedy=f"{remedy}; or task.answer=label")
         return number
 
     @classmethod
