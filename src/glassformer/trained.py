@@ -160,8 +160,14 @@ class Run:
             [side[number] for number in measured.decoded.numbers.tolist()] for side in pairs
         )
         table = sentence_table(sources, measured.decoded.lines, references, samples)
+        shown = [sentence.number for found in table.values() for sentence in found]
+        numbers = [int(measured.decoded.numbers[number - 1]) for number in shown]
+        places = dict(zip(shown, self.task.places(split, numbers), strict=True))
         return {
-            "sentences": {which: [asdict(sentence) for sentence in found] for which, found in table.items()}
+            "sentences": {
+                which: [asdict(sentence) | {"place": places[sentence.number]} for sentence in found]
+                for which, found in table.items()
+            }
         }
 
     def predict(

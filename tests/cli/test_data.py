@@ -175,6 +175,7 @@ def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> N
         (["check", "none/b.txt"], "no such file"),
         (["check", "multi30k/train.en"], "glassformer data fetch multi30k"),
         (["check", "a.txt", "--format", "tvs"], "did you mean 'tsv'"),
+        (["check", "a.txt", "--format", "csv-semicolons"], "did you mean 'csv-semicolon'"),
         (["check", "a.txt", "--encoding", "utf-9"], "did you mean 'utf-8'"),
         (["check", "a.txt", "--columns", "[1"], "not valid YAML"),
         (["check", "a.txt", "--columns", "{inptu: 1}"], "did you mean 'input'"),
@@ -196,7 +197,7 @@ def test_wrong_input(
 
 def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
     """Nothing is wrong with the file, and still the task cannot be trained on it."""
-    (folder / "a.csv").write_text("text;label\n" + "one;x\ntwo;y\n" * 4, encoding="utf-8")
+    (folder / "a.csv").write_text("text|label\n" + "one|x\ntwo|y\n" * 4, encoding="utf-8")
     (folder / "b.csv").write_text("text,label\none,x\ntwo,y\n", encoding="utf-8")
     train = ("check", "classification", "task.data.train=b.csv")
     assert ask(*train)["passed"]

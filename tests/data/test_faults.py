@@ -203,7 +203,7 @@ def labelled(labels: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(f"review number {number} is fine", label) for number, label in enumerate(counted)]
 
 
-@pytest.mark.parametrize("kind", ["tsv", "swapped.tsv", "csv", "jsonl", "jsonl.gz", "json"])
+@pytest.mark.parametrize("kind", ["tsv", "swapped.tsv", "csv", "jsonl", "jsonl.gz", "json", "array.json"])
 def test_every_table_format(kind: str, write: Write) -> None:
     rows = [
         *labelled({"good": 10, "bad": 10}),
@@ -217,6 +217,7 @@ def test_every_table_format(kind: str, write: Write) -> None:
         "json": json.dumps({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
         + "\n",
     }
+    content["array.json"] = json.dumps([{"text": text, "label": label} for text, label in rows]) + "\n"
     content["jsonl"] = "".join(
         json.dumps({"id": number, "text": text, "label": label}) + "\n"
         for number, (text, label) in enumerate(rows)
@@ -228,7 +229,7 @@ def test_every_table_format(kind: str, write: Write) -> None:
     (place,) = places(report, "two-labels")
     line = len(rows) + (kind == "csv")
     assert place.line == line and "review number 4 is fine" in place.excerpt
-    if kind == "json":
+    if kind.endswith("json"):
         assert place.byte is None
     else:
         assert data[place.byte or 0 :].startswith(data.split(b"\n")[line - 1])
@@ -288,6 +289,33 @@ def test_real_values_are_no_labels(write: Write) -> None:
 def test_damaged_json_lists(write: Write) -> None:
     for content in ('{"input": [1, 2], "target": [1]}', '{"input": 3}', "[1]", '{"input": ['):
         assert set(counts(check({"train": [write("a.json", content + "\n")]}))) == {"bad-row"}
+
+
+def test_damaged_json_arrays(write: Write) -> None:
+    rows = '[{"text": "a", "label": "x"},\n {"text": "b"},\n {"text": null, "label": "y"},\n [1],\n'
+    report = check({"train": [write("a.json", f'{rows} {{"text": "c", "label": "x"}},\n {{"text": ]\n')]})
+    found = [(place.line, place.byte, place.detail[:16]) for place in places(report, "bad-row")]
+    assert sorted(found) == [
+        (2, None, "no 'label'"),
+        (3, None, "null in 'text'"),
+        (4, None, "an object {...} "),
+        (6, None, "not valid JSON: "),
+    ]
+    assert report.files[0].lines == 6 and report.files[0].words == 2, "what comes before is read"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.tsv", "text\tlabel\n"), ("a.json", "[]\n"), ("a.json", '{"text": [], "label": []}\n')],
+)
+def test_a_whole_file_without_an_example(write: Write, name: str, content: str) -> None:
+    report = check({"train": [write(name, content)]})
+    assert counts(report) == {"no-example": 1} and not report.passed
+
+
+def test_json_lines_by_another_name(write: Write) -> None:
+    report = check({"train": [write("a.json", '{"text": "a", "label": "x"}\n' * 2)]})
+    assert "jsonl" in places(report, "bad-row")[0].detail
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def fault(source: str | list[str], **options: Any) -> str:
         ("a.jsonl", '{"input": "a b", "target": "x"}\n\n{"target": "y", "input": "c"}\n'),
         ("a.ndjson", '{"input": "a b", "target": "x"}\n{"target": "y", "input": "c"}'),
         ("a.json", '{"input": ["a b", "c"], "target": ["x", "y"]}'),
+        ("a.json", '\ufeff\n [{"input": "a b", "target": "x"},{"target": "y", "input": "c"}]\n'),
+        (
+            "a.json",
+            '[\r\n  {\r\n    "id": 7,\r\n    "Input": "a b",\r\n    "Target": "x"\r\n  },\r\n'
+            '  {\r\n    "Target": "y",\r\n    "Input": "c"\r\n  }\r\n]',
+        ),
     ],
 )
 @pytest.mark.parametrize("is_zipped", [False, True])
@@ -141,6 +147,7 @@ class TestFaults:
     def test_a_header_and_nothing_else(self, write: Write) -> None:
         assert "holds no example" in fault(write("a.tsv", "input\ttarget\n"))
         assert "holds no example" in fault(write("a.json", '{"input": [], "target": []}'))
+        assert "holds no example" in fault(write("a.json", "[]"))
 
     def test_not_utf8(self, write: Write) -> None:
         said = fault(write("a.tsv", b"a\tx\nb\xc3\xa9\tx\ncaf\xe9\ty\n"))
@@ -169,7 +176,11 @@ class TestFaults:
         assert "nested too deeply" in fault(write("a.jsonl", "[" * 100_000))
         assert "too long a number" in fault(write("a.jsonl", f'{{"input": {"9" * 5000}, "target": 1}}'))
         assert "a.json, line 2: not valid JSON" in fault(write("a.json", '{"input":\n[}'))
-        assert "an object of parallel lists belongs here" in fault(write("a.json", "[1, 2]"))
+        assert "a.json, line 1: an object {...} or a list [...] belongs here" in fault(
+            write("a.json", "[1, 2]")
+        )
+        assert "an array of objects, or an object of parallel lists" in fault(write("a.json", "7"))
+        assert "task.data.format=jsonl, if it is one object a line" in fault(write("a.json", good * 2))
         assert "'target' is not a list" in fault(write("a.json", '{"input": [1], "target": 2}'))
         said = fault(write("a.json", '{"input": [1], "target": [2, 3]}'))
         assert "differ in length: input 1, target 2" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,18 @@ def test_a_word_against_the_decision_has_a_negative_effect() -> None:
     assert by_word["bad"] > 0.5 and by_word["good"] < -0.2 and by_word["but"] == pytest.approx(0)
 
 
+def test_no_space_is_left_where_the_last_word_was() -> None:
+    read: list[str] = []
+
+    class Listening(Letters):
+        def parse(self, text: str) -> np.ndarray:
+            read.append(text)
+            return super().parse(text)
+
+    word_effects(Looker(), Listening(), "a good  book")
+    assert read[1:] == ["good  book", "a book", "a good"]
+
+
 def test_a_number_changes_by_what_the_word_is_worth() -> None:
     effects = word_effects(Looker(is_real=True), Letters(is_real=True), "fine and bad")
     assert [effect.effect for effect in effects] == pytest.approx([1, 0, -3])
@@ -92,6 +105,46 @@ def test_long_texts_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     model = Looker()
     assert word_effects(model, Letters(), text) == whole
     assert model.batches == [3, 3, 3]
+
+
+class Beginning(Letters):
+    """Reads the first letters alone."""
+
+    def __init__(self, length: int, is_real: bool = False) -> None:
+        super().__init__(is_real)
+        self.shape = replace(self.shape, max_length=length)
+
+    def parse(self, text: str) -> np.ndarray:
+        return super().parse(text)[: self.shape.max_length]
+
+
+def test_words_beyond_what_is_read_have_no_effect_and_say_so() -> None:
+    text = "so good so well bad fine"
+    effects = word_effects(Looker(is_real=True), Beginning(12, is_real=True), text)
+    assert [effect.is_read for effect in effects] == [True, True, True, True, False, False]
+    assert [effect.effect for effect in effects] == pytest.approx([0, 2, 0, 0, None, None])
+    # Without "so so ", "bad" would be read, if it took the place of what is left out.
+    effects = word_effects(Looker(is_real=True), Beginning(14, is_real=True), "so so so good bad")
+    assert [effect.effect for effect in effects] == pytest.approx([0, 0, 0, 2, None])
+
+
+@pytest.mark.parametrize("length", range(1, 26))
+def test_what_is_read_wherever_it_ends(length: int) -> None:
+    text = "so good so  well bad fine"
+    effects = word_effects(Looker(is_real=True), Beginning(length, is_real=True), text)
+    starts = [0, 3, 8, 12, 17, 21]
+    assert [effect.is_read for effect in effects] == [start < length for start in starts]
+    worth = {"good": 2.0 if length >= 7 else 0.0, "bad": -3.0 if length >= 20 else 0.0}
+    if length > 2:  # less is nothing, if the only word is left out
+        known = {effect.word: effect.effect for effect in effects if effect.is_read}
+        for word in worth.keys() & known.keys():
+            assert known[word] == pytest.approx(worth[word])
+
+
+def test_characters_beyond_what_is_read() -> None:
+    effects = word_effects(Looker(is_real=True), Beginning(4, is_real=True), "xbadbad")
+    assert [effect.is_read for effect in effects] == [True] * 4 + [False] * 3
+    assert [effect.effect for effect in effects[:4]] == pytest.approx([0, -3, -3, -3])
 
 
 def test_outputs_are_log_probabilities() -> None:

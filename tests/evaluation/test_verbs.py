@@ -134,6 +134,54 @@ def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Pat
     assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
 
 
+def test_words_that_are_not_read_are_said_to_be_not_read(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A classifier of texts reads the beginning of a long one, whatever its tokenizer makes of the rest."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path))
+    tiny = ["model.num_layers=1", "model.num_heads=2", "model.hidden_dim=8", "model.feed_forward_dim=8"]
+    few = ["task.examples=30", "task.max_length=6", "training.max_steps=1"]
+    assert say("train", "classification", *tiny, *few, "--quiet", "--run", tmp_path / "run")[0] == 0
+    text = "The soup was not good at all , but many"
+    (prediction,) = document(say, "predict", tmp_path / "run", text, "--why")["predictions"]
+    read = [word["word"] for word in prediction["words"] if word["is_read"]]
+    assert read == text.split()[:5]
+    assert all((word["effect"] is not None) == word["is_read"] for word in prediction["words"])
+    out = say("predict", tmp_path / "run", text, "--why")[1]
+    assert "not read, since the text is too long for the model: 'at' and the 4 after it" in out
+    many = " ".join(["same"] * 40)
+    out = say("predict", tmp_path / "run", "x" * 100, many, "--why")[1]
+    assert out.count(" x ") <= 30, "equally weak characters are not all shown"
+
+
+def test_sentences_are_named_by_the_lines_of_the_file(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by their number among the examples of a split that is part of a file with a header and gaps."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{'' if n % 3 else chr(10)}word{n} a;mot{n} un\n" for n in range(40))
+    (tmp_path / "a.csv").write_text(f"source;target\n{rows}", encoding="utf-8")
+    tiny = ["model.num_layers=1", "model.num_heads=2", "model.hidden_dim=8", "model.feed_forward_dim=8"]
+    data = ["task.data.train=a.csv", "task.data.validation_fraction=0.3", "task.tokenizer.kind=characters"]
+    assert (
+        say("train", "translation", *tiny, *data, "training.max_steps=1", "--quiet", "--run", "run")[0] == 0
+    )
+    asked = ("evaluate", "run", "--split", "validation")
+    lines = (tmp_path / "a.csv").read_text(encoding="utf-8").split("\n")
+    sentences = document(say, *asked)["details"]["sentences"]
+    shown = [sentence for which in ("best", "typical", "worst") for sentence in sentences[which]]
+    assert len(shown) == 9
+    for sentence in shown:
+        name, line = sentence["place"].split(", line ")
+        assert name == "a.csv"
+        assert lines[int(line) - 1] == f"{sentence['source']};{sentence['reference']}"
+    assert f"best: {sentences['best'][0]['place']}, BLEU" in say(*asked)[1]
+    made = ["task.examples=20", "task.tokenizer.kind=characters", "training.max_steps=1"]
+    assert say("train", "translation", *tiny, *made, "--quiet", "--run", "made")[0] == 0
+    assert "best: example " in say("evaluate", "made")[1]
+
+
 def test_hypotheses_stand_in_the_order_of_the_file(say: Say, writer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     found = document(say, "evaluate", writer, "--hypotheses", out)

@@ -173,6 +173,9 @@ CASES: dict[str, Case] = {
     "text-column-missing": of_text(
         "classification", {"a.jsonl": b'{"txt": "one", "label": 1}\n'}, "task.data.train=a.jsonl"
     ),
+    "text-commas-or-semicolons": of_text(
+        "classification", {"a.csv": b"nice;0,5\nbad;0,1\n"}, "task.data.train=a.csv"
+    ),
     "text-running-pairs": of_text(
         "translation", PAIRS, "task.data.train=a.en", "task.data.format=running-text"
     ),

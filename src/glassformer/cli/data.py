@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: the {split} files"
         )
-    parser.add_argument("--format", help="check: tsv, csv, jsonl, json, text, running-text or folder")
+    parser.add_argument("--format", help="check: as task.data.format: tsv, csv, csv-semicolon, …")
     parser.add_argument("--columns", metavar="YAML", help="check: such as '{input: text, target: label}'")
     parser.add_argument("--encoding", default="utf-8", help="check: of the files (default: utf-8)")
     parser.add_argument("--separate", action="store_true", help="check: text files are not line-aligned")
@@ -249,7 +249,16 @@ def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits
         if source is not None:
             splits[split] = [locate(path) for path in ([source] if isinstance(source, str) else source)]
     format = data.format if isinstance(data.train, str) else "text"
-    return [Corpus(splits, format, data.columns, data.header, data.classes, data.encoding)], limits
+    corpus = Corpus(
+        splits,
+        format,
+        data.columns,
+        data.header,
+        data.classes,
+        data.encoding,
+        roles=getattr(task, "roles", None),
+    )
+    return [corpus], limits
 
 
 def _file_corpus(arguments: argparse.Namespace) -> Corpus:

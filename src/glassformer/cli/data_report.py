@@ -26,7 +26,7 @@ LEAST_EXCERPT = 30
 
 
 def shown(report: Report, width: int) -> list[RenderableType]:
-    parts: list[RenderableType] = [_file_table(report)]
+    parts: list[RenderableType] = [_file_table(report), *_readings(report)]
     if report.findings:
         parts += [_finding_table(report), *(_places(finding, width) for finding in report.findings)]
     if report.leaks:  # last, where the eye is
@@ -46,6 +46,16 @@ def _file_table(report: Report) -> RenderableType:
     if len(report.files) > MOST_FILES:
         table.add_row(f"and {len(report.files) - MOST_FILES:,} more")
     return table
+
+
+def _readings(report: Report) -> list[RenderableType]:
+    """How tables were read; files that were read alike are not told twice."""
+    told: dict[str, list[str]] = {}
+    for file in report.files:
+        if file.read_as:
+            told.setdefault(file.read_as, []).append(_short(file.file))
+    lines = [f"{', '.join(names[:3])}{', …' if names[3:] else ''}: read {how}" for how, names in told.items()]
+    return [Text("\n".join(lines) + "\n", overflow="fold")] if lines else []
 
 
 def _leak_panel(report: Report) -> RenderableType:

@@ -130,9 +130,21 @@ def _show(run: str, result: dict[str, Any], output: Output) -> None:
     for which, sentences in details.get("sentences", {}).items():
         for sentence in sentences:
             scores = f"BLEU {sentence['bleu']:.1f}, chrF {sentence['chrf']:.1f}"
-            output.say(f"\n{which}: line {sentence['number']}, {scores}")
+            output.say(f"\n{which}: {_short(sentence['place'])}, {scores}")
             for part in ("source", "reference", "hypothesis"):
                 output.say(f"  {part:<11} {shorten(sentence[part], MOST_CHARACTERS)}")
+
+
+def _short(place: str) -> str:
+    """Without the folder in which a set was looked for."""
+    from pathlib import Path
+
+    from glassformer.data.catalogue import search_folders
+
+    for folder in search_folders():
+        if folder != Path():
+            place = place.replace(f"{folder}/", "")
+    return place
 
 
 def _confusion_table(details: dict[str, Any]) -> Table:

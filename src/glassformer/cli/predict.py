@@ -73,6 +73,7 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
         output.say(f"    caution: {prediction['caution']}")
     if prediction.get("words"):
         _show_words(prediction, output)
+        _show_unread(prediction["words"], output)
 
 
 def _show_words(prediction: dict[str, Any], output: Output) -> None:
@@ -83,13 +84,22 @@ def _show_words(prediction: dict[str, Any], output: Output) -> None:
         return
     what = "log-probability" if prediction.get("probabilities") else "value"
     output.say(f"    what each word adds to the {what} of {prediction['output']}:")
-    sizes = sorted((abs(word["effect"]) for word in words), reverse=True)
-    shown = [word for word in words if abs(word["effect"]) >= sizes[:MOST_WORDS_SHOWN][-1]]
+    strongest = sorted(range(len(words)), key=lambda place: -abs(words[place]["effect"]))
+    shown = [words[place] for place in sorted(strongest[:MOST_WORDS_SHOWN])]
+    largest = abs(words[strongest[0]]["effect"]) or 1.0
     names = [shorten(word["word"], WORD_WIDTH) for word in shown]
     width = max(map(len, names))
     for name, word in zip(names, shown, strict=True):
-        effect, largest = word["effect"], sizes[0] or 1.0
+        effect = word["effect"]
         bar = ("█" if effect > 0 else "░") * round(BAR_WIDTH * abs(effect) / largest)
         output.say(f"    {name:<{width}} {effect:+8.3f}  {bar}", "green" if effect > 0 else "red")
     if len(words) > len(shown):
         output.say(f"    and {len(words) - len(shown)} weaker ones")
+
+
+def _show_unread(words: list[dict[str, Any]], output: Output) -> None:
+    """That a word carried nothing is not known of those that the model never saw."""
+    unread = [shorten(word["word"], WORD_WIDTH) for word in words if not word["is_read"]]
+    if unread:
+        others = f" and the {len(unread) - 1:,} after it" if unread[1:] else ""
+        output.say(f"    not read, since the text is too long for the model: {unread[0]!r}{others}")

@@ -14,17 +14,17 @@ import numpy as np
 
 from glassformer.data.checking.findings import FileSummary, Findings, Leak, Place, Report
 from glassformer.data.checking.lines import CheckedLines, require_file
+from glassformer.data.checking.records import Columns
 from glassformer.data.checking.repeats import Ledger, check_labels, find_duplicates, find_overlap, join_scope
 from glassformer.data.checking.rows import (
     Batch,
-    Column,
-    Columns,
     looks_like_labels,
     read_aligned,
     read_class,
-    read_json_lists,
+    read_json,
     read_table,
 )
+from glassformer.data.columns import Column
 from glassformer.data.readers import ENDINGS
 from glassformer.errors import user_error
 
@@ -71,6 +71,8 @@ class Corpus:
     encoding: str = "utf-8"
     part: str = ""
     """Of a set that has several."""
+    roles: Mapping[str, str] | None = None
+    """What the task asks for, and by which names; none: no task is known."""
     is_aligned: bool = True
     """Whether two text files are the two sides of the examples, line by line."""
 
@@ -148,10 +150,13 @@ class _Check:
         for split in corpus.splits:
             ledger = ledgers[split] = Ledger(split)
             scope = join_scope(corpus.part, split)
+            examples = 0
             for batch in self._batches(corpus, split, ledger):
+                examples += len(batch)
                 if has_labels is None and len(batch):
                     has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
                 self._examine(batch, ledger, bool(has_labels) and len(batch.columns) == 2, scope)
+            self._require_examples(corpus, split, examples)
         is_running = corpus.format == "running-text"
         unit = f"lines of {self.limits.min_words} words or more" if is_running else "examples"
         for ledger in ledgers.values():
@@ -165,9 +170,16 @@ class _Check:
         if has_labels and "folder" not in map(corpus.format_of, corpus.splits):
             check_labels(ledgers, self.findings, corpus.part)
 
+    def _require_examples(self, corpus: Corpus, split: str, examples: int) -> None:
+        """A file that is whole may hold none all the same: a header alone, or an empty array."""
+        is_told = any(finding.severity == "error" for finding in self.findings.in_order())
+        if not examples and not is_told and corpus.format != "running-text":
+            for file in corpus.files_of(split)[:1]:
+                self.findings.add_one("no-example", Place(str(file.path), 1, 0))
+
     def _batches(self, corpus: Corpus, split: str, ledger: Ledger) -> Iterator[Batch]:
         format, files = corpus.format_of(split), corpus.files_of(split)
-        columns = Columns(corpus.columns, corpus.header)
+        columns = Columns(corpus.columns, corpus.header, corpus.roles)
         may_be_long = format in WITHOUT_LINES
         opened = [self._open(file.path, split, corpus.encoding, may_be_long) for file in files]
         if format == "text" and corpus.is_aligned:
@@ -181,7 +193,7 @@ class _Check:
             elif format == "text":
                 yield from read_aligned([lines], self.findings)
             elif format == "json":
-                yield from read_json_lists(lines, columns, self.findings)
+                yield from read_json(lines, columns, self.findings)
             else:
                 yield from read_table(lines, format, columns, self.findings)
 

@@ -1,8 +1,9 @@
 """A user's own files: where they are, which format they have, and what becomes of a split.
 
-Formats: tables (`tsv`, `csv`), one JSON object or list a line (`jsonl`), one JSON object of parallel lists
-(`json`), plain text, one example a line (`text`), of which several aligned files make the columns, one text
-as a whole (`running-text`), and a folder with a file or a folder a class (`folder`).
+Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` where it cannot be told from the file), one
+JSON object or list a line (`jsonl`), a JSON array of them or one object of parallel lists (`json`), plain
+text, one example a line (`text`), of which several aligned files make the columns, one text as a whole
+(`running-text`), and a folder with a file or a folder a class (`folder`).
 Any file may be gzipped. What the values mean is the task's business.
 """
 
@@ -19,27 +20,24 @@ from pydantic import Field
 
 from glassformer.config import Node
 from glassformer.data.batching import generator, shuffled
+from glassformer.data.columns import Column, Wanted, count
 from glassformer.data.folders import ClassFolder
+from glassformer.data.json_rows import JsonDocument, JsonLines
 from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first
 from glassformer.data.streams import (
     AlignedLines,
-    Column,
-    JsonLines,
-    JsonLists,
     Record,
     RunningText,
     Stream,
-    Table,
-    Wanted,
-    count,
-    csv_fields,
-    tsv_fields,
 )
+from glassformer.data.tables import CommaTable, TabTable
 from glassformer.data.text_files import TextFile, refuse_unknown_encoding
 from glassformer.errors import UserError, user_error
 
 Source = str | list[str]
-Format = Literal["tsv", "csv", "jsonl", "json", "text", "running-text", "folder"]
+Format = Literal[
+    "tsv", "csv", "csv-comma", "csv-semicolon", "jsonl", "json", "text", "running-text", "folder"
+]
 
 ENDINGS: dict[str, Format] = {
     ".tsv": "tsv",
@@ -63,7 +61,8 @@ class DataConfig(Node):
         {}, description="such as {input: text, target: label}; names, or numbers from 0"
     )
     header: bool | None = Field(
-        None, description="whether a table's first line names its columns; none: if names are asked for"
+        None,
+        description="whether a table's first line names its columns; none: if it has names that are known",
     )
     classes: dict[str, str] = Field(
         {}, description="such as {bad: a.neg, good: a.pos}, in a folder; none: each file or folder is a class"
@@ -136,10 +135,12 @@ class DataConfig(Node):
 
 
 _STREAMS: dict[Format, Callable[[TextFile, Wanted, Mapping[str, str]], Stream]] = {
-    "tsv": lambda file, wanted, classes: Table(file, wanted, tsv_fields),
-    "csv": lambda file, wanted, classes: Table(file, wanted, csv_fields),
+    "tsv": lambda file, wanted, classes: TabTable(file, wanted),
+    "csv": lambda file, wanted, classes: CommaTable(file, wanted),
+    "csv-comma": lambda file, wanted, classes: CommaTable(file, wanted, "comma"),
+    "csv-semicolon": lambda file, wanted, classes: CommaTable(file, wanted, "semicolon"),
     "jsonl": lambda file, wanted, classes: JsonLines(file, wanted),
-    "json": lambda file, wanted, classes: JsonLists(file, wanted),
+    "json": lambda file, wanted, classes: JsonDocument(file, wanted),
     "text": lambda file, wanted, classes: AlignedLines([file], list(wanted.asked), file.setting),
     "running-text": lambda file, wanted, classes: RunningText(file, list(wanted.asked)),
     "folder": lambda file, wanted, classes: ClassFolder(file, list(wanted.asked), classes),
@@ -246,6 +247,10 @@ class Chosen(Stream):
     @property
     def name(self) -> str:
         return self.whole.name
+
+    @property
+    def read_as(self) -> str:
+        return self.whole.read_as
 
     @property
     def notes(self) -> tuple[str, ...]:

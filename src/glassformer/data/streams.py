@@ -1,24 +1,19 @@
 """Examples read one at a time from a user's files: what each format makes of its lines.
 
-A stream is read again with each `iter()`, and holds no more than one example at a time, a `json` file
-apart, which is one value. What the values mean is the task's business; where the files are, the config's.
+A stream is read again with each `iter()`, and holds no more than one example at a time. What the values mean
+is the task's business; where the files are, the config's.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.data.columns import count
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
-from glassformer.errors import UserError, shorten, user_error
-
-Column = str | int
-Fields = Iterator[tuple[int, list[str]]]
+from glassformer.errors import UserError, user_error
 
 
 class Record(NamedTuple):
@@ -46,6 +41,11 @@ class Stream:
     def files(self) -> list[Path]:
         """All that is read."""
         return [source.path for source in self.sources]
+
+    @property
+    def read_as(self) -> str:
+        """What was found out from the files about how to read them, and so decides what they hold."""
+        return ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -160,203 +160,3 @@ class RunningText(Stream):
         return RunningText(
             self.sources[0], [self.role], characters=(start, stop), block_characters=self.block_characters
         )
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which columns are asked for."""
-
-    asked: Mapping[str, Column | None]
-    default_names: Mapping[str, str]
-    header: bool | None
-
-    def names(self) -> dict[str, Column]:
-        """For rows whose values have names of their own."""
-        return {
-            role: self.default_names[role] if column is None else column
-            for role, column in self.asked.items()
-        }
-
-    def has_header(self, first: Sequence[str]) -> bool:
-        if self.header is not None:
-            return self.header
-        if any(column is not None for column in self.asked.values()):
-            return any(isinstance(column, str) for column in self.asked.values())
-        return set(self.default_names.values()) <= set(first)
-
-    def positions(self, first: Sequence[str], place: str) -> dict[str, int]:
-        """For the fields of a table, whose first line is `first`."""
-        has_header = self.has_header(first)
-        positions = {}
-        for number, (role, column) in enumerate(self.asked.items()):
-            if column is None:
-                name = self.default_names[role]
-                column = name if has_header and name in first else number
-            if isinstance(column, str):
-                if not has_header:
-                    raise user_error(
-                        f"the column {column!r} is asked for by name, but header is false",
-                        place=place,
-                        remedy="numbers from 0, or task.data.header=true",
-                    )
-                if column not in first:
-                    raise _missing_column(column, first, place)
-                column = first.index(column)
-            if not 0 <= column < len(first):
-                raise user_error(
-                    f"no column {column}: the first line has {count(len(first), 'column')}, numbered from 0",
-                    place=place,
-                    remedy=f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format",
-                )
-            positions[role] = column
-        return positions
-
-
-def _missing_column(name: str, present: Sequence[str], place: str) -> UserError:
-    remedy = "task.data.columns={input: NAME, target: NAME}"
-    return user_error(f"no column {name!r}", place=place, value=name, allowed=present, remedy=remedy)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-class Table(Stream):
-    """Equally many fields on each line; the first may name them."""
-
-    def __init__(self, source: TextFile, wanted: Wanted, fields_of: Callable[[TextFile], Fields]) -> None:
-        super().__init__([source])
-        self.wanted = wanted
-        self.fields_of = fields_of
-
-    def records(self) -> Iterator[Record]:
-        lines = self.fields_of(self.sources[0])
-        first_number, first = next(lines)
-        positions = self.wanted.positions(first, self.place(first_number))
-        if not self.wanted.has_header(first):
-            yield Record({role: first[position] for role, position in positions.items()}, first_number)
-        for number, fields in lines:
-            if len(fields) != len(first):
-                raise user_error(
-                    f"{count(len(fields), 'column')}, but the first line has {len(first)}",
-                    place=self.place(number),
-                    remedy="equally many on each line",
-                )
-            yield Record({role: fields[position] for role, position in positions.items()}, number)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        number, first = next(self.fields_of(self.sources[0]))
-        if self.wanted.has_header(first):
-            return ()
-        positions = self.wanted.positions(first, self.place(number))
-        taken = ", ".join(f"{role} = column {position}" for role, position in positions.items())
-        begins = shorten(" | ".join(first), 60)
-        return (f"{self.name} was read without a header line: {taken}; it begins with {begins!r}",)
-
-
-def tsv_fields(source: TextFile) -> Fields:
-    for number, line in enumerate(source.lines(), start=1):
-        if line:
-            yield number, line.split("\t")
-
-
-def csv_fields(source: TextFile) -> Fields:
-    csv.field_size_limit(1 << 30)  # the default would refuse a long sequence
-    # The reader itself joins the lines of a quoted field.
-    reader = csv.reader((line + "\n" for line in source.lines()), strict=True)
-    number = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield number, fields
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise user_error(
-            f"not valid CSV: {error}",
-            place=f"{source.path}, line {number}",
-            remedy='quote "fields, like this"',
-        ) from None
-
-
-class JsonLines(Stream):
-    """An object or a list a line."""
-
-    def __init__(self, source: TextFile, wanted: Wanted) -> None:
-        super().__init__([source])
-        self.columns = wanted.names()
-
-    def records(self) -> Iterator[Record]:
-        for number, line in enumerate(self.sources[0].lines(), start=1):
-            if line.strip():
-                where = self.place(number)
-                row = _parse_json(line, where)
-                values = {role: _pick(row, column, where) for role, column in self.columns.items()}
-                yield Record(values, number)
-
-
-class JsonLists(Stream):
-    """One object of parallel lists, which is read as a whole."""
-
-    unit = "row"
-
-    def __init__(self, source: TextFile, wanted: Wanted) -> None:
-        super().__init__([source])
-        self.columns = wanted.names()
-
-    def records(self) -> Iterator[Record]:
-        tree = _parse_json("".join(self.sources[0].blocks()), self.name)
-        if not isinstance(tree, dict):
-            raise user_error(
-                "an object of parallel lists belongs here",
-                place=self.name,
-                remedy='{"input": [...], "target": [...]}; or task.data.format=jsonl for one object a line',
-            )
-        lists = {role: _pick(tree, column, self.name) for role, column in self.columns.items()}
-        lengths = {}
-        for role, column in self.columns.items():
-            if not isinstance(lists[role], list):
-                raise user_error(f"{column!r} is not a list", place=self.name, remedy="two parallel lists")
-            lengths[column] = len(lists[role])
-        if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
-            raise user_error(
-                f"the lists differ in length: {told}", place=self.name, remedy="two parallel lists"
-            )
-        for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
-            yield Record(dict(zip(lists, values, strict=True)), number)
-
-
-def _pick(row: Any, column: Column, where: str) -> Any:
-    if isinstance(row, dict) and isinstance(column, str):
-        if column not in row:
-            raise _missing_column(column, list(row), where)
-        return row[column]
-    if isinstance(row, list) and isinstance(column, int):
-        if not 0 <= column < len(row):
-            raise user_error(
-                f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0",
-                place=where,
-                remedy="equally many on each line",
-            )
-        return row[column]
-    given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
-    raise user_error(
-        f"{given} stands here, and the column {column!r} is asked for",
-        place=where,
-        remedy="names for objects {...}, numbers for lists [...]",
-    )
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        at = f"{where}, line {error.lineno}" if "\n" in text else where
-        raise user_error(
-            f"not valid JSON: {error.msg} (column {error.colno})", place=at, remedy="check it there"
-        ) from None
-    except (RecursionError, ValueError):
-        raise user_error(
-            "nested too deeply, or too long a number", place=where, remedy="simplify it"
-        ) from None

@@ -43,7 +43,7 @@ class CorpusScores:
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """A sentence of the table; `number` counts from 1, as the lines of a file do."""
+    """A sentence of the table; `number` counts those that were scored, from 1: no line of the data's file."""
 
     number: int
     source: str

@@ -7,6 +7,7 @@ each suffice, neither seems to matter.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,9 @@ class WordEffect:
     word: str
     effect: float | None
     """How much the chosen class's log-probability falls without the word, or the predicted number; below 0:
-    the word spoke against it. None if nothing can be read without it."""
+    the word spoke against it. None if nothing can be read without it, or if it is not read at all."""
+    is_read: bool = True
+    """Whether any of it stands within what the model reads of a long text."""
 
 
 def outputs(model: Model, task: PerSequenceTask, rows: Sequence[np.ndarray]) -> Tensor:
@@ -49,21 +52,54 @@ def outputs(model: Model, task: PerSequenceTask, rows: Sequence[np.ndarray]) -> 
 
 def word_effects(model: Model, task: PerSequenceTask, text: str) -> list[WordEffect]:
     """The words in the order of the text; its characters, if nothing parts it into words."""
-    spans = [match.span() for match in re.finditer(r"\S+\s*", text)]
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) == 1:
         spans = [match.span() for match in re.finditer(r"\S", text)]
-    words = [text[start:end].strip() for start, end in spans]
-    without = [_parse(task, text[:start] + text[end:]) for start, end in spans]
-    readable = [row for row in without if row is not None]
-    answers = outputs(model, task, [task.parse(text), *readable])
+    row = task.parse(text)
+    # Without the rest of the text, or else its next word would take the place of the one that is left out.
+    part = text[: _read_to(task, text, row, spans)]
+    read = [span for span in spans if span[0] < len(part)]
+    without = [_parse(task, _leave_out(part, *span)) for span in read]
+    readable = [other for other in without if other is not None]
+    answers = outputs(model, task, [row, *readable])
     fallen = iter((answers[0] - answers[1:])[:, int(answers[0].argmax())].tolist())
+    words = [text[start:end] for start, end in spans]
     return [
-        WordEffect(word, None if row is None else next(fallen))
-        for word, row in zip(words, without, strict=True)
+        *(
+            WordEffect(word, None if other is None else next(fallen))
+            for word, other in zip(words, without, strict=False)
+        ),
+        *(WordEffect(word, None, is_read=False) for word in words[len(read) :]),
     ]
 
 
+def _leave_out(text: str, start: int, end: int) -> str:
+    """With the space after it, or before it at the end: a space too many would be a token, too."""
+    before, after = text[:start], text[end:]
+    return before + after.lstrip() if after.strip() else before.rstrip() + after
+
+
+def _read_to(task: PerSequenceTask, text: str, row: np.ndarray, spans: Sequence[tuple[int, int]]) -> int:
+    """Where in the text the model stops reading: so much of it is read as all of it is."""
+    if len(row) < task.shape.max_length or not spans:
+        return len(text)
+
+    def is_enough(end: int) -> bool:
+        other = _parse(task, text[:end])
+        return other is not None and np.array_equal(row, other)
+
+    def least(ends: Sequence[int]) -> int:
+        """By halves; the last one is known to be enough."""
+        return ends[bisect_left(ends[:-1], True, key=is_enough)]
+
+    ends = [0, *(end for _, end in spans), len(text)]
+    end = least(ends)
+    before = max((other for other in ends if other < end), default=0)
+    return least(range(before + 1, end + 1))  # of its last word perhaps only a part, or the space before it
+
+
 def _parse(task: PerSequenceTask, text: str) -> np.ndarray | None:
+    """None if that cannot be read."""
     try:
         return task.parse(text)
     except Problem:

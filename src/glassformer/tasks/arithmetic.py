@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -63,6 +63,7 @@ class ArithmeticConfig(TaskConfig):
     """Sums, differences and, if wished, products of whole numbers."""
 
     kind: Literal["arithmetic"] = "arithmetic"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     digits: int = Field(2, ge=1, le=18, description="digits of an operand")
     smallest: int | None = Field(
         None, description="operand; none: as far as sums need no further digit, -49 for two digits"

@@ -138,6 +138,10 @@ class Task:
         """
         return None
 
+    def places(self, split: str, numbers: Sequence[int]) -> list[str]:
+        """Where these examples of a split are to be found, for a person who looks for them."""
+        return [f"example {number + 1}" for number in numbers]
+
     def characters(self, split: str) -> int | None:
         """How many characters of text the predicted tokens of a whole split stand for.
 

@@ -243,7 +243,8 @@ class RegressionTask(ClassificationTask):
                     "not a number",
                     place=texts.place(index),
                     value=value,
-                    remedy="a number, such as 0.5; or task.answer=label",
+                    remedy="a number with a point, such as 0.5; task.data.header=true, if that is a header;"
+                    " or task.answer=label",
                 )
         return numbers
 

@@ -12,7 +12,7 @@ from glassformer.data.streams import Stream
 from glassformer.data.token_cache import cache_folder, open_or_build
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, Tokenizer
-from glassformer.tasks.text import Told, changed_sets, texts_of
+from glassformer.tasks.text import Told, changed_sets, read_as, texts_of
 
 TEXTS_AT_A_TIME = 256
 WORDS_OF_A_LINE = 5
@@ -55,7 +55,7 @@ class Corpus:
             return rows, facts["characters"]
         store = open_or_build(
             cache_folder() / "tokens",
-            {"tokenizer": tokenizer.fingerprint, "texts": self._identity},
+            {"tokenizer": tokenizer.fingerprint, "texts": self._identity, **read_as(self._texts)},
             lambda: self._encode(tokenizer, facts),
             told.notes.append,
             columns=["tokens"],

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -37,6 +37,7 @@ class TokensConfig(TaskConfig):
     """Your own sequences, from TSV, CSV or JSONL files."""
 
     kind: Literal["tokens"] = "tokens"
+    roles: ClassVar[Mapping[str, str]] = ROLES
     data: DataConfig
     answer: Answer = Field(
         "token-labels", description="a label a token; one label or one number a sequence; or another sequence"
@@ -260,7 +261,8 @@ class NumberPerSequence(TokensTask, PerSequenceTask):
         except (TypeError, ValueError):
             number = math.nan
         if isinstance(cell, bool) or not math.isfinite(number):
-            raise Problem("not a number", value=cell, remedy="a number, such as 0.5; or task.answer=label")
+            remedy = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
+            raise Problem("not a number", value=cell, remedy=f"{remedy}; or task.answer=label")
         return number
 
     @classmethod

@@ -177,3 +177,6 @@ class TranslationTask(SequenceToSequenceTask):
         """Sources and references as they stand in the data, unknown words and all."""
         texts = self.texts[split]
         return list(texts.column("input")), list(texts.column("target"))
+
+    def places(self, split: str, numbers: Sequence[int]) -> list[str]:
+        return self.texts[split].places(numbers)

@@ -26,6 +26,8 @@ SEEDS: dict[str, bytes] = {
     "a.csv": TABLE.replace("\t", ",").encode(),
     "a.jsonl": "".join(json.dumps(line) + "\n" for line in LINES).encode(),
     "a.json": json.dumps({key: [line[key] for line in LINES] for key in LINES[0]}).encode(),
+    "b.csv": TABLE.replace("\t", ";").encode(),
+    "b.json": json.dumps(LINES).encode(),
     "a.txt": "".join(f"{text}\n" for _, text in ROWS).encode(),
     "a.tsv.gz": gzip.compress(TABLE.encode()),
     "a.txt.gz": gzip.compress("".join(f"{text}\n" for _, text in ROWS).encode()),

@@ -27,8 +27,10 @@ KINDS = {
     "damaged-gzip": Kind("error", "gzip file cut or damaged", "read up to there; fetch or pack it again"),
     "invalid-utf8": Kind("error", "not UTF-8", "task.data.encoding=latin-1, or whichever it has"),
     "unequal-lines": Kind("error", "unequal numbers of lines", "aligned files have equally many"),
+    "no-example": Kind("error", "no example", "at least one, below a header"),
     "bad-row": Kind("error", "row that cannot be read", "equally many columns on each line"),
     "empty-label": Kind("error", "example without a label", "give it one, or remove the line"),
+    "maybe-header": Kind("warning", "first line that may be a header", "an example: name the columns"),
     "in-two-splits": Kind("warning", "example in two splits", "remove it from one of them"),
     "input-in-two-splits": Kind(
         "warning", "input in two splits, target differs", "remove it from one of them"
@@ -57,9 +59,9 @@ KINDS = {
 class Place:
     file: str
     line: int
-    """From 1; in a JSON file of lists, the row."""
+    """From 1; in a JSON file that is one document, the row."""
     byte: int | None
-    """From 0, in the unpacked file; none in a JSON file of lists."""
+    """From 0, in the unpacked file; none in such a JSON file."""
     excerpt: str = ""
     detail: str = ""
 
@@ -104,6 +106,8 @@ class FileSummary:
     words: int = 0
     longest: int = 0
     """In words."""
+    read_as: str = ""
+    """Of a table: whether it has a header, and which columns are taken."""
 
     def document(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -15,7 +15,8 @@ import numpy as np
 
 from glassformer.data.checking.findings import Findings, Leak, Place, excerpt
 from glassformer.data.checking.lines import CheckedLines
-from glassformer.data.checking.rows import Batch, is_number
+from glassformer.data.checking.rows import Batch
+from glassformer.data.columns import is_number
 from glassformer.errors import near_match
 
 MOST_LABELS = 1000

@@ -6,30 +6,29 @@ the business of `faults`.
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from glassformer.data.checking.findings import Findings, Place, excerpt
-from glassformer.data.checking.lines import BLOCK_LINES, CheckedLines
+from glassformer.data.checking.lines import BLOCK_LINES, Block, CheckedLines
+from glassformer.data.checking.records import (
+    Columns,
+    Record,
+    array_records,
+    comma_records,
+    json_records,
+    not_json,
+    tab_records,
+)
+from glassformer.data.columns import is_number
+from glassformer.data.delimiters import FORMATS
+from glassformer.data.json_rows import pick
 from glassformer.errors import user_error
 
-INPUT_NAMES = ("input", "source", "text", "sentence", "review", "inp_expression")
-TARGET_NAMES = ("target", "label", "class", "out_expression")
 SAMPLE_ROWS = 1000
-
-Column = str | int
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns are the input and the target; what is left open is found out from the first rows."""
-
-    asked: Mapping[str, Column] = field(default_factory=dict)
-    header: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,6 @@ class Batch:
         byte = None if self.offsets is None else self.offsets[column][row]
         text = self.columns[column if shown is None else shown][row]
         return Place(self.files[column].name, self.lines[row], byte, excerpt(text), detail)
-
-
-@dataclass(frozen=True)
-class Record:
-    line: int
-    offset: int
-    value: Any
 
 
 def read_aligned(files: list[CheckedLines], findings: Findings) -> Iterator[Batch]:
@@ -99,31 +91,65 @@ def read_class(file: CheckedLines, label: str, is_one_example: bool) -> Iterator
 
 def read_table(file: CheckedLines, format: str, columns: Columns, findings: Findings) -> Iterator[Batch]:
     """`tsv`, `csv` and `jsonl`."""
-    records = _RECORDS[format](file, findings)
+    delimiter = ""
+    if format in FORMATS:
+        delimiter, records = comma_records(file, columns, findings, FORMATS[format])
+    else:
+        records = {"tsv": tab_records, "jsonl": json_records}[format](file, findings)
+    yield from _read_records(records, columns, file, findings, delimiter, has_names=format != "jsonl")
+
+
+def _read_records(
+    records: Iterator[Record],
+    columns: Columns,
+    file: CheckedLines,
+    findings: Findings,
+    delimiter: str = "",
+    *,
+    has_names: bool = False,
+) -> Iterator[Batch]:
     sample = list(islice(records, SAMPLE_ROWS))
     if sample:
-        pick, width, has_header = _picker(sample, columns, file.name)
+        take, width, has_header = _picker(sample, columns, file, findings, delimiter, has_names=has_names)
         rows = chain(sample[1:] if has_header else sample, records)
         while chunk := list(islice(rows, BLOCK_LINES)):
-            yield _batch(chunk, pick, width, file, findings)
+            yield _batch(chunk, take, width, file, findings)
     file.drain()
 
 
-def read_json_lists(file: CheckedLines, columns: Columns, findings: Findings) -> Iterator[Batch]:
-    """One object of parallel lists. A row has no line of its own: its number stands for it."""
-    text = "\n".join(text for block in file.blocks() for text in block.texts)
+def read_json(file: CheckedLines, columns: Columns, findings: Findings) -> Iterator[Batch]:
+    """An array of rows, or one object of parallel lists. The number of a row stands for its line."""
+    read = []
+    for block in file.blocks():
+        read.append(block)
+        if any(text.strip() for text in block.texts):
+            break
+    blocks = chain(read, file.blocks())
+    begins = next((text.strip() for block in read for text in block.texts if text.strip()), "")
+    if begins.startswith("["):
+        return _read_records(array_records(file, blocks, findings), columns, file, findings)
+    return _read_json_lists(file, blocks, columns, findings)
+
+
+def _read_json_lists(
+    file: CheckedLines, blocks: Iterable[Block], columns: Columns, findings: Findings
+) -> Iterator[Batch]:
+    text = "\n".join(text for block in blocks for text in block.texts)
     file.drain()
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         line, shown = getattr(error, "lineno", 1), excerpt(text, getattr(error, "pos", 0))
-        findings.add_one("bad-row", Place(file.name, line, None, shown, _not_json(error)))
+        detail = not_json(error)
+        if getattr(error, "msg", "") == "Extra data":
+            detail = "a second value: one a line is the format jsonl"
+        findings.add_one("bad-row", Place(file.name, line, None, shown, detail))
         return
     if not isinstance(tree, dict):
-        detail = "an object of parallel lists belongs here"
+        detail = "an array of objects, or an object of parallel lists, belongs here"
         findings.add_one("bad-row", Place(file.name, 1, None, detail=detail))
         return
-    names = _named(list(tree), columns, file.name)
+    names = _named(tree, columns, file, file.name)
     lists = [tree[name] for name in names]
     if any(not isinstance(column, list) or len(column) != len(lists[0]) for column in lists):
         detail = f"{' and '.join(map(repr, names))} are not lists of one length"
@@ -145,29 +171,22 @@ def looks_like_labels(values: Sequence[str]) -> bool:
     return is_short and len(distinct) <= max(2, len(values) // 3)
 
 
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _batch(
-    chunk: list[Record], pick: Callable[[Any], list[str]], width: int, file: CheckedLines, findings: Findings
+    chunk: list[Record], take: Callable[[Any], list[str]], width: int, file: CheckedLines, findings: Findings
 ) -> Batch:
     picked: list[list[str]] = []
     kept: list[Record] = []
     for record in chunk:
         try:
-            picked.append(pick(record.value))
+            picked.append(take(record.value))
             kept.append(record)
         except _Unreadable as error:
             shown = excerpt(_as_text(record.value))
             findings.add_one("bad-row", Place(file.name, record.line, record.offset, shown, str(error)))
     columns = [list(column) for column in zip(*picked, strict=True)] or [[] for _ in range(width)]
-    offsets = [record.offset for record in kept]
-    return Batch(columns, [file] * width, [record.line for record in kept], [offsets] * width)
+    offsets = [record.offset for record in kept if record.offset is not None]
+    lines = [record.line for record in kept]
+    return Batch(columns, [file] * width, lines, [offsets] * width if len(offsets) == len(kept) else None)
 
 
 class _Unreadable(Exception):
@@ -175,19 +194,51 @@ class _Unreadable(Exception):
 
 
 def _picker(
-    sample: list[Record], columns: Columns, name: str
+    sample: list[Record],
+    columns: Columns,
+    file: CheckedLines,
+    findings: Findings,
+    delimiter: str,
+    *,
+    has_names: bool,
 ) -> tuple[Callable[[Any], list[str]], int, bool]:
-    """What takes input and target from a row, how many these are, and whether the first row is a header."""
-    first = sample[0].value
+    """What takes input and target from a row, how many these are, and whether the first row is a header.
+
+    `has_names`: whether the first row may be one.
+    """
+    first, unit = sample[0].value, "row" if sample[0].offset is None else "line"
+    place = f"{file.name}, {unit} {sample[0].line}"
     if isinstance(first, dict):
-        names = _named(list(first), columns, name)
+        names = _named(first, columns, file, place)
         return lambda row: _from_object(row, names), len(names), False
     if not isinstance(first, list):
         return lambda row: [_as_text(row)], 1, False
-    has_header = _has_header(first, columns)
-    rows = [record.value for record in (sample[1:] if has_header else sample)]
-    positions = _positions(first, rows, columns, has_header, name)
-    return lambda row: _from_list(row, positions, len(first)), len(positions), has_header
+    wanted = columns.wanted(first)
+    if not has_names:
+        for column in columns.asked.values():
+            pick(first, column, place)
+        wanted = replace(wanted, header=False)
+    rows = (
+        [_as_text(value) for value in record.value] for record in sample if isinstance(record.value, list)
+    )
+    reading = replace(wanted.reading(next(rows), place, rows), delimiter=delimiter)
+    if reading.hint:
+        shown = excerpt(" | ".join(reading.first))
+        findings.add_one("maybe-header", Place(file.name, sample[0].line, sample[0].offset, shown))
+    positions = list(reading.positions.values())
+    file.summary.read_as = reading.told()
+    is_open = columns.roles is None and not columns.asked and not reading.has_header
+    if is_open and len(positions) == 2 and _is_label_first([record.value for record in sample], len(first)):
+        positions.reverse()
+        told = replace(reading, positions={"input": 1, "target": 0}).told()
+        file.summary.read_as = f"{told}; to train on it: task.data.columns={{input: 1, target: 0}}"
+    return lambda row: _from_list(row, positions, len(first)), len(positions), reading.has_header
+
+
+def _is_label_first(rows: list[Any], width: int) -> bool:
+    whole = [row for row in rows if isinstance(row, list) and len(row) == width]
+    left, right = (looks_like_labels([_as_text(row[column]) for row in whole]) for column in (0, 1))
+    return left and not right
 
 
 def _from_object(row: Any, names: list[str]) -> list[str]:
@@ -210,10 +261,6 @@ def _from_list(row: Any, positions: list[int], width: int) -> list[str]:
     return [_as_text(row[position]) for position in positions]
 
 
-def _not_json(error: Exception) -> str:
-    return f"not JSON: {getattr(error, 'msg', 'nested too deeply, or too long a number')}"
-
-
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -224,122 +271,18 @@ def _as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _named(present: list[str], columns: Columns, place: str) -> list[str]:
-    """The names of input and target among those that are there."""
-    found = []
-    for role, usual in (("input", INPUT_NAMES), ("target", TARGET_NAMES)):
-        asked = columns.asked.get(role)
-        if asked is not None and asked not in present:
-            raise user_error(f"no column {asked!r}", place=place, value=asked, allowed=present)
-        name = asked if asked is not None else next((name for name in usual if name in present), None)
-        if name is not None:
-            found.append(str(name))
-        elif role == "input":
-            raise user_error(
-                "which column is the input?",
-                place=place,
-                allowed=present,
-                remedy="--columns '{input: NAME, target: NAME}'",
-            )
-    return found
-
-
-def _has_header(first: list[Any], columns: Columns) -> bool:
-    if columns.header is not None:
-        return columns.header
-    if columns.asked:
-        return any(isinstance(column, str) for column in columns.asked.values())
-    return any(name in first for name in INPUT_NAMES)
-
-
-def _positions(
-    first: list[Any], rows: list[list[Any]], columns: Columns, has_header: bool, place: str
-) -> list[int]:
-    asked = columns.asked
-    if has_header and (not asked or any(isinstance(column, str) for column in asked.values())):
-        return [first.index(name) for name in _named(first, columns, place)]
-    for column in asked.values():
-        if not isinstance(column, int) or not 0 <= column < len(first):
-            raise user_error(
-                f"no column {column}: the first line has {len(first)}, numbered from 0",
-                place=place,
-                remedy="--columns '{input: 0, target: 1}'",
-            )
-    if asked:
-        return [int(asked[role]) for role in ("input", "target") if role in asked]
-    if len(first) < 2:
-        return [0]
-    whole = [row for row in rows if isinstance(row, list) and len(row) == len(first)]
-    left, right = (looks_like_labels([_as_text(row[column]) for row in whole]) for column in (0, 1))
-    return [1, 0] if left and not right else [0, 1]
-
-
-def _not_skipped(
-    file: CheckedLines, findings: Findings, is_skipped: Callable[[str], bool]
-) -> Iterator[Record]:
-    for block in file.blocks():
-        lines = zip(block.offsets, block.texts, strict=True)
-        for number, (offset, text) in enumerate(lines, start=block.first_line):
-            if is_skipped(text):
-                findings.add_one("skipped-line", Place(file.name, number, offset))
-            else:
-                yield Record(number, offset, text)
-
-
-def _tab_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    """Spaces and tabs are columns, if empty ones: such a line is read, not skipped."""
-    for record in _not_skipped(file, findings, lambda text: not text):
-        yield Record(record.line, record.offset, record.value.split("\t"))
-
-
-def _json_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    for record in _not_skipped(file, findings, lambda text: not text.strip()):
-        try:
-            value = json.loads(record.value)
-        except (ValueError, RecursionError) as error:
-            shown = excerpt(record.value, getattr(error, "pos", 0))
-            place = Place(file.name, record.line, record.offset, shown, _not_json(error))
-            findings.add_one("bad-row", place)
-        else:
-            yield Record(record.line, record.offset, value)
-
-
-def _comma_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
-    csv.field_size_limit(1 << 30)  # the default would refuse a long text
-    starts: dict[int, int] = {}
-    """The byte of each line since the last record: a quoted field may go over several."""
-    texts: dict[int, str] = {}
-    """How each of them begins."""
-
-    def lines() -> Iterable[str]:
-        for block in file.blocks():
-            for index, (offset, text) in enumerate(zip(block.offsets, block.texts, strict=True)):
-                starts[block.first_line + index] = offset
-                texts[block.first_line + index] = excerpt(text)
-                yield text + "\n"
-
-    reader = csv.reader(lines(), strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            shown = texts.get(line, "")
-            place = Place(file.name, line, starts.get(line, 0), shown, f"not CSV: {error}")
-            findings.add_one("bad-row", place)
-            continue
-        if fields is None:
-            return
-        if fields:
-            yield Record(line, starts[line], fields)
-        else:
-            findings.add_one("skipped-line", Place(file.name, line, starts[line]))
-        starts.clear()
-        texts.clear()
-
-
-_RECORDS: dict[str, Callable[[CheckedLines, Findings], Iterator[Record]]] = {
-    "tsv": _tab_records,
-    "csv": _comma_records,
-    "jsonl": _json_records,
-}
+def _named(first: dict[str, Any], columns: Columns, file: CheckedLines, place: str) -> list[str]:
+    """The names of input and target in an object."""
+    wanted = columns.wanted(first)
+    if columns.roles is None and "input" not in columns.asked and not wanted.name_in("input", first):
+        raise user_error(
+            "which column is the input?",
+            place=place,
+            allowed=list(first),
+            remedy="--columns '{input: NAME, target: NAME}'",
+        )
+    names = wanted.names(first)
+    for name in names.values():
+        pick(first, name, place)
+    file.summary.read_as = "with " + ", ".join(f"{role} = {name!r}" for role, name in names.items())
+    return [str(name) for name in names.values()]

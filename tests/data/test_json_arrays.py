@@ -1,0 +1,89 @@
+"""A JSON array row by row: as the whole is read at once, wherever the pieces of its text end."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.config import validate
+from glassformer.data.json_arrays import ArrayRows, NotJson
+from glassformer.data.readers import DataConfig
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+rows = st.lists(
+    st.dictionaries(st.text(max_size=3), values, max_size=3) | st.lists(values, max_size=3), max_size=5
+)
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows, st.sampled_from([None, 0, 2]), st.integers(1, 40), st.booleans())
+def test_as_the_whole_is_read(written: list[Any], indent: int | None, size: int, is_ascii: bool) -> None:
+    text = f" \n{json.dumps(written, indent=indent, ensure_ascii=is_ascii)}\n\n"
+    assert list(ArrayRows(pieces(text, size))) == written
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows.filter(bool), st.integers(1, 40), st.data())
+def test_a_cut_array_is_no_array(written: list[Any], size: int, data: st.DataObject) -> None:
+    text = json.dumps(written)
+    cut = text[: data.draw(st.integers(0, len(text) - 1))]
+    found = []
+    with pytest.raises(NotJson):
+        for row in ArrayRows(pieces(cut, size)):
+            found.append(row)
+    assert found == written[: len(found)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "line", "column"),
+    [
+        ('[{"a": 1}\n {"b": 2}]', "',' or ']' belongs here", 2, 2),
+        ('[{"a": 1},\n]', "an object {...} or a list [...] belongs here", 2, 1),
+        ('[{"a": 1},\n  "text"]', "an object {...} or a list [...] belongs here", 2, 3),
+        ('[{"a": 1}]\n[', "the array has ended, and more follows", 2, 1),
+        ('[{"a": 1},\n {"b": x}]', "Expecting value", 2, 8),
+        ("[" * 100_000, "nested too deeply", 1, 2),
+        (f'[{{"a": {"9" * 5000}}}]', "too long a number", 1, 2),
+        ("", "'[' belongs here", 1, 1),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_what_is_wrong_has_its_place(text: str, problem: str, line: int, column: int, size: int) -> None:
+    if len(text) > 1000 and size < 10:
+        size = 1000
+    with pytest.raises(NotJson) as caught:
+        list(ArrayRows(pieces(text, size)))
+    assert problem in caught.value.problem
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_a_large_array_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with path.open("w", encoding="utf-8") as file:
+        row = json.dumps({"text": "some words " * 20, "label": "x"})
+        file.write("[" + ", ".join([row] * 40_000) + "]")
+    data = validate(DataConfig, {"train": str(path)})
+    stream = data.stream("train", {"input": "text", "target": "label"})
+    assert stream is not None
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in stream) == 40_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size > 9_000_000 and peak < 2_000_000
