@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Barrier
 from typing import TypeVar
 
@@ -27,9 +28,21 @@ class Crew:
             pass
         torch.set_num_threads(threads)  # what threads to come are given: each worker has set less
 
-    def each(self, answer: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """The answers in the order of the items, while later ones are being worked on."""
-        return self._pool.map(answer, items)
+    def each(
+        self, answer: Callable[[Item], Answer], items: Iterable[Item], ahead: int | None = None
+    ) -> Iterator[Answer]:
+        """The answers in the order of the items, of which at most `ahead` are begun and not yet taken."""
+        begun: deque[Future[Answer]] = deque()
+        try:
+            for item in items:
+                if len(begun) == ahead:
+                    yield begun.popleft().result()
+                begun.append(self._pool.submit(answer, item))
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

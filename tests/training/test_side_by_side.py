@@ -139,16 +139,55 @@ def test_small_steps_stay_whole(make_trainer: MakeTrainer) -> None:
 
 
 @pytest.mark.parametrize(
-    "millions, examples, expected",
-    [(0.1, 64, 1), (2, 64, 2), (8, 64, 4), (80, 64, 32), (80, 3, 2), (80, 1, 1)],
+    "millions, tokens, examples, expected",
+    [
+        (0.1, 2048, 64, 1),
+        (2, 2048, 64, 2),
+        (8, 2048, 64, 4),
+        (80, 2048, 64, 4),
+        (80, 8192, 64, 16),
+        (80, 8192, 3, 2),
+        (80, 8192, 1, 1),
+        (80, 512, 64, 1),
+        (1, 100_000, 64, 16),
+    ],
 )
 def test_parts_are_a_power_of_two_that_grows_with_the_work(
-    make_trainer: MakeTrainer, millions: float, examples: int, expected: int
+    millions: float, tokens: int, examples: int, expected: int
 ) -> None:
-    parallel = make_trainer().parallel
-    assert isinstance(parallel, SideBySide)
-    parallel._parameters = int(millions * 1e6)
-    assert parallel.parts(np.full(examples, 2048 // examples)) == expected
+    lengths = np.full(examples, tokens // examples)
+    assert side_by_side.number_of_parts(int(millions * 1e6), lengths) == expected
+
+
+@pytest.mark.parametrize("count, workers, expected", [(2, 2, 3), (4, 2, 4), (8, 1, 2), (16, 4, 6)])
+def test_no_more_gradients_are_held_than_are_told(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, count: int, workers: int, expected: int
+) -> None:
+    assert side_by_side.gradients_held(count, workers) == expected
+    monkeypatch.setattr(side_by_side, "WORTH_PARTING", 0.0)
+    monkeypatch.setattr(SideBySide, "parts", lambda self, lengths: min(count, len(lengths)))
+    before = torch.get_num_threads()
+    trainer = make_trainer({"training.threads": workers, "training.batch_size": 16})
+    begun, added, most = [0], [0], [0]
+    score, add = trainer.parallel.score, side_by_side._add
+
+    def counting_score(*arguments: Any) -> Any:
+        begun[0] += 1
+        most[0] = max(most[0], begun[0] - added[0])
+        return score(*arguments)
+
+    def counting_add(*arguments: Any) -> None:
+        add(*arguments)
+        added[0] += 1
+
+    monkeypatch.setattr(trainer.parallel, "score", counting_score)
+    monkeypatch.setattr(side_by_side, "_add", counting_add)
+    try:
+        weights_after(trainer, 2)
+    finally:
+        torch.set_num_threads(before)
+    assert 1 + most[0] <= expected
+    assert side_by_side.gradients_held(1, workers) == 1
 
 
 class OwnNoise(nn.Module):

@@ -62,7 +62,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     comparisons = compare(terms, size.by_module)
     flops = size.flops_per_token()
     memory = size.memory_bytes(
-        training.optimizer.state_floats_per_parameter, is_averaged=training.ema_decay is not None
+        training.optimizer.state_floats_per_parameter,
+        is_averaged=training.ema_decay is not None,
+        gradients=held_gradients(experiment, size.total, batch),
     )
 
     output.show(tree(size.total, comparisons))
@@ -152,6 +154,20 @@ def longest_batch(experiment: Experiment) -> Batch:
     if training.batch_tokens is not None:
         count = max(1, training.batch_tokens // int(lengths.max()))
     return experiment.task.batch("train", np.argsort(lengths, kind="stable")[-count:])
+
+
+def held_gradients(experiment: Experiment, parameters: int, batch: Batch) -> int:
+    """On a CPU a step of much work is done in parts, a thread each, and each part has its own gradients."""
+    import torch
+
+    from glassformer.training.precision import choose_device
+    from glassformer.training.side_by_side import gradients_held, number_of_parts
+
+    training = experiment.config.training
+    if choose_device(training.device).type != "cpu":
+        return 1
+    lengths = experiment.task.splits["train"].lengths()[batch.indices]
+    return gradients_held(number_of_parts(parameters, lengths), training.threads or torch.get_num_threads())
 
 
 def _term_document(comparison: Comparison) -> dict[str, Any]:

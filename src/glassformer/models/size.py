@@ -54,11 +54,16 @@ class Size:
         forward = round(self.forward_flops / self.tokens)
         return {"forward": forward, "training": (1 + BACKWARD_PER_FORWARD) * forward}
 
-    def memory_bytes(self, optimizer_floats: int, is_averaged: bool = False) -> dict[str, int | None]:
-        """In training: `optimizer_floats` a parameter, and another copy of the weights if averaged."""
+    def memory_bytes(
+        self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1
+    ) -> dict[str, int | None]:
+        """In training: `optimizer_floats` a parameter, and another copy of the weights if averaged.
+
+        Of `gradients` for all parameters so many are held at a time, where a step is done in parts.
+        """
         memory = {
             "weights": self.weight_bytes,
-            "gradients": self.trainable_bytes,
+            "gradients": gradients * self.trainable_bytes,
             "optimizer": optimizer_floats * self.trainable_bytes,
             "average": self.weight_bytes if is_averaged else 0,
         }

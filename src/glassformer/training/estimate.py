@@ -70,7 +70,7 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
         for place in spread:
             started = time.perf_counter()
             with contextlib.suppress(Diverged):  # the run itself will say so
-                twin.step([twin.task.batch("train", indices, 0).to(twin.device) for indices in plan[place]])
+                twin.step(twin.batches(plan[place], 0))
             seconds.append(time.perf_counter() - started)
         per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds)
         per_validation = _evaluation_seconds(twin, "validation")

@@ -24,9 +24,33 @@ from glassformer.training.undivided import Autocast, Learned, Undivided
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-WORTH_PARTING, WORK_OF_A_PART = 1e10, 2e10
-"""Floating-point operations, forward and back. A step of less is over before parting it pays; of more parts
-than two each has at least so many, so that Python and the sums of gradients hardly count."""
+WORTH_PARTING = 1e10
+"""Floating-point operations of a step, forward and back; one of fewer is over before parting it pays."""
+WORK_OF_A_PART, TOKENS_OF_A_PART = 2e10, 512
+"""At least, of more parts than two: so Python, and sums of gradients of a large model, hardly count."""
+
+
+def number_of_parts(parameters: int, lengths: np.ndarray) -> int:
+    """Of a batch of examples of these lengths: a power of two, so that as many threads are done at once."""
+    tokens = int(lengths.sum())
+    if _work(parameters, tokens) < WORTH_PARTING or tokens < 2 * TOKENS_OF_A_PART or len(lengths) < 2:
+        return 1
+    most = min(_work(parameters, tokens) / WORK_OF_A_PART, tokens / TOKENS_OF_A_PART, len(lengths))
+    return 2 ** max(1, int(math.log2(most)))
+
+
+def gradients_held(parts: int, threads: int) -> int:
+    """How many of a whole model there are at a time: their sum, and those of parts that are not in it yet."""
+    return 1 if parts == 1 else 1 + min(parts, _ahead(min(parts, threads)))
+
+
+def _work(parameters: int, tokens: int) -> float:
+    return 6.0 * parameters * tokens
+
+
+def _ahead(workers: int) -> int:
+    """Parts that may be begun before the first of them is added: one that is done early need not wait."""
+    return workers + 1 if workers > 1 else 1
 
 
 class SideBySide(Undivided):
@@ -38,17 +62,13 @@ class SideBySide(Undivided):
         self._crew: Crew | None = None
 
     def parts(self, lengths: np.ndarray) -> int:
-        """A power of two, so that as many threads are done at once."""
-        work = self._work(int(lengths.sum()))
-        if work < WORTH_PARTING or len(lengths) < 2:
-            return 1
-        return 2 ** max(1, int(math.log2(min(work / WORK_OF_A_PART, len(lengths)))))
+        return number_of_parts(self._parameters, lengths)
 
     def learn(
         self, batches: Sequence[Batch], count: int, label_smoothing: float, autocast: Autocast
     ) -> list[Learned]:
         places = sum(x.numel() for batch in batches if (x := batch.inputs["tokens"]) is not None)
-        if len(batches) == 1 or self._work(places) < len(batches) * WORTH_PARTING / 2:
+        if len(batches) == 1 or _work(self._parameters, places) < len(batches) * WORTH_PARTING / 2:
             return super().learn(batches, count, label_smoothing, autocast)
         seeds = torch.randint(2**62, (len(batches),)).tolist()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -73,10 +93,7 @@ class SideBySide(Undivided):
             return map(learn, parts)
         if self._crew is None or self._crew.workers != workers:
             self._crew = Crew(workers, "training")
-        return self._crew.each(learn, parts)
-
-    def _work(self, tokens: int) -> float:
-        return 6.0 * self._parameters * tokens
+        return self._crew.each(learn, parts, _ahead(workers))
 
 
 def _add(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
