@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.batching import Examples, alike
+from glassformer.data.batching import Examples, alike, collate_sequence_to_sequence
 from glassformer.training import side_by_side
 from glassformer.training.side_by_side import SideBySide, can_learn_in_parts
 from glassformer.training.trainer import Trainer
@@ -188,6 +188,25 @@ def test_no_more_gradients_are_held_than_are_told(
         torch.set_num_threads(before)
     assert 1 + most[0] <= expected
     assert side_by_side.gradients_held(1, workers) == 1
+
+
+@pytest.mark.parametrize("longer", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("parameters", [300_000, 600_000, 900_000, 10_000_000])
+def test_what_is_parted_is_worked_on_side_by_side(
+    make_trainer: MakeTrainer, longer: float, parameters: int
+) -> None:
+    """Also where the side by whose length batches are planned is not the one that is read."""
+    parallel = make_trainer().parallel
+    assert isinstance(parallel, SideBySide)
+    parallel._parameters = parameters
+    rng = np.random.default_rng(0)
+    rows = [np.full(length, 3) for length in rng.integers(4, 60, 100)]
+    targets = [np.full(int(longer * len(row)), 3) for row in rows]
+    examples, indices = Examples(rows, targets), np.arange(100)
+    count = parallel.parts(examples.lengths())
+    parts = [collate_sequence_to_sequence(examples, part) for part in alike(examples, indices, count)]
+    assert len(parts) == count
+    assert count == 1 or parallel._is_much(parts)
 
 
 class OwnNoise(nn.Module):

@@ -32,7 +32,7 @@ class TrainBenchmark(TranslationBenchmark):
     repeats: int = Field(3, ge=1, le=10_000, description="samples of each form")
     batch_tokens: int = Field(2048, ge=1, description="tokens a step of ours, on the longer side")
     batch_size: int = Field(64, ge=1, description="pairs a step of the others, in any order, padded")
-    batches: int = Field(8, ge=1, description="batches of ours whose pairs all engines train on")
+    batches: int = Field(16, ge=1, description="batches of ours whose pairs all engines train on")
 
     def measure(self, progress: Progress) -> Result:
         import numpy as np

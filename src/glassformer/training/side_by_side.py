@@ -67,8 +67,7 @@ class SideBySide(Undivided):
     def learn(
         self, batches: Sequence[Batch], count: int, label_smoothing: float, autocast: Autocast
     ) -> list[Learned]:
-        places = sum(x.numel() for batch in batches if (x := batch.inputs["tokens"]) is not None)
-        if len(batches) == 1 or _work(self._parameters, places) < len(batches) * WORTH_PARTING / 2:
+        if len(batches) == 1 or not self._is_much(batches):
             return super().learn(batches, count, label_smoothing, autocast)
         seeds = torch.randint(2**62, (len(batches),)).tolist()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -86,6 +85,11 @@ class SideBySide(Undivided):
             scores.append(learned)
             _add(trained, gradients)
         return scores
+
+    def _is_much(self, batches: Sequence[Batch]) -> bool:
+        """Of parts always; batches that were planned apart may be too small for threads of their own."""
+        places = sum(max(x.numel() for x in batch.inputs.values() if x is not None) for batch in batches)
+        return _work(self._parameters, places) >= len(batches) * WORTH_PARTING / 4
 
     def _each(self, learn: Callable[[Item], Answer], parts: Sequence[Item]) -> Iterator[Answer]:
         workers = min(len(parts), torch.get_num_threads())
