@@ -349,6 +349,10 @@ def test_averaged_weights_are_one_more_copy() -> None:
     size = size_of(TransformerConfig(), NextToken(VOCABULARY, LENGTH))
     assert size.memory_bytes(2)["average"] == 0
     assert size.memory_bytes(2, is_averaged=True)["average"] == size.weight_bytes
+    whole, parted = size.memory_bytes(2), size.memory_bytes(2, gradients=4, at_once=0.5)
+    assert parted["gradients"] == 4 * size.trainable_bytes
+    assert parted["activations"] == round(whole["activations"] / 2)
+    assert parted["total"] == sum(value for name, value in parted.items() if name != "total")
 
 
 def test_a_frozen_part_needs_no_gradient() -> None:

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     memory = size.memory_bytes(
         training.optimizer.state_floats_per_parameter,
         is_averaged=training.ema_decay is not None,
-        gradients=held_gradients(experiment, size.total, batch),
+        **held_by_parts(experiment, size.total, batch),
     )
 
     output.show(tree(size.total, comparisons))
@@ -156,18 +156,19 @@ def longest_batch(experiment: Experiment) -> Batch:
     return experiment.task.batch("train", np.argsort(lengths, kind="stable")[-count:])
 
 
-def held_gradients(experiment: Experiment, parameters: int, batch: Batch) -> int:
+def held_by_parts(experiment: Experiment, parameters: int, batch: Batch) -> dict[str, Any]:
     """On a CPU a step of much work is done in parts, a thread each, and each part has its own gradients."""
     import torch
 
     from glassformer.training.precision import choose_device
-    from glassformer.training.side_by_side import gradients_held, number_of_parts
+    from glassformer.training.side_by_side import gradients_held, number_of_parts, share_at_once
 
     training = experiment.config.training
     if choose_device(training.device).type != "cpu":
-        return 1
-    lengths = experiment.task.splits["train"].lengths()[batch.indices]
-    return gradients_held(number_of_parts(parameters, lengths), training.threads or torch.get_num_threads())
+        return {}
+    parts = number_of_parts(parameters, experiment.task.splits["train"].lengths()[batch.indices])
+    threads = training.threads or torch.get_num_threads()
+    return {"gradients": gradients_held(parts, threads), "at_once": share_at_once(parts, threads)}
 
 
 def _term_document(comparison: Comparison) -> dict[str, Any]:

@@ -55,11 +55,12 @@ class Size:
         return {"forward": forward, "training": (1 + BACKWARD_PER_FORWARD) * forward}
 
     def memory_bytes(
-        self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1
+        self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1, at_once: float = 1.0
     ) -> dict[str, int | None]:
         """In training: `optimizer_floats` a parameter, and another copy of the weights if averaged.
 
-        Of `gradients` for all parameters so many are held at a time, where a step is done in parts.
+        Where a step is done in parts, this share of the batch is worked on `at_once`, and so many `gradients`
+        for all parameters are held.
         """
         memory = {
             "weights": self.weight_bytes,
@@ -69,11 +70,8 @@ class Size:
         }
         if self.activation_bytes is None:
             return {**memory, "activations": None, "total": None}
-        return {
-            **memory,
-            "activations": self.activation_bytes,
-            "total": sum(memory.values()) + self.activation_bytes,
-        }
+        activations = round(at_once * self.activation_bytes)
+        return {**memory, "activations": activations, "total": sum(memory.values()) + activations}
 
 
 def measure(

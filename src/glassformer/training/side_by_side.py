@@ -44,6 +44,11 @@ def gradients_held(parts: int, threads: int) -> int:
     return 1 if parts == 1 else 1 + min(parts, _ahead(min(parts, threads)))
 
 
+def share_at_once(parts: int, threads: int) -> float:
+    """Of a batch, what is being worked on at a time."""
+    return min(parts, threads) / parts
+
+
 def _work(parameters: int, tokens: int) -> float:
     return 6.0 * parameters * tokens
 
