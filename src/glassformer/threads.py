@@ -24,9 +24,14 @@ class Crew:
             workers, name, initializer=_take_share, initargs=(max(1, threads // workers),)
         )
         everyone = Barrier(workers)
-        for _ in self._pool.map(lambda _: everyone.wait(), range(workers)):
-            pass
-        torch.set_num_threads(threads)  # what threads to come are given: each worker has set less
+        try:
+            for _ in self._pool.map(lambda _: everyone.wait(), range(workers)):
+                pass
+        except BaseException:  # one that could not be started: the others would wait for it for ever
+            everyone.abort()
+            raise
+        finally:
+            torch.set_num_threads(threads)  # what threads to come are given: each worker has set less
 
     def each(
         self, answer: Callable[[Item], Answer], items: Iterable[Item], ahead: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.data.batching import Examples, alike, collate_sequence_to_sequence
+from glassformer.threads import Crew
 from glassformer.training import side_by_side
 from glassformer.training.side_by_side import SideBySide, can_learn_in_parts
 from glassformer.training.trainer import Trainer
@@ -130,6 +132,26 @@ def test_a_fault_in_a_part_is_a_fault_of_the_step(
         weights_after(trainer, 1)
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
     assert torch.get_num_threads() == threads
+
+
+def test_a_worker_that_cannot_be_started_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def fail_at_second(thread: threading.Thread) -> None:
+        if thread.name.startswith("few"):
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_second)
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="can't start"):
+        Crew(3, "few")
+    assert torch.get_num_threads() == before
+    gc.collect()
+    started[0].join(timeout=30)
+    assert not started[0].is_alive()
 
 
 def test_small_steps_stay_whole(make_trainer: MakeTrainer) -> None:
