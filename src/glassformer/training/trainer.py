@@ -24,7 +24,8 @@ from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
-from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
+from glassformer.training.averaging import mean_of
+from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
 from glassformer.training.config import TrainingConfig
 from glassformer.training.distributed import Ranks
 from glassformer.training.divergence import Diverged, what_is_wrong
@@ -396,24 +397,17 @@ class Trainer:
 
     def _average_checkpoints(self, store: CheckpointStore, count: int) -> None:
         """The mean of the last checkpoints' weights, kept if it is better than the best of them."""
-        before, current = self.averaged, self.model_in_use
+        before = self.averaged
+        earlier = store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]
         group = "model" if before is None else "averaged"
-        earlier = []
-        for name in store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]:
-            try:
-                earlier.append(store.load(name, [group]).tensors[group])
-            except DamagedCheckpoint as damage:
-                self.around.reporter.note(f"{damage}; averaging without it")
-        self.averaged = copy.deepcopy(current).requires_grad_(False)
-        for name, weight in self.averaged.state_dict().items():
-            weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in earlier)]).mean(0))
+        self.averaged, taken = mean_of(self.model_in_use, store, earlier, group, self.around.reporter.note)
         targets_in_a_row, metrics = self.state.targets_in_a_row, self.state.last_metrics
         self.validate()
         self.state.targets_in_a_row = targets_in_a_row  # the reason to end stays one, whatever the average is
         is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
         if not is_kept:
             self.averaged, self.state.last_metrics = before, metrics
-        self._record("averaged", step=self.state.step, checkpoints=len(earlier) + 1, is_kept=is_kept)
+        self._record("averaged", step=self.state.step, checkpoints=taken, is_kept=is_kept)
 
     def _log(self) -> None:
         window, state = self.state.window, self.state
