@@ -58,7 +58,7 @@ def ready_product(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor]
 
 def _function(part: nn.Module) -> Function | None:
     """What the part does in evaluation, as a plain function; None: it is called as it is."""
-    if type(part) is nn.Linear and _is_plain(part.weight):
+    if type(part) is nn.Linear and is_plain(part.weight):
         return ready_product(part.weight.data, None if part.bias is None else part.bias.data)
     if type(part) is nn.LayerNorm:
         shape, epsilon = list(part.normalized_shape), part.eps
@@ -68,7 +68,8 @@ def _function(part: nn.Module) -> Function | None:
     return part.forward if type(part) in (FeedForward, GatedFeedForward, Residual) else None
 
 
-def _is_plain(weight: Tensor) -> bool:
+def is_plain(weight: Tensor) -> bool:
+    """Whole, and on a CPU: weights that processes share are of another type."""
     return type(weight.data) is Tensor and weight.device.type == "cpu"
 
 

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.blocks.products import fast_products
+from glassformer.blocks.ready import is_plain
 from glassformer.generation.engine import evaluating, is_observed
 from glassformer.models.writing import Writing
 from glassformer.threads import Crew
@@ -48,8 +49,8 @@ def side_by_side(
 
 
 def _is_whole(model: nn.Module) -> bool:
-    """Weights that processes share are of another type: all processes must ask such a model in turn."""
-    return all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters())
+    """All processes that share weights must ask such a model in turn."""
+    return all(map(is_plain, model.parameters()))
 
 
 def _in_threads(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from glassformer.blocks.attention import MultiHeadAttention
 from glassformer.blocks.dropout import Dropout, drawing_from
+from glassformer.blocks.ready import is_plain
 from glassformer.data.batching import Batch
 from glassformer.models.base import Model
 from glassformer.threads import Crew
@@ -118,9 +119,7 @@ def _add(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None])
 
 def can_learn_in_parts(model: Model) -> bool:
     """On a CPU, and if nothing but our dropout draws random numbers: one generator serves no two threads."""
-    return all(
-        type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters()
-    ) and not any(_may_draw(module) for module in model.modules())
+    return all(map(is_plain, model.parameters())) and not any(map(_may_draw, model.modules()))
 
 
 def _may_draw(module: nn.Module) -> bool:
