@@ -11,9 +11,11 @@ from pathlib import Path
 
 from programme.base import NotHere, Outcome, Place, Tries, fault
 from programme.children import Child
-from programme.kills import differences
+from programme.kills import differences, has_step
 
-OPTIONS = ["training.max_epochs=null", "training.max_steps=80", "training.save_every=5"]
+STEPS = 80
+ALMOST_OVER = STEPS - 10
+OPTIONS = ["training.max_epochs=null", f"training.max_steps={STEPS}", "training.save_every=5"]
 RANKS = 2
 SECONDS = 60.0
 START_SECONDS = 900.0
@@ -36,9 +38,12 @@ def a_rank(place: Place, numbers: range) -> Tries:
         if child.wait(START_SECONDS):
             raise RuntimeError(child.errors)
     for number in numbers:
-        run, step = place.new("run"), place.dice.randrange(6, 50)
         # The first of two tries by the launcher of the command line, the other as `torchrun` starts ranks.
-        outcome = kill_by_launcher(place, run, step) if number % 2 == 0 else kill_one(place, run, step)
+        start = start_launcher if number % 2 == 0 else start_ranks
+        run, rank = place.new("run"), place.dice.randrange(RANKS)
+        while (other := kill(place, start(place, run), run, rank)) is None:
+            run = place.new("run")
+        outcome = named_in_time(place, other, rank)
         if outcome is None:
             codes = [child.wait(START_SECONDS) for child in start_ranks(place, run)]
             outcome = None if codes == [0] * RANKS else f"exit {codes}"
@@ -62,21 +67,28 @@ def start_ranks(place: Place, run: Path) -> list[Child]:
     ]
 
 
-def kill_one(place: Place, run: Path, step: int) -> Outcome:
-    """Either of them; the store that they met at is the first one's, and goes with it."""
-    ranks = start_ranks(place, run)
-    rank = place.dice.randrange(RANKS)
-    ranks[0].wait_for_step(run, step, START_SECONDS)
-    ranks[rank].send(signal.SIGKILL)
-    return named_in_time(place, ranks[1 - rank], rank)
+def start_launcher(place: Place, run: Path) -> list[Child]:
+    return [place.start(*command(place, run), "--processes", str(RANKS), is_fresh=True)]
 
 
-def kill_by_launcher(place: Place, run: Path, step: int) -> Outcome:
-    child = place.start(*command(place, run), "--processes", str(RANKS), is_fresh=True)
-    child.wait_for_step(run, step, START_SECONDS)
-    rank = place.dice.randrange(RANKS)
-    os.kill(rank_of(child.pid, rank), signal.SIGKILL)
-    return named_in_time(place, child, rank)
+def kill(place: Place, children: list[Child], run: Path, rank: int) -> Child | None:
+    """Either rank, somewhere in the run; the store that they met at is the first one's, and goes with it.
+    Gives the process that has to tell of it, and none if the run was almost over before it was seen to have
+    come so far: the rank is held still, so that it has steps to do when it is killed."""
+    children[0].wait_for_step(run, place.dice.randrange(6, 50), START_SECONDS)
+    is_launcher = len(children) == 1
+    try:
+        pid = rank_of(children[0].pid, rank) if is_launcher else children[rank].pid
+        os.kill(pid, signal.SIGSTOP)
+        is_over = has_step(run, ALMOST_OVER)
+        os.kill(pid, signal.SIGCONT if is_over else signal.SIGKILL)
+    except (LookupError, ProcessLookupError):
+        is_over = True
+    if is_over:
+        for child in children:
+            child.wait(START_SECONDS)
+        return None
+    return children[0 if is_launcher else 1 - rank]
 
 
 def named_in_time(place: Place, child: Child, rank: int) -> Outcome:
