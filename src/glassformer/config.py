@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -26,6 +26,10 @@ MAX_CONFIG_DEPTH = 24
 """The parser's own limit costs seconds to reach."""
 
 Tree = dict[str, Any]
+
+
+class UnknownKey(Problem):
+    """Which may be known elsewhere in the tree."""
 
 
 class Node(BaseModel):
@@ -45,7 +49,7 @@ class Node(BaseModel):
             raise Problem("a mapping of options belongs here", value=data, allowed=list(cls.model_fields))
         for key in data:
             if key not in cls.model_fields:
-                raise Problem("unknown key", place=str(key), value=key, allowed=list(cls.model_fields))
+                raise UnknownKey("unknown key", place=str(key), value=key, allowed=list(cls.model_fields))
         return cls.fill_kinds(data)
 
     @classmethod
@@ -86,19 +90,20 @@ def validate(node: type[NodeType], tree: Tree) -> NodeType:
     try:
         return node.model_validate(tree)
     except ValidationError as error:
-        raise UserError(*_problems(error)) from None
+        raise UserError(*_problems(error, {*_known_paths(node), *_given_paths(tree)})) from None
 
 
-def _problems(error: ValidationError) -> list[Problem]:
+def _problems(error: ValidationError, paths: set[str]) -> list[Problem]:
     problems = []
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, Problem):
             place = ".".join(part for part in (place, cause.place) if part)
-            problem = Problem(
-                cause.problem, place=place, value=cause.value, allowed=cause.allowed, remedy=cause.remedy
-            )
+            value, remedy = cause.value, cause.remedy
+            if isinstance(cause, UnknownKey) and (other := _elsewhere(place, paths)):
+                value, remedy = None, other  # the name is right, so none is looked for that is like it
+            problem = Problem(cause.problem, place=place, value=value, allowed=cause.allowed, remedy=remedy)
         elif item["type"] == "missing":
             problem = Problem("a value is required", place=place, remedy=f"{place}=VALUE")
         elif item["type"] == "literal_error":
@@ -109,6 +114,34 @@ def _problems(error: ValidationError) -> list[Problem]:
             problem = Problem(message, place=place, value=item["input"], remedy=_remedy(item["type"]))
         problems.append(problem)
     return problems
+
+
+def _known_paths(node: type[Node], above: str = "") -> Iterator[str]:
+    """Of all options that the default kinds have."""
+    for key, field in node.model_fields.items():
+        yield above + key
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, Node):
+            yield from _known_paths(type(default), f"{above}{key}.")
+
+
+def _given_paths(tree: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield f"{above}{key}"
+        if isinstance(value, Mapping) and above.count(".") < MAX_CONFIG_DEPTH:
+            yield from _given_paths(value, f"{above}{key}.")
+
+
+def _elsewhere(place: str, paths: set[str]) -> str:
+    """The option of this name, or whose name ends with it, that another part of the tree has."""
+    name = place.rpartition(".")[2]
+    same = [path for path in paths - {place} if path.rpartition(".")[2] == name]
+    longer = [path for path in paths if path.endswith(f"_{name}")]
+    return f"{min(same or longer, key=_height)}=VALUE" if same or longer else ""
+
+
+def _height(path: str) -> tuple[int, int, str]:
+    return path.count("."), len(path), path
 
 
 def _remedy(error_type: str) -> str:

@@ -33,7 +33,7 @@ class Problem(ValueError):
         if self.value is not None:
             lines.append(f"  given:   {shorten(repr(self.value))}")
         if self.allowed:
-            lines.append(f"  allowed: {shorten(', '.join(self.allowed), 160)}")
+            lines.append(f"  allowed: {listed(self.allowed, 160)}")
         near = near_match(self.value, self.allowed)
         if near:
             lines.append(f"  did you mean {near!r}?")
@@ -86,6 +86,15 @@ def near_match(value: object, allowed: Iterable[str]) -> str | None:
     lowered = {name.lower(): name for name in allowed}
     matches = difflib.get_close_matches(value.lower(), lowered, n=1, cutoff=0.6)
     return lowered[matches[0]] if matches else None
+
+
+def listed(names: Sequence[str], width: int) -> str:
+    """With commas, as many of them as there is room for."""
+    text = ", ".join(names)
+    if len(text) <= width:
+        return text
+    kept = text[: width - len(", …")].rpartition(",")[0]
+    return f"{kept}, …" if kept else shorten(text, width)
 
 
 def shorten(text: str, width: int = 100) -> str:

@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import dump_yaml, flatten, merge, parse_overrides, parse_yaml, unflatten
+from glassformer.config import (
+    Tree,
+    dump_yaml,
+    flatten,
+    merge,
+    parse_overrides,
+    parse_yaml,
+    unflatten,
+    validate,
+)
 from glassformer.errors import UserError
-from glassformer.experiment import resolve
+from glassformer.experiment import ExperimentConfig, resolve
 from glassformer.training.optimization import AdamWConfig
 
 
@@ -156,3 +165,11 @@ def test_a_size_of_batches_that_is_asked_for_goes_before_one_in_tokens_that_was_
     assert sizes("training.batch_size=16") == (16, None)
     assert sizes("training.batch_tokens=700") == (9, 700)
     assert sizes("training.batch_size=16", "training.batch_tokens=700") == (16, 700)
+
+
+def test_a_tree_of_any_depth_is_refused_by_its_unknown_key() -> None:
+    tree: Tree = {}
+    for _ in range(5000):
+        tree = {"deep": tree}
+    with pytest.raises(UserError, match="unknown key"):
+        validate(ExperimentConfig, {"task": {"kind": "reversal"}, "x": tree})

@@ -89,6 +89,9 @@ CASES: dict[str, Case] = {
     # Overrides.
     "unknown-key": of_override("model.num_layer=2"),
     "unknown-path": of_override("trainer.max_steps=2"),
+    "key-of-another-part": of_override("training.seed=1"),
+    "key-of-a-part-below": of_override("learning_rate=1e-3"),
+    "end-of-a-key": of_override("model.layers=3"),
     "unknown-kind": of_override("model.position.kind=rotory"),
     "unknown-task": Case(["params", "mine.yaml"], {"mine.yaml": b"task: {kind: reversl}\n"}),
     "wrong-type": of_override("model.num_layers=two"),
