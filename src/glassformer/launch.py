@@ -226,7 +226,8 @@ class Training:
             where = f"{self.ranks.count} processes ({self.config.training.parallel.kind})"
             self.reporter.note(f"{size:,} parameters on {self.trainer.device}, {where}")
             return
-        expected = estimate(self.trainer)
+        with self.reporter.telling("timing a few steps"):
+            expected = estimate(self.trainer)
         self.reporter.note(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
         if not expected.fits():
             self.reporter.note(

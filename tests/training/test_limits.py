@@ -195,6 +195,37 @@ def test_an_estimate_is_near_the_truth(make_trainer: MakeTrainer) -> None:
     assert expected.peak_bytes > 50 << 20 and expected.fits()
 
 
+def test_a_large_model_is_timed_by_one_step(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took ten minutes to tell how long a model of 105 million parameters would train."""
+    taken: list[int] = []
+    step = Trainer.step
+    monkeypatch.setattr(Trainer, "step", lambda *given: (taken.append(1), step(*given))[1])
+    monkeypatch.setattr("glassformer.training.estimate.ENOUGH_SECONDS", 0.0)
+    expected = estimate(make_trainer({}))
+    assert len(taken) == 1
+    assert expected.seconds_per_step > 0 and expected.seconds_per_validation > 0
+
+
+def test_an_estimate_decodes_as_the_validations_of_training_do(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(
+        {"task": {"kind": "arithmetic", "digits": 1}, "evaluation.decoding": {"kind": "beam", "size": 3}}
+    )
+    kinds = []
+    decode = type(trainer.task).decode
+
+    def noting(task: Any, model: Any, split: str, batches: Any, decoding: Any, *rest: Any) -> Any:
+        kinds.append((split, decoding.kind))
+        return decode(task, model, split, batches, decoding, *rest)
+
+    monkeypatch.setattr(type(trainer.task), "decode", noting)
+    estimate(trainer)
+    assert kinds == [("validation", "greedy"), ("test", "beam")]
+
+
 def test_the_record_of_a_run(tiny_config: Any, tmp_path: Path) -> None:
     Training(tiny_config({"training.log_every": 6}), RunFolder(tmp_path)).run()
     events = list(RunFolder(tmp_path).events)

@@ -16,11 +16,16 @@ import torch
 
 from glassformer.evaluation.evaluator import evaluation_batches
 from glassformer.evaluation.tally import Tally
+from glassformer.generation import DecodingConfig
 from glassformer.training.divergence import Diverged
 from glassformer.training.state import random_tensors, restore_random
 from glassformer.training.trainer import Surroundings, Trainer
 
 WARMING_STEPS = 2
+ENOUGH_SECONDS = 5.0
+"""A large model is timed by few steps, at least one: nobody waits minutes to hear how long it will take."""
+FEW_ROWS = 4
+"""Of a batch: as many as such a model is timed on in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,13 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
             with contextlib.suppress(Diverged):  # the run itself will say so
                 twin.step(twin.batches(plan[place], 0))
             seconds.append(time.perf_counter() - started)
-        per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds)
-        per_validation = _evaluation_seconds(twin, "validation")
+            if sum(seconds) > ENOUGH_SECONDS:
+                break
+        per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds[-1:])
+        rows = FEW_ROWS if sum(seconds) > ENOUGH_SECONDS else None
+        per_validation = _evaluation_seconds(twin, "validation", twin.evaluation.training_decoding, rows)
         if "test" in twin.task.splits:  # not for its time, but the end of a run may need the most memory
-            _evaluation_seconds(twin, "test")
+            _evaluation_seconds(twin, "test", twin.evaluation.decoding, rows)
     finally:
         restore_random(before)
 
@@ -103,17 +111,18 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _evaluation_seconds(twin: Trainer, split: str) -> float:
-    """One batch of a split, times their number; decoding is counted by measuring it too."""
+def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, rows: int | None) -> float:
+    """Some rows of one batch of a split, as if all took as long; decoding is counted by measuring it too."""
     batches = evaluation_batches(twin.task, split, twin.evaluation)
-    sample = batches[len(batches) // 2]
+    batch = batches[len(batches) // 2]
+    sample = batch[:rows]
     twin.model.eval()
     started = time.perf_counter()
     with torch.inference_mode():
         Tally(twin.model, is_thorough=False).add(twin.task.batch(split, sample).to(twin.device))
         if twin.evaluation.decode_during_training and twin.task.writes_answers:
-            twin.task.decode(twin.model, split, [sample], twin.evaluation.decoding)
-    return (time.perf_counter() - started) * len(batches)
+            twin.task.decode(twin.model, split, [sample], decoding)
+    return (time.perf_counter() - started) * len(batch) / len(sample) * len(batches)
 
 
 def peak_memory() -> int:
