@@ -36,7 +36,8 @@ from glassformer.training.config import TrainingConfig
 from glassformer.training.estimate import Estimate, estimate
 from glassformer.training.precision import check_precision, choose_device
 from glassformer.training.progress import Reporter
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.surroundings import Surroundings
+from glassformer.training.trainer import Trainer
 from glassformer.transfer import TransferReport, transfer
 
 

@@ -22,10 +22,11 @@ from glassformer.training.distributed import Ranks
 from glassformer.training.estimate import estimate
 from glassformer.training.progress import Reporter
 from glassformer.training.shared_store import SharedStore
-from glassformer.training.signals import StopSignals
+from glassformer.training.signals import Interrupted, StopSignals
 from glassformer.training.state import TrainingState
+from glassformer.training.surroundings import Surroundings
 from glassformer.training.tensorboard import TensorBoardMirror
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.trainer import Trainer
 from glassformer.transfer import TransferReport
 
 DEFAULT_RUNS = Path("runs")
@@ -99,7 +100,7 @@ class Training:
         try:
             with self.signals:
                 self._prepare()
-                if self.reporter.is_heard:
+                if self.reporter.is_heard and not self.trainer.state.ended:
                     self._announce()
                 self._beat("running")
                 try:
@@ -110,7 +111,11 @@ class Training:
                     raise
                 (number,) = self.ranks.largest(self.signals.number or 0)
                 self.exit_code = 0 if state.ended or not number else 128 + int(number)
-                return self._conclude(state)
+                try:
+                    return self._conclude(state)
+                except Interrupted:  # it has ended and is saved; a resumed run has but to be measured
+                    state.ended, self.exit_code = "", self.signals.exit_code
+                    return self._conclude(state)
         finally:
             self.folder.unlock()
 
@@ -239,6 +244,11 @@ class Training:
         if self.ranks.is_writer:
             self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
 
+    def _measuring(self, what: str, done: int, total: int) -> None:
+        if self.ranks.count == 1 and self.signals.is_set():
+            raise Interrupted
+        self.reporter.measuring(what, done, total)
+
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
         if state.ended and self.ranks.is_writer:
@@ -246,7 +256,7 @@ class Training:
             for split in ("validation", "test"):
                 if split in self.experiment.task.splits:
                     with self.reporter.telling(f"measuring on {split}"):
-                        measured[split] = loaded.evaluate(split)
+                        measured[split] = loaded.evaluate(split, progress=self._measuring)
         metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
         results = {
             "run": str(self.folder.path),

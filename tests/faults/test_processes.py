@@ -67,10 +67,16 @@ def test_a_signal_before_the_first_step(tiny_config: Any, tmp_path: Path) -> Non
 def test_a_signal_while_the_finished_model_is_measured_does_not_undo_the_end(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finish = Trainer._finish
-    monkeypatch.setattr(Trainer, "_finish", lambda self: (finish(self), signal.raise_signal(signal.SIGTERM)))
-    run = tmp_path / "run"
-    assert main(["train", str(tiny_file), "--run", str(run), "--json"]) == 0
+    """Nobody waits for a test set that takes minutes; a resumed run has but to be measured."""
+    finish, run = Trainer._finish, tmp_path / "run"
+    command = ["train", str(tiny_file), "--run", str(run), "--json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_finish", lambda self: (finish(self), signal.raise_signal(signal.SIGTERM)))
+        assert main(command) == 143
+    assert json.loads(capsys.readouterr().out)["ended"] == "signal"
+    assert (RunFolder(run).status().name, RunFolder(run).results()) == ("stopped", {})
+    monkeypatch.setattr(Trainer, "step", None)
+    assert main([*command, "--resume"]) == 0
     assert json.loads(capsys.readouterr().out)["ended"] == "max_epochs"
     assert RunFolder(run).status().name == "done"
 

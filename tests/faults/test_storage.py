@@ -38,7 +38,7 @@ def stop_after_an_epoch(path: Path, tiny_config: Any) -> str:
     """A run that was stopped at step 8; the SHA-256 of its weights."""
     training = Training(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
     training.signals = signals.StopSignals()
-    training.signals.is_set = lambda: training.trainer.state.step >= 8  # type: ignore[method-assign]
+    training.signals.is_set = lambda: training.trainer.state.last_validation >= 8  # type: ignore[method-assign]
     assert training.run()["steps"] == 8
     return newest_weights(path)
 

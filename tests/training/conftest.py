@@ -12,7 +12,8 @@ from glassformer.data.batching import Examples, generator
 from glassformer.experiment import Experiment, ExperimentConfig
 from glassformer.models.shapes import PerToken
 from glassformer.tasks.base import PerTokenTask
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.surroundings import Surroundings
+from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
 

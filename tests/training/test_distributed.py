@@ -34,7 +34,8 @@ from glassformer.training.distributed import (
     stay_on_this_machine,
 )
 from glassformer.training.parallel import Replicated
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.surroundings import Surroundings
+from glassformer.training.trainer import Trainer
 
 SECONDS = 120.0
 Together = Callable[..., list[Any]]

@@ -18,7 +18,8 @@ from glassformer.launch import Training
 from glassformer.models.base import Model
 from glassformer.runs import RunFolder
 from glassformer.training.estimate import estimate
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.surroundings import Surroundings
+from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
 EVALUATE = "glassformer.training.trainer.evaluate"

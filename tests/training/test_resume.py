@@ -45,6 +45,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "training.average_last": 4,
         "training.optimizer.learning_rate": 0.01,
     },
+    "looking": {"inspection.watch": True, "inspection.every": 12},
     "decoder": {
         "task": {"kind": "arithmetic", "digits": 1, "max_examples": 60},
         "training.batch_size": 8,
@@ -139,12 +140,15 @@ def left_alone(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> Ca
     ("name", "stops"),
     [
         ("plain", [1]),
-        ("plain", [8]),  # the end of an epoch, where it would have been saved anyway
+        ("plain", [8]),  # the end of an epoch: in the middle of a validation
+        ("plain", [8, 8, 16, 24, 24]),
         ("plain", [7, 8, 9, 23]),
         ("everything", [1, 4, 8]),
         ("everything", [17]),
         ("averaging", [4, 13, 22, 23]),
+        ("averaging", [5, 15, 24]),  # the last validation is that of the end
         ("decoder", [2, 5]),
+        ("looking", [8, 12, 24, 24]),
     ],
 )
 def test_stopped_and_resumed_equals_left_alone(

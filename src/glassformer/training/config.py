@@ -140,3 +140,16 @@ class TrainingConfig(Node):
 
     def checkpoints_kept(self) -> int:
         return max(self.keep_checkpoints, self.average_last or 0)
+
+    def count_steps(self, steps_per_epoch: int) -> int | None:
+        limits = []
+        if self.max_steps is not None:
+            limits.append(self.max_steps)
+        if self.max_epochs is not None:
+            limits.append(self.max_epochs * steps_per_epoch)
+        return min(limits) if limits else None
+
+    def steps_between_thaws(self, steps_per_epoch: int) -> int | None:
+        if self.thaw.every is None:
+            return None
+        return self.thaw.every * (steps_per_epoch if self.thaw.unit == "epochs" else 1)

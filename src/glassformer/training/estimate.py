@@ -19,7 +19,8 @@ from glassformer.evaluation.tally import Tally
 from glassformer.generation import DecodingConfig
 from glassformer.training.divergence import Diverged
 from glassformer.training.state import random_tensors, restore_random
-from glassformer.training.trainer import Surroundings, Trainer
+from glassformer.training.surroundings import Surroundings
+from glassformer.training.trainer import Trainer
 
 WARMING_STEPS = 2
 ENOUGH_SECONDS = 5.0

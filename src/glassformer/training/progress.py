@@ -26,6 +26,8 @@ class Reporter:
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None: ...
 
+    def measuring(self, what: str, done: int, total: int) -> None: ...
+
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None: ...
 
     def note(self, text: str) -> None: ...
@@ -56,11 +58,18 @@ class LineReporter(Reporter):
         self.total_steps = total_steps
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
-        if time.monotonic() - self.last < SECONDS_BETWEEN_LINES:
-            return
-        self.last = time.monotonic()
         of = f"/{self.total_steps}" if self.total_steps else ""
-        self.note(f"step {step}{of}  {_numbers(loss, accuracy)}  {tokens_per_second:,.0f} tokens/s")
+        self._say_now_and_then(
+            f"step {step}{of}  {_numbers(loss, accuracy)}  {tokens_per_second:,.0f} tokens/s"
+        )
+
+    def measuring(self, what: str, done: int, total: int) -> None:
+        self._say_now_and_then(f"{what}: {done:,} of {total:,}")
+
+    def _say_now_and_then(self, text: str) -> None:
+        if time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
+            self.last = time.monotonic()
+            self.note(text)
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
         self.note(_validation_line(step, metrics, is_best))
@@ -104,6 +113,10 @@ class BarReporter(Reporter):
                 numbers=_numbers(loss, accuracy),
                 speed=f"{tokens_per_second:,.0f} tokens/s",
             )
+
+    def measuring(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None and self.bar is not None:
+            self.progress.update(self.bar, numbers=what, speed=f"{done:,} of {total:,}")
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
         self.note(_validation_line(step, metrics, is_best))

@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM ask the loop to stop after its step; it saves, and the process exits 130 or 143."""
+"""SIGINT and SIGTERM ask the loop to stop after its step, or in a validation; it saves, and the process exits
+130 or 143."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
+
+
+class Interrupted(Exception):
+    """Of something long that can be done anew, since somebody asked to stop."""
 
 
 class StopSignals:

@@ -12,8 +12,7 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,29 +26,13 @@ from glassformer.tasks.base import Task
 from glassformer.training.averaging import mean_of
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
 from glassformer.training.config import TrainingConfig
-from glassformer.training.distributed import Ranks
 from glassformer.training.divergence import Diverged, what_is_wrong
 from glassformer.training.events import EventLog
 from glassformer.training.optimization import Freezing, scale_rates
 from glassformer.training.parallel import divide
-from glassformer.training.progress import Reporter
+from glassformer.training.signals import Interrupted
 from glassformer.training.state import TrainingState, Window, random_tensors, refusing_others, restore_random
-from glassformer.training.watch import Watch
-
-
-@dataclass
-class Surroundings:
-    """What a run has around it; every part may be left out."""
-
-    store: CheckpointStore | None = None
-    events: EventLog | None = None
-    reporter: Reporter = field(default_factory=Reporter)
-    heartbeat: Callable[[TrainingState], None] = lambda state: None
-    stop_requested: Callable[[], bool] = lambda: False
-    watch: Watch | None = None
-    """Asked before the first step, whenever it is due, and after the last."""
-    ranks: Ranks = field(default_factory=Ranks)
-    """The processes that train together; of several, only one has events and somebody to report to."""
+from glassformer.training.surroundings import Surroundings
 
 
 class Trainer:
@@ -80,10 +63,11 @@ class Trainer:
         self.state = TrainingState()
         self.lengths = task.splits["train"].lengths()
         self.steps_per_epoch = len(self.plan(0))
-        self.total_steps = self._count_steps()
-        self.freezing = Freezing(model, config.freeze, self._steps_between_thaws())
+        self.total_steps = config.count_steps(self.steps_per_epoch)
+        self.freezing = Freezing(model, config.freeze, config.steps_between_thaws(self.steps_per_epoch))
         self._planned: tuple[int, StepPlan] | None = None
         self._saved: str | None = None
+        self._clock = time.perf_counter()
         self._gradient_norm = 0.0
 
     @property
@@ -106,12 +90,18 @@ class Trainer:
                     break
                 except Diverged as divergence:
                     self._recover(divergence)
-            return self.state
+        except Interrupted:
+            self.state.ended = ""
+            self.save(is_extra=True)
+            self.around.heartbeat(self.state)
         finally:
             self.around.reporter.end()
+        return self.state
 
     def _is_over(self) -> bool:
         """Whether a restored run has nothing left to do; its limits may have changed since it was saved."""
+        if self._is_validation_missing():
+            return False
         had_ended, self.state.ended = self.state.ended, self._reason_to_end()
         if self.state.ended and not had_ended:
             self._saved = None
@@ -120,29 +110,37 @@ class Trainer:
         return bool(self.state.ended)
 
     def _fit(self) -> None:
-        clock = time.perf_counter()
+        self._clock = time.perf_counter()
+        if self._is_validation_missing():
+            self._saved = None
+            if self._is_done_after_step():
+                return
         for batches in self._groups():
-            is_epoch_end = self.step(batches)
+            self.step(batches)
             if self.state.step % self.config.log_every == 0:
                 self._log()
-            if self._is_validation_due(is_epoch_end):
-                self.validate()
-            if self._is_look_due():
-                self._look()
-            before, clock = clock, time.perf_counter()
-            self.state.elapsed, is_stopping = self.ranks.largest(
-                self.state.elapsed + clock - before, self.around.stop_requested()
-            )
-            self.state.ended = self._reason_to_end()
-            if self.state.ended:
-                self._finish()
-            if self.state.ended or self._is_save_due():
-                self.save()
-            elif is_stopping:
-                self.save(is_extra=True)
-            self.around.heartbeat(self.state)
-            if self.state.ended or is_stopping:
+            if self._is_done_after_step():
                 return
+
+    def _is_done_after_step(self) -> bool:
+        """Validate, look and save, as far as these are due."""
+        if self._is_validation_due():
+            self.validate()
+        if self._is_look_due():
+            self._look()
+        before, self._clock = self._clock, time.perf_counter()
+        self.state.elapsed, is_stopping = self.ranks.largest(
+            self.state.elapsed + self._clock - before, self.around.stop_requested()
+        )
+        self.state.ended = self._reason_to_end()
+        if self.state.ended:
+            self._finish()
+        if self.state.ended or self._is_save_due():
+            self.save()
+        elif is_stopping:
+            self.save(is_extra=True)
+        self.around.heartbeat(self.state)
+        return bool(self.state.ended or is_stopping)
 
     def step(self, batches: list[Batch]) -> bool:
         """One update from one or more batches; True at the end of an epoch."""
@@ -213,13 +211,21 @@ class Trainer:
         if wrong is not None:
             raise Diverged(step, wrong, [int(index) for batch in batches for index in batch.indices])
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, *, can_be_left: bool = True) -> dict[str, float]:
+        """Who asks to stop meanwhile does not wait for its end: a resumed run does it anew."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            if can_be_left and self.ranks.count == 1 and self.around.stop_requested():
+                raise Interrupted
+            self.around.reporter.measuring(f"validation, {what}", done, total)
+
         metrics = evaluate(
             self.model_in_use,
             self.task,
             "validation",
             self.evaluation.during_training(),
             decodes=self.evaluation.decode_during_training,
+            progress=progress,
         )
         state, headline = self.state, self.headline(metrics)
         value = metrics[headline]
@@ -347,23 +353,13 @@ class Trainer:
         )
         return StepPlan(batches, self.config.accumulation)
 
-    def _count_steps(self) -> int | None:
-        limits = []
-        if self.config.max_steps is not None:
-            limits.append(self.config.max_steps)
-        if self.config.max_epochs is not None:
-            limits.append(self.config.max_epochs * self.steps_per_epoch)
-        return min(limits) if limits else None
+    def _is_validation_due(self) -> bool:
+        every, state = self.config.validate_every, self.state
+        return state.step > 0 and (state.steps_in_epoch if every is None else state.step % every) == 0
 
-    def _steps_between_thaws(self) -> int | None:
-        thaw = self.config.thaw
-        if thaw.every is None:
-            return None
-        return thaw.every * (self.steps_per_epoch if thaw.unit == "epochs" else 1)
-
-    def _is_validation_due(self, is_epoch_end: bool) -> bool:
-        every = self.config.validate_every
-        return is_epoch_end if every is None else self.state.step % every == 0
+    def _is_validation_missing(self) -> bool:
+        """A restored run may have been stopped in the middle of it."""
+        return self._is_validation_due() and self.state.last_validation != self.state.step
 
     def _is_save_due(self) -> bool:
         if self.config.save_every is None:
@@ -402,7 +398,7 @@ class Trainer:
         group = "model" if before is None else "averaged"
         self.averaged, taken = mean_of(self.model_in_use, store, earlier, group, self.around.reporter.note)
         targets_in_a_row, metrics = self.state.targets_in_a_row, self.state.last_metrics
-        self.validate()
+        self.validate(can_be_left=False)  # what came before it is on record
         self.state.targets_in_a_row = targets_in_a_row  # the reason to end stays one, whatever the average is
         is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
         if not is_kept:

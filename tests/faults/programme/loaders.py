@@ -131,7 +131,7 @@ def load_run(path: Path) -> None:
     from glassformer.reports.reading import read_run
     from glassformer.runs import RunFolder
     from glassformer.trained import Run
-    from glassformer.training.trainer import Surroundings
+    from glassformer.training.surroundings import Surroundings
 
     run = path.parent if path.parent.name == "run" else path.parents[2]
     read_run(str(run))
