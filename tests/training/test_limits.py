@@ -17,7 +17,7 @@ from glassformer.errors import UserError
 from glassformer.launch import Training
 from glassformer.models.base import Model
 from glassformer.runs import RunFolder
-from glassformer.training.estimate import estimate
+from glassformer.training.estimate import duration, estimate
 from glassformer.training.surroundings import Surroundings
 from glassformer.training.trainer import Trainer
 
@@ -194,6 +194,13 @@ def test_an_estimate_is_near_the_truth(make_trainer: MakeTrainer) -> None:
     assert expected.seconds / 3 < taken < expected.seconds * 3
     assert trainer.state.elapsed <= taken
     assert expected.peak_bytes > 50 << 20 and expected.fits()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.7, "1 min 0 s"), (3599, "59 min 59 s"), (115943, "32 h 12 min")]
+)
+def test_a_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_a_large_model_is_timed_by_one_step(

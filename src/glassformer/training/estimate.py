@@ -109,6 +109,9 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
 
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes_left} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 

@@ -119,6 +119,8 @@ class BarReporter(Reporter):
             self.progress.update(self.bar, numbers=what, speed=f"{done:,} of {total:,}")
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
+        if self.progress is not None and self.bar is not None:
+            self.progress.update(self.bar, completed=step, numbers="", speed="")
         self.note(_validation_line(step, metrics, is_best))
 
     def note(self, text: str) -> None:
