@@ -25,7 +25,7 @@ from glassformer.training.trainer import Trainer
 WARMING_STEPS = 2
 ENOUGH_SECONDS = 5.0
 """A large model is timed by few steps, at least one: nobody waits minutes to hear how long it will take."""
-FEW_ROWS = 4
+FEW_ROWS = 32
 """Of a batch: as many as such a model is timed on in evaluation."""
 
 
@@ -81,9 +81,11 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
             if sum(seconds) > ENOUGH_SECONDS:
                 break
         per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds[-1:])
-        rows = FEW_ROWS if sum(seconds) > ENOUGH_SECONDS else None
+        is_large = sum(seconds) > ENOUGH_SECONDS
+        rows = FEW_ROWS if is_large else None
         per_validation = _evaluation_seconds(twin, "validation", twin.evaluation.training_decoding, rows)
-        if "test" in twin.task.splits:  # not for its time, but the end of a run may need the most memory
+        # Not for its time: the end of a run may need the most memory, but not that of a large model.
+        if "test" in twin.task.splits and not is_large:
             _evaluation_seconds(twin, "test", twin.evaluation.decoding, rows)
     finally:
         restore_random(before)
