@@ -67,6 +67,11 @@ class Node(BaseModel):
                 filled[key] = type(default).fill_kinds(filled[key])
         return filled
 
+    @classmethod
+    def chosen(cls, branch: Mapping[str, Any]) -> type[Node] | None:
+        """The class that such options are of, if that can be told."""
+        return cls
+
     def dump(self) -> Tree:
         return self.model_dump(mode="json", serialize_as_any=True)
 
@@ -90,7 +95,7 @@ def validate(node: type[NodeType], tree: Tree) -> NodeType:
     try:
         return node.model_validate(tree)
     except ValidationError as error:
-        raise UserError(*_problems(error, {*_known_paths(node), *_given_paths(tree)})) from None
+        raise UserError(*_problems(error, set(_paths(node, tree)))) from None
 
 
 def _problems(error: ValidationError, paths: set[str]) -> list[Problem]:
@@ -116,26 +121,24 @@ def _problems(error: ValidationError, paths: set[str]) -> list[Problem]:
     return problems
 
 
-def _known_paths(node: type[Node], above: str = "") -> Iterator[str]:
-    """Of all options that the default kinds have."""
+def _paths(node: type[Node], tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Of all options that there are, with the kinds that the tree chooses."""
     for key, field in node.model_fields.items():
         yield above + key
+        given = tree.get(key)
+        branch = given if isinstance(given, Mapping) else {}
         default = field.get_default(call_default_factory=True)
-        if isinstance(default, Node):
-            yield from _known_paths(type(default), f"{above}{key}.")
-
-
-def _given_paths(tree: Mapping[Any, Any], above: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        yield f"{above}{key}"
-        if isinstance(value, Mapping) and above.count(".") < MAX_CONFIG_DEPTH:
-            yield from _given_paths(value, f"{above}{key}.")
+        part = type(default) if isinstance(default, Node) else None
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Node):
+            part = field.annotation.chosen(branch) or part
+        if part is not None:
+            yield from _paths(part, branch, f"{above}{key}.")
 
 
 def _elsewhere(place: str, paths: set[str]) -> str:
     """The option of this name, or whose name ends with it, that another part of the tree has."""
     name = place.rpartition(".")[2]
-    same = [path for path in paths - {place} if path.rpartition(".")[2] == name]
+    same = [path for path in paths if path.rpartition(".")[2] == name]
     longer = [path for path in paths if path.endswith(f"_{name}")]
     return f"{min(same or longer, key=_height)}=VALUE" if same or longer else ""
 

@@ -56,6 +56,10 @@ class Kind(Node):
             )
         return known[name].model_validate(data)
 
+    @classmethod
+    def chosen(cls, branch: Mapping[str, Any]) -> type[Node] | None:
+        return _families[cls].get(str(branch.get("kind"))) if cls in _families else cls
+
 
 KindType = TypeVar("KindType", bound=Kind)
 

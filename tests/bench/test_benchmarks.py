@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.bench import benchmarks
+from glassformer.bench import benchmarks, decode
 from glassformer.bench.base import Result
 from glassformer.bench.machine import machine
 from glassformer.bench.records import fallen, record
@@ -54,6 +54,29 @@ def test_train(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["notes"]["our_steps"] == 2
     speeds = {row["form"]: row["target_tokens_per_second"] for row in document["rows"]}
     assert speeds["glassformer"] / speeds["torch_nn"] == pytest.approx(document["ratios"]["torch_nn"])
+
+
+def test_a_way_of_decoding_that_was_disturbed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try of the better one of `ours` takes longer than the other, its second one does not."""
+    now = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(decode.time, "perf_counter", lambda: now)
+    seconds = {
+        ("ours", "a", 1): [3.0, 3.0],
+        ("ours", "a", 2): [3.5, 2.0],
+        ("ours", "a", 3): [20.0],
+        ("other", "b", 4): [1.0, 1.0],
+    }
+    left = {form: iter(each) for form, each in seconds.items()}
+    tried = {form: lambda form=form: spend(next(left[form])) for form in seconds}
+    told: list[tuple[int, int]] = []
+    assert decode._quickest(tried, lambda *given: told.append(given)) == {"ours": ("a", 2), "other": ("b", 4)}
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4), (1, 3), (2, 3), (3, 3)]
+    assert not any(list(rest) for rest in left.values())
 
 
 def test_decode_trains_once_and_compares(

@@ -92,6 +92,8 @@ CASES: dict[str, Case] = {
     "key-of-another-part": of_override("training.seed=1"),
     "key-of-a-part-below": of_override("learning_rate=1e-3"),
     "end-of-a-key": of_override("model.layers=3"),
+    "key-of-no-part": of_override("model.foo=1", "training.foo=2"),
+    "key-of-the-task": of_override("model.train_examples=9"),
     "unknown-kind": of_override("model.position.kind=rotory"),
     "unknown-task": Case(["params", "mine.yaml"], {"mine.yaml": b"task: {kind: reversl}\n"}),
     "wrong-type": of_override("model.num_layers=two"),

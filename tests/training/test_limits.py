@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import time
 from collections.abc import Callable
 from itertools import count
@@ -18,6 +19,7 @@ from glassformer.launch import Training
 from glassformer.models.base import Model
 from glassformer.runs import RunFolder
 from glassformer.training.estimate import duration, estimate
+from glassformer.training.progress import LineReporter
 from glassformer.training.surroundings import Surroundings
 from glassformer.training.trainer import Trainer
 
@@ -201,6 +203,16 @@ def test_an_estimate_is_near_the_truth(make_trainer: MakeTrainer) -> None:
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_long_validation_is_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 100.0, 101.0, 106.0, 106.0])
+    monkeypatch.setattr("glassformer.training.progress.time.monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    reporter = LineReporter(stream)
+    for done in (1, 2, 3):
+        reporter.measuring("validation, decoding", done, 1200)
+    assert stream.getvalue() == "validation, decoding: 1 of 1,200\nvalidation, decoding: 3 of 1,200\n"
 
 
 def test_a_large_model_is_timed_by_one_step(
