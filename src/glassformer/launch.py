@@ -245,7 +245,7 @@ class Training:
             self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
 
     def _measuring(self, what: str, done: int, total: int) -> None:
-        if self.ranks.count == 1 and self.signals.is_set():
+        if self.signals.is_set():
             raise Interrupted
         self.reporter.measuring(what, done, total)
 

@@ -221,8 +221,9 @@ def files_of(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("step", [5, 8])  # after 8, the end of an epoch, it comes in a validation
 def test_a_run_that_was_stopped_on_one_rank_goes_on_to_the_bit(
-    kind: str, together: Together, tiny_config: Any, tmp_path: Path
+    step: int, kind: str, together: Together, tiny_config: Any, tmp_path: Path
 ) -> None:
     """With dropout, of which each rank draws its own. The signal came to rank 1; both save and exit alike."""
     config = tiny_config({"training.max_epochs": 2, "training.parallel.kind": kind})
@@ -230,14 +231,36 @@ def test_a_run_that_was_stopped_on_one_rank_goes_on_to_the_bit(
     first, second = together(lambda ranks: run_of(config, at_once, ranks))
     assert first["exit_code"] == second["exit_code"] == 0
     assert first["weights"] == second["weights"]
-    stopped = together(lambda ranks: run_of(config, in_parts, ranks, stop_at=5))
+    stopped = together(lambda ranks: run_of(config, in_parts, ranks, stop_at=step))
     assert [rank["exit_code"] for rank in stopped] == [143, 143]
     assert [rank["results"]["ended"] for rank in stopped] == ["signal", "signal"]
-    assert CheckpointStore(in_parts / "checkpoints").names() == ["step-00000005-extra"]
+    assert CheckpointStore(in_parts / "checkpoints").names() == [f"step-{step:08}-extra"]
     together(lambda ranks: run_of(config, in_parts, ranks))
     assert files_of(in_parts) == files_of(at_once)
     assert RunFolder(in_parts).results()["metrics"] == RunFolder(at_once).results()["metrics"]
     assert RunFolder(at_once).results()["processes"] == 2
+
+
+def test_the_rank_that_measures_in_the_end_is_left_to_stop(
+    together: Together, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have nothing to do any more. What they trained is saved, and has but to be measured."""
+    config, finish = tiny_config({"training.max_epochs": 1}), Trainer._finish
+
+    def with_a_signal(trainer: Trainer) -> None:
+        finish(trainer)
+        if trainer.ranks.is_writer:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_finish", with_a_signal)
+        first, second = together(lambda ranks: run_of(config, tmp_path, ranks))
+    assert (first["exit_code"], second["exit_code"]) == (143, 0)
+    assert (RunFolder(tmp_path).status().name, RunFolder(tmp_path).results()) == ("stopped", {})
+    monkeypatch.setattr(Trainer, "step", None)
+    first, second = together(lambda ranks: run_of(config, tmp_path, ranks))
+    assert (first["exit_code"], first["results"]["ended"]) == (0, "max_epochs")
+    assert RunFolder(tmp_path).results()["metrics"]["test"]
 
 
 @pytest.mark.parametrize("counts", [(2, 1), (1, 2), (2, 3)])

@@ -172,6 +172,10 @@ class Sharded(Undivided):
             nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         return float(norm)
 
+    def leaves(self, is_asked: bool) -> bool:
+        """All at the same batch: who stayed would wait for the others' shares."""
+        return bool(*self.ranks.largest(is_asked))
+
     def weights(self, model: Model) -> dict[str, Tensor]:
         return self._gathered(model.state_dict())
 

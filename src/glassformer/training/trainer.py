@@ -215,18 +215,22 @@ class Trainer:
         """Who asks to stop meanwhile does not wait for its end: a resumed run does it anew."""
 
         def progress(what: str, done: int, total: int) -> None:
-            if can_be_left and self.ranks.count == 1 and self.around.stop_requested():
+            if can_be_left and self.parallel.leaves(self.around.stop_requested()):
                 raise Interrupted
             self.around.reporter.measuring(f"validation, {what}", done, total)
 
-        metrics = evaluate(
-            self.model_in_use,
-            self.task,
-            "validation",
-            self.evaluation.during_training(),
-            decodes=self.evaluation.decode_during_training,
-            progress=progress,
-        )
+        metrics: dict[str, float] = {}
+        with contextlib.suppress(Interrupted):
+            metrics = evaluate(
+                self.model_in_use,
+                self.task,
+                "validation",
+                self.evaluation.during_training(),
+                decodes=self.evaluation.decode_during_training,
+                progress=progress,
+            )
+        if any(self.ranks.largest(not metrics)):  # on whichever rank
+            raise Interrupted
         state, headline = self.state, self.headline(metrics)
         value = metrics[headline]
         is_best = is_better(headline, value, state.best) or (

@@ -58,6 +58,10 @@ class Undivided:
         """The norm of the gradient before it was made to be at most the limit."""
         return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
 
+    def leaves(self, is_asked: bool) -> bool:
+        """Whether this rank leaves a validation between two of its batches, since somebody asked it to."""
+        return is_asked
+
     def share(self, model: Model) -> Model:
         """Another model, such as one of averaged weights, divided as the first."""
         return model
