@@ -141,6 +141,17 @@ def test_a_signal_to_the_launcher_saves_and_one_process_goes_on(
     assert "saved by 2 processes, going on with 1" in said.err
 
 
+def test_what_is_said_to_go_on_with_is_as_many_processes(
+    launched: Any, tiny_file: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    child = launched(tiny_file, *LONG, "--run", run, "--processes", "2")
+    child.until_step(run, 3)
+    child.process.send_signal(signal.SIGTERM)
+    said, _ = child.process.communicate(timeout=SECONDS)
+    assert "--resume --processes 2" in said.replace("\n", " ")
+
+
 @pytest.mark.parametrize("words", [["--processes", "0"], ["--processes", "2", "--max-restarts", "-1"]])
 def test_impossible_numbers(words: list[str], tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(tiny_file), *words]) == 2

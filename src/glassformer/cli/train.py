@@ -81,7 +81,7 @@ def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[
     results = training.run()
     if not is_ours():  # whoever started this process tells the result, and must not take a stop for a failure
         output.exit_code = training.exit_code
-        _show(results, output)
+        _show(results, output, arguments.processes)
     return results
 
 
@@ -141,18 +141,19 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
         results = json.loads(outcome.said)
     if "run" in results:
         output.exit_code = 128 + signal.Signals[results["signal"]] if results["signal"] else 0
-        _show(results, output)
+        _show(results, output, arguments.processes)
         return results
     if outcome.problem:
         output.error(_lost(outcome.problem, path))
     return results
 
 
-def _show(results: dict[str, Any], output: Output) -> None:
+def _show(results: dict[str, Any], output: Output, processes: int) -> None:
     path, headline = results["run"], results["headline"]
     if results["ended"] == "signal":
         output.say(f"stopped at step {results['steps']} and saved; go on with:")
-        output.say(f"  glassformer train {path} --resume")
+        together = f" --processes {processes}" if processes > 1 else ""
+        output.say(f"  glassformer train {path} --resume{together}")
         return
     split = "test" if "test" in results["metrics"] else "validation"
     output.say(f"{split} {headline} {results['metrics'][split][headline]:.4f}", style="bold")
