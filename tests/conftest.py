@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.config import Tree, dump_yaml, merge, read_yaml_file, unflatten, validate
-from glassformer.experiment import ExperimentConfig
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
+from glassformer.core.config import Tree, dump_yaml, merge, read_yaml_file, unflatten, validate
+from glassformer.runs.experiment import ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 
 TINY: Tree = read_yaml_file(Path(__file__).with_name("tiny.yaml"))
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Experiment": "glassformer.experiment",
-    "ExperimentConfig": "glassformer.experiment",
-    "Run": "glassformer.trained",
-    "UserError": "glassformer.errors",
-    "from_huggingface": "glassformer.models.huggingface",
+    "Experiment": "glassformer.runs.experiment",
+    "ExperimentConfig": "glassformer.runs.experiment",
+    "Run": "glassformer.runs.run",
+    "UserError": "glassformer.core.errors",
+    "from_huggingface": "glassformer.interchange.huggingface",
     "generate": "glassformer.generation",
-    "load_plugin": "glassformer.registry",
-    "presets": "glassformer.experiment",
-    "register": "glassformer.registry",
+    "load_plugin": "glassformer.core.registry",
+    "presets": "glassformer.runs.experiment",
+    "register": "glassformer.core.registry",
     "report": "glassformer.reports.report",
-    "resolve": "glassformer.experiment",
-    "train": "glassformer.launch",
+    "resolve": "glassformer.runs.experiment",
+    "train": "glassformer.runs.session",
 }
 
 __all__ = [
@@ -47,14 +47,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from glassformer.errors import UserError
-    from glassformer.experiment import Experiment, ExperimentConfig, presets, resolve
+    from glassformer.core.errors import UserError
+    from glassformer.core.registry import load_plugin, register
     from glassformer.generation import generate
-    from glassformer.launch import train
-    from glassformer.models.huggingface import from_huggingface
-    from glassformer.registry import load_plugin, register
+    from glassformer.interchange.huggingface import from_huggingface
     from glassformer.reports.report import report
-    from glassformer.trained import Run
+    from glassformer.runs.experiment import Experiment, ExperimentConfig, presets, resolve
+    from glassformer.runs.run import Run
+    from glassformer.runs.session import train
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 import glassformer
 from glassformer.cli import VERBS, main
-from glassformer.experiment import presets
+from glassformer.runs.experiment import presets
 
 ROOT = Path(__file__).resolve().parents[2]
 

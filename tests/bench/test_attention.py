@@ -12,8 +12,8 @@ import torch
 from glassformer.bench import benchmarks
 from glassformer.bench.attention import SLOWEST, AttentionBenchmark
 from glassformer.bench.base import time_alternately
-from glassformer.bench.machine import machine, threads_set_to, usable_cores
 from glassformer.cli import main
+from glassformer.core.system import machine, threads_set_to, usable_cores
 
 TINY = ["--batch", "2", "--heads", "2", "--length", "6", "--width", "4", "--repeats", "3", "--threads", "1"]
 FORMS = ["loop, one sequence", "loop, batch", "no loop", "fused"]

@@ -9,10 +9,10 @@ import pytest
 
 from glassformer.bench import benchmarks, decode
 from glassformer.bench.base import Result
-from glassformer.bench.machine import machine
 from glassformer.bench.records import fallen, record
 from glassformer.cli import main
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
+from glassformer.core.system import machine
 
 SMALL_MODEL = [
     "--layers=1",

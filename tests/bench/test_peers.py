@@ -6,12 +6,12 @@ import torch
 
 from glassformer.bench import flops
 from glassformer.bench.peers import Sizes, ctranslate, huggingface, torch_nn
+from glassformer.cost.parameters import trace
 from glassformer.data.batching import Batch, pad
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN
 from glassformer.generation import BeamConfig, GreedyConfig, generate
 from glassformer.models.base import Model
-from glassformer.models.shapes import SequenceToSequence
-from glassformer.models.size import trace
+from glassformer.models.task_types import SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
 
 SIZES = Sizes(layers=2, heads=4, width=32, feed_forward=64, vocabulary=60, max_length=24, dropout=0.0)

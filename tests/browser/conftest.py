@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 from glassformer.studio.app import create_app
 from glassformer.studio.connection import Connection
 from glassformer.studio.folder import RunsFolder

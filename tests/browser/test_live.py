@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glassformer.config import dump_yaml
-from glassformer.runs import RunFolder
+from glassformer.core.config import dump_yaml
+from glassformer.runs.folder import RunFolder
 
 from ..conftest import TINY
 from .conftest import PATIENCE_SECONDS, OpenPage, slowness

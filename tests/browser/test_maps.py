@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from glassformer.inspection.maps import AttentionMaps
-from glassformer.inspection.pixels import MASKED, colours, from_bytes, to_bytes
 from glassformer.inspection.statistics import head_statistics
-from glassformer.trained import Run
+from glassformer.plotting.attention import MASKED, colours, from_bytes, to_bytes
+from glassformer.runs.run import Run
 
 from ..inspection.conftest import make_maps
 from .conftest import OpenPage, Page, slowness
@@ -130,7 +130,7 @@ def test_forty_eight_maps_of_a_thousand_tokens_stay_below_a_gigabyte(
     look_at(make_maps(weights))
     # The server's statistics take their time, and are not what is measured.
     few = head_statistics(make_maps(weights[..., :4, :4])["encoder"])
-    monkeypatch.setattr("glassformer.inspection.html.head_statistics", lambda maps: few)
+    monkeypatch.setattr("glassformer.plotting.page.head_statistics", lambda maps: few)
     page = open_page("#/inspect/watched")
     page.until("() => document.querySelectorAll('.map-grid canvas').length === 48")
     for number in range(48):

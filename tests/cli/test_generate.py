@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.config import validate
-from glassformer.experiment import ExperimentConfig
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
-from glassformer.trained import Run
+from glassformer.core.config import validate
+from glassformer.runs.experiment import ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
+from glassformer.runs.session import Training
 
 LINES = ["the cat sat on the mat.", "the dog ate the bone, and slept.", "a bird sang in the tree."] * 20
 

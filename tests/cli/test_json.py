@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from glassformer.cli import VERBS, main
-from glassformer.config import dump_yaml
-from glassformer.runs import RunFolder
+from glassformer.core.config import dump_yaml
+from glassformer.runs.folder import RunFolder
 
 Ask = Callable[..., dict[str, Any]]
 

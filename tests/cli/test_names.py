@@ -10,7 +10,7 @@ import pytest
 
 import glassformer
 from glassformer.cli import main
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
 
 LONG = "a" * 300
 TINY = str(Path(__file__).parents[1] / "tiny.yaml")

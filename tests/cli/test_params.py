@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from glassformer.blocks.normalization import NormConfig
+from glassformer.blocks.norms import NormConfig
 from glassformer.cli import main
-from glassformer.experiment import Experiment, resolve
-from glassformer.registry import kinds, unregister
+from glassformer.core.registry import kinds, unregister
+from glassformer.runs.experiment import Experiment, resolve
 
 SMALL = ["task.train_examples=300", "task.validation_examples=10", "task.test_examples=10"]
 

@@ -18,14 +18,14 @@ from torch.testing import assert_close
 
 from glassformer.blocks.embedding import InputConfig
 from glassformer.blocks.feed_forward import FeedForwardConfig
-from glassformer.blocks.normalization import NormConfig
-from glassformer.blocks.position import Position, PositionConfig, distances
-from glassformer.config import validate
-from glassformer.data.batching import IGNORED
-from glassformer.errors import Problem, UserError
+from glassformer.blocks.heads import IGNORED, OutputConfig, PoolingConfig
+from glassformer.blocks.norms import NormConfig
+from glassformer.blocks.positions import Position, PositionConfig, distances
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
+from glassformer.core.registry import Kind, kinds, register, unregister
 from glassformer.models.base import Generating, Model
-from glassformer.models.heads import OutputConfig, PoolingConfig
-from glassformer.models.shapes import (
+from glassformer.models.task_types import (
     MaskedToken,
     NextToken,
     PerSequence,
@@ -34,7 +34,6 @@ from glassformer.models.shapes import (
     Shape,
 )
 from glassformer.models.transformer import TransformerConfig
-from glassformer.registry import Kind, kinds, register, unregister
 
 VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH, CLASSES = 13, 7, 11, 5, 3
 SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 12}

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import glassformer.tasks  # noqa: F401  registers the kinds
-from glassformer.config import validate
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
+from glassformer.core.registry import kinds, register, unregister
 from glassformer.data.batching import Examples
-from glassformer.errors import Problem, UserError
-from glassformer.models.shapes import PerSequence
+from glassformer.models.task_types import PerSequence
 from glassformer.models.transformer import TransformerConfig
-from glassformer.registry import kinds, register, unregister
 from glassformer.tasks.base import PerSequenceTask, Task, TaskConfig
 from glassformer.tasks.language import LanguageTask
 

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.core.errors import UserError
 from glassformer.data import catalogue
-from glassformer.data.catalogue import CATALOGUE, CatalogueFile, DataSet, Part, locate, presence
-from glassformer.data.fetching import fetch
-from glassformer.errors import UserError
+from glassformer.data.catalogue import CATALOGUE, CatalogueFile, DataSet, Part, fetch, locate, presence
 
 TEXT = b"".join(b"line %d of some text\n" % number for number in range(5000))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.data import co_occurrence
-from glassformer.data.co_occurrence import co_occurrence_vectors, same_text_vectors
+from glassformer.training import embedding_init
+from glassformer.training.embedding_init import co_occurrence_vectors, same_text_vectors
 
 VOCABULARY, WINDOW = 9, 2
 
@@ -40,7 +40,7 @@ def test_angles_are_those_of_the_dense_factorisation() -> None:
 
 def test_blocks_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None)
-    monkeypatch.setattr(co_occurrence, "TOKENS_AT_A_TIME", 7)
+    monkeypatch.setattr(embedding_init, "TOKENS_AT_A_TIME", 7)
     torch.testing.assert_close(co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None), whole)
 
 

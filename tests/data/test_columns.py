@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.config import validate
+from glassformer.core.config import validate
 from glassformer.data.faults import Corpus, check, check_corpora
 from glassformer.data.readers import DataConfig
 from glassformer.data.tables import Table

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import validate
+from glassformer.core.config import validate
+from glassformer.core.errors import UserError
 from glassformer.data.faults import Corpus, check, check_corpora
 from glassformer.data.readers import DataConfig
 from glassformer.data.tables import CommaTable
-from glassformer.errors import UserError
 
 ROLES = {"input": "text", "target": "label"}
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.core.errors import UserError
 from glassformer.data.checking import lines
 from glassformer.data.checking.findings import Findings, Place, Report, excerpt
 from glassformer.data.faults import Corpus, Limits, check, check_corpora
-from glassformer.errors import UserError
 
 Write = Callable[[str, str | bytes], Path]
 

@@ -12,14 +12,14 @@ from collections import Counter
 
 import pytest
 
-from glassformer.data.grammar import english, french, translation_pairs
-from glassformer.data.grammar.adjectives import ADJECTIVES
-from glassformer.data.grammar.clauses import Clauses
-from glassformer.data.grammar.nouns import NOUNS
-from glassformer.data.grammar.pairs import SPLITS, belongs, combinations, sentences, split_of
-from glassformer.data.grammar.sentences import CONSTRUCTIONS, Sentences
-from glassformer.data.grammar.verbs import VERBS
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
+from glassformer.datasets.grammar import english, french, translation_pairs
+from glassformer.datasets.grammar.adjectives import ADJECTIVES
+from glassformer.datasets.grammar.clauses import Clauses
+from glassformer.datasets.grammar.nouns import NOUNS
+from glassformer.datasets.grammar.pairs import SPLITS, belongs, combinations, sentences, split_of
+from glassformer.datasets.grammar.sentences import CONSTRUCTIONS, Sentences
+from glassformer.datasets.grammar.verbs import VERBS
 
 Pairs = list[tuple[str, str]]
 

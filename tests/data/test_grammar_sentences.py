@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from glassformer.data.grammar import english, french, words
-from glassformer.data.grammar.adjectives import ADJECTIVES
-from glassformer.data.grammar.lexicon import Verb, Word
-from glassformer.data.grammar.nouns import NOUNS
-from glassformer.data.grammar.tree import (
+from glassformer.datasets.grammar import english, french, words
+from glassformer.datasets.grammar.adjectives import ADJECTIVES
+from glassformer.datasets.grammar.lexicon import Verb, Word
+from glassformer.datasets.grammar.nouns import NOUNS
+from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
     Clause,
@@ -26,8 +26,8 @@ from glassformer.data.grammar.tree import (
     Sentence,
     Trade,
 )
-from glassformer.data.grammar.verbs import BE, BECOME, HAVE_YEARS, REPORTING, SEEM, THERE_BE, VERBS
-from glassformer.data.grammar.words import AS, LESS, MORE, NEVER, NO_LONGER, NO_VERB, NOT, Tense
+from glassformer.datasets.grammar.verbs import BE, BECOME, HAVE_YEARS, REPORTING, SEEM, THERE_BE, VERBS
+from glassformer.datasets.grammar.words import AS, LESS, MORE, NEVER, NO_LONGER, NO_VERB, NOT, Tense
 
 PRESENT, PAST, FUTURE = Tense.PRESENT, Tense.PAST, Tense.FUTURE
 

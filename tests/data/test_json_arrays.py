@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import validate
+from glassformer.core.config import validate
 from glassformer.data.json_arrays import ArrayRows, NotJson
 from glassformer.data.readers import DataConfig
 

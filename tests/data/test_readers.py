@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import validate
+from glassformer.core.config import validate
+from glassformer.core.errors import UserError
 from glassformer.data.readers import DataConfig, Rows, split_off
-from glassformer.errors import UserError
 
 ROLES = {"input": "input", "target": "target"}
 Write = Callable[[str, str | bytes], str]

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from glassformer.data.reviews import review_texts, reviews
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
+from glassformer.datasets.reviews import review_texts, reviews
 
 LIKED = {"good", "nice", "pleasant", "impressive", "satisfying", "appealing", "lovely", "remarkable"}
 DISLIKED = {"bad", "poor", "unpleasant", "disappointing", "weak", "dull", "annoying", "unattractive"}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from glassformer.core.errors import UserError
 from glassformer.data import row_keys
 from glassformer.data.readers import split_off, split_off_rows
 from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first, stand_in
-from glassformer.errors import UserError
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXTS = st.lists(st.integers(0, 40).map(str), min_size=1, max_size=200)

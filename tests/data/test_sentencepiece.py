@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.sentencepiece import read_sentencepiece
-from glassformer.data.tokenizers import END, RESERVED, UNKNOWN, Tokenizer, TokenizerFileConfig
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
+from glassformer.data.tokenizers import (
+    END,
+    RESERVED,
+    UNKNOWN,
+    Tokenizer,
+    TokenizerFileConfig,
+    read_sentencepiece,
+)
 
 NORMAL, UNKNOWN_PIECE, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 UNIGRAM, BPE, WORD = 1, 2, 3

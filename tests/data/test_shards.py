@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data import shards, token_cache
-from glassformer.data.shards import DamagedStore, TokenStore
-from glassformer.data.token_cache import cache_folder, open_or_build
+from glassformer.core.errors import UserError
+from glassformer.data import token_store
 from glassformer.data.token_rows import RaggedRows, Windows
-from glassformer.errors import UserError
+from glassformer.data.token_store import DamagedStore, TokenStore, cache_folder, open_or_build
 
 ROWS = st.lists(st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1)), max_size=9), max_size=20)
 SMALL_ROWS = st.lists(st.lists(st.integers(0, 99), max_size=12), max_size=12)
@@ -207,16 +206,16 @@ class TestCache:
     def test_unchanged_files_are_not_hashed_again(
         self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(token_cache, "SETTLED_SECONDS", -60.0)
+        monkeypatch.setattr(token_store, "SETTLED_SECONDS", -60.0)
         hashed: list[str] = []
 
         def note(path: Path) -> str:
             hashed.append(path.name)
             return hash_file(path)
 
-        hash_file = shards.file_sha256
-        monkeypatch.setattr(shards, "file_sha256", note)
-        monkeypatch.setattr(token_cache, "file_sha256", note)
+        hash_file = token_store.file_sha256
+        monkeypatch.setattr(token_store, "file_sha256", note)
+        monkeypatch.setattr(token_store, "file_sha256", note)
         store = corpus.open()
         assert hashed == ["corpus.txt", "text.offsets", "text.0000.tokens"]
         corpus.open()
@@ -395,7 +394,7 @@ def test_at_the_same_time_without_locks(tmp_path: Path, monkeypatch: pytest.Monk
     def fail(*arguments: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(token_cache.fcntl, "flock", fail)
+    monkeypatch.setattr(token_store.fcntl, "flock", fail)
     said: list[str] = []
 
     def rows(inner: bool) -> Iterator[tuple[np.ndarray, ...]]:
@@ -407,7 +406,7 @@ def test_at_the_same_time_without_locks(tmp_path: Path, monkeypatch: pytest.Monk
     other = tmp_path / "other"
     key = open_or_build(other, {}, lambda: rows(True), said.append, columns=["a"]).folder.name
     # The other process is played by this one, which may not write under the same name at the same time.
-    monkeypatch.setattr(shards.os, "getpid", iter(range(1, 100)).__next__)
+    monkeypatch.setattr(token_store.os, "getpid", iter(range(1, 100)).__next__)
     store = open_or_build(tmp_path, {}, lambda: rows(False), said.append, columns=["a"])
     assert lists(store["a"]) == [[1]] and store.folder == tmp_path / key
     (store.folder / "a.offsets").write_bytes(b"")

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import validate
+from glassformer.core.config import validate
+from glassformer.core.errors import UserError
 from glassformer.data import text_files
 from glassformer.data.readers import DataConfig, is_split_off, split_stream
 from glassformer.data.streams import Record, RunningText, Stream
 from glassformer.data.text_files import MOST_LINE, TextFile
-from glassformer.errors import UserError
 
 HARD = "a\u2028b\x85c\x1cd\x0be\x00f\rg 🙂\ufeff é e\u0301"
 """One line, whatever else thinks so."""

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, pre_tokenizers, processors
 
-from glassformer.config import validate
-from glassformer.data.grammar import translation_pairs
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
+from glassformer.core.registry import kinds
 from glassformer.data.tokenizers import (
     BEGIN,
     END,
@@ -28,8 +29,7 @@ from glassformer.data.tokenizers import (
     TokenizerConfig,
     TokenizerFileConfig,
 )
-from glassformer.errors import Problem, UserError
-from glassformer.registry import kinds
+from glassformer.datasets.grammar import translation_pairs
 
 TRAINING = [
     "The cat sat on the mat, and the mat was flat.",

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.data.batching import IGNORED, Batch, Examples, collate_per_token
-from glassformer.doctor.subject import Subject
-from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.blocks.heads import IGNORED
+from glassformer.data.batching import Batch, Examples, collate_per_token
+from glassformer.doctor.checks import Subject
 from glassformer.models.base import Model
-from glassformer.models.shapes import (
+from glassformer.models.task_types import (
     MaskedToken,
     NextToken,
     PerSequence,
@@ -23,6 +23,7 @@ from glassformer.models.shapes import (
     Shape,
 )
 from glassformer.models.transformer import TransformerConfig
+from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.tasks.base import NextTokenTask, PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task
 
 VOCABULARY, LENGTH, CLASSES, HIDDEN = 9, 12, 4, 8

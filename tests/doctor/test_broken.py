@@ -19,17 +19,16 @@ from glassformer.blocks.attention import (
     explicit_scores,
     fused_kernel,
 )
+from glassformer.blocks.heads import ClassHead, Score
 from glassformer.blocks.masks import Mask
-from glassformer.blocks.position import Position
+from glassformer.blocks.positions import Position
 from glassformer.data.batching import Batch
 from glassformer.doctor import checks, learning
-from glassformer.doctor.base import Measurement
+from glassformer.doctor.checks import Measurement, Subject
 from glassformer.doctor.examination import examine_model
-from glassformer.doctor.subject import Subject
 from glassformer.models.base import DecodingState, Model
-from glassformer.models.causal_lm import CausalLanguageModel
-from glassformer.models.heads import ClassHead, Score
 from glassformer.models.seq2seq import EncoderDecoder
+from glassformer.models.transformer import CausalLanguageModel
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore
 from glassformer.training.trainer import Trainer
 

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.blocks.position import PositionConfig
-from glassformer.doctor.base import Report
+from glassformer.blocks.heads import ClassHead
+from glassformer.blocks.positions import PositionConfig
+from glassformer.core.errors import UserError
+from glassformer.core.registry import kinds
+from glassformer.doctor.checks import Report, Subject
 from glassformer.doctor.examination import MODEL_CHECKS, examine_model
-from glassformer.doctor.subject import Subject
-from glassformer.errors import UserError
-from glassformer.experiment import Experiment, ExperimentConfig, presets, resolve
 from glassformer.models.base import Model
-from glassformer.models.heads import ClassHead
-from glassformer.registry import kinds
+from glassformer.runs.experiment import Experiment, ExperimentConfig, presets, resolve
 
 SHAPES = ["per token", "per sequence", "next token", "masked token", "sequence to sequence"]
 

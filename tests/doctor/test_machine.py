@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from glassformer.doctor import machine
-from glassformer.doctor.base import DoesNotApply, Report
+from glassformer.doctor.checks import DoesNotApply, Report
 from glassformer.doctor.machine import examine_machine
 from glassformer.training import precision
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.doctor.base import Measurement
+from glassformer.core.registry import kinds, unregister
+from glassformer.doctor.checks import Measurement
 from glassformer.doctor.examination import MODEL_CHECKS
 from glassformer.models.base import ModelConfig
-from glassformer.registry import kinds, unregister
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
 
 CHECKSUMS = "checkpoints are what was written"
 FILES = "the run's other files are what was written"

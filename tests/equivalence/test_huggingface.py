@@ -21,9 +21,9 @@ from transformers import (
     MarianMTModel,
 )
 
-from glassformer.errors import Problem
-from glassformer.models.huggingface import from_huggingface
-from glassformer.models.shapes import MaskedToken, NextToken, SequenceToSequence
+from glassformer.core.errors import Problem
+from glassformer.interchange.huggingface import from_huggingface
+from glassformer.models.task_types import MaskedToken, NextToken, SequenceToSequence
 
 VOCABULARY, LENGTH, WIDTH, PADDING = 23, 9, 16, 0
 equal = partial(assert_close, atol=1e-5, rtol=1e-5)

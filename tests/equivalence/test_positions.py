@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from glassformer.blocks.position import ALiBi, Buckets, Relative, Rotary, Sinusoidal, distances
+from glassformer.blocks.positions import ALiBi, Buckets, Relative, Rotary, Sinusoidal, distances
 
 LENGTH = 400
 

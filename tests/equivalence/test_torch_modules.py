@@ -16,7 +16,7 @@ from glassformer.blocks.attention import CrossAttention, Placement, SelfAttentio
 from glassformer.blocks.feed_forward import FeedForward
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
 from glassformer.blocks.masks import Mask
-from glassformer.blocks.position import Position
+from glassformer.blocks.positions import Position
 
 BATCH, LENGTH, MEMORY, WIDTH, HEADS, FEED_FORWARD = 3, 6, 5, 16, 4, 24
 equal = partial(assert_close, atol=1e-5, rtol=1e-5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassformer.evaluation.bootstrap import percentile_interval
-from glassformer.evaluation.classes import Classified
+from glassformer.evaluation.intervals import percentile_interval
+from glassformer.evaluation.metrics import Classified
 
 CLASSES = 5
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.evaluation.corpus_scores import bleu, one_line, score_corpus, sentence_table
+from glassformer.evaluation.text_scores import bleu, one_line, score_corpus, sentence_table
 
 WORDS = [
     "the",

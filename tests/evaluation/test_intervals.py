@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassformer.evaluation import bootstrap
-from glassformer.evaluation.bootstrap import (
+from glassformer.evaluation import intervals
+from glassformer.evaluation.intervals import (
     percentile_interval,
     ratio_interval,
     resampled_sums,
@@ -20,7 +20,7 @@ def test_resampling_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = np.random.default_rng(12345).choice(50, size=(1000, 50), replace=True)
     whole = resampled_sums(rows)
     np.testing.assert_array_equal(whole, rows[drawn].sum(1))
-    monkeypatch.setattr(bootstrap, "_CELLS_AT_ONCE", 7 * 50)  # in portions: the same draws
+    monkeypatch.setattr(intervals, "_CELLS_AT_ONCE", 7 * 50)  # in portions: the same draws
     np.testing.assert_array_equal(resampled_sums(rows), whole)
 
 

@@ -11,14 +11,14 @@ import torch
 from torch.nn import functional as F
 
 from glassformer.data.batching import Examples
-from glassformer.evaluation.corpus_scores import score_corpus
-from glassformer.evaluation.evaluator import EvaluationConfig, evaluate, measure
-from glassformer.experiment import Experiment, resolve
+from glassformer.evaluation.evaluate import EvaluationConfig, evaluate, measure
+from glassformer.evaluation.text_scores import score_corpus
 from glassformer.generation import DecodingConfig
+from glassformer.generation.predict import Answer
 from glassformer.models.base import Model
-from glassformer.models.shapes import PerSequence, SequenceToSequence
+from glassformer.models.task_types import PerSequence, SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
-from glassformer.tasks.answering import Answer
+from glassformer.runs.experiment import Experiment, resolve
 from glassformer.tasks.base import NextTokenTask, PerSequenceTask, SequenceToSequenceTask, Task
 
 SMALL = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=8, feed_forward_dim=8)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import Problem
-from glassformer.inspection import occlusion
-from glassformer.inspection.occlusion import outputs, word_effects
+from glassformer.blocks.heads import ClassHead, Head, RealHead
+from glassformer.core.errors import Problem
+from glassformer.inspection import attribution
+from glassformer.inspection.attribution import outputs, word_effects
 from glassformer.models.base import Model
-from glassformer.models.heads import ClassHead, Head, RealHead
-from glassformer.models.shapes import PerSequence
+from glassformer.models.task_types import PerSequence
 from glassformer.tasks.base import PerSequenceTask
 
 GOOD = {"good": 2.0, "fine": 1.0, "bad": -3.0}
@@ -101,7 +101,7 @@ def test_a_text_without_spaces_falls_apart_into_its_characters() -> None:
 def test_long_texts_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "so good so fine so bad so so"
     whole = word_effects(Looker(), Letters(), text)
-    monkeypatch.setattr(occlusion, "TOKENS_AT_ONCE", 3 * len(text))
+    monkeypatch.setattr(attribution, "TOKENS_AT_ONCE", 3 * len(text))
     model = Looker()
     assert word_effects(model, Letters(), text) == whole
     assert model.batches == [3, 3, 3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassformer.evaluation.real_values import real_intervals, real_metrics
+from glassformer.evaluation.metrics import real_intervals, real_metrics
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])

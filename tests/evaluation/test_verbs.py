@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.config import validate
-from glassformer.experiment import ExperimentConfig
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
+from glassformer.core.config import validate
+from glassformer.runs.experiment import ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 
 Said = tuple[int, str, str]
 Say = Callable[..., Said]

@@ -13,10 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 with atheris.instrument_imports(include=["glassformer"]):
     from programme.loaders import Specimens, limit_memory
 
-    import glassformer.launch
-    import glassformer.reports.reading
-    import glassformer.trained  # noqa: F401
-
 
 def main(trained: str, kind: str, count: str, seed: str) -> None:
     specimens = Specimens(trained)

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from glassformer.cli import main
-from glassformer.runs import RunFolder
-from glassformer.training.files import file_sha256
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.files import file_sha256
 
 Cli = Callable[..., tuple[int, str, str]]
 

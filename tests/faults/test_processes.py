@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
-from glassformer.seals import seal_json
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
+from glassformer.storage.checksums import seal_json
 from glassformer.training.trainer import Trainer
 
 ENDLESS = ["training.max_epochs=null", "training.max_steps=1000000", "training.validate_every=30"]

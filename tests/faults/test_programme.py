@@ -20,7 +20,7 @@ import programme  # noqa: F401  all faults
 from programme.base import FAULTS, Row
 from programme.runner import Plan
 
-from glassformer.bench.machine import usable_cores
+from glassformer.core.system import usable_cores
 
 CHOSEN = [fault for fault in FAULTS.values() if fault.quick and not fault.is_of_tests]
 CHOSEN.sort(key=lambda fault: fault.is_alone)  # as they are done

@@ -14,9 +14,10 @@ from typing import IO, Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
-from glassformer.training import checkpoints, events, files, signals
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
+from glassformer.storage import files
+from glassformer.training import checkpoints, context, events
 
 LARGER = ["model.hidden_dim=64"]
 """So that a checkpoint needs much more than a line of the record: about 0.3 MB."""
@@ -37,7 +38,7 @@ def train(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 def stop_after_an_epoch(path: Path, tiny_config: Any) -> str:
     """A run that was stopped at step 8; the SHA-256 of its weights."""
     training = Training(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
-    training.signals = signals.StopSignals()
+    training.signals = context.StopSignals()
     training.signals.is_set = lambda: training.trainer.state.last_validation >= 8  # type: ignore[method-assign]
     assert training.run()["steps"] == 8
     return newest_weights(path)

@@ -18,7 +18,7 @@ from glassformer.cli import main
 
 # What the commands would import when they need it.
 for module in (
-    "glassformer.launch",
+    "glassformer.runs.session",
     "glassformer.cli.train",
     "glassformer.cli.report",
     "glassformer.sweeps.worker",

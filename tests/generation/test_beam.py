@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassformer.generation import BeamConfig, GreedyConfig, Hypothesis, generate
 from glassformer.generation.strategies import top
-from glassformer.models.shapes import NextToken, SequenceToSequence
+from glassformer.models.task_types import NextToken, SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END = 0, 1

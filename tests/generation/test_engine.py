@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.config import Node, validate
-from glassformer.errors import Problem, UserError
+from glassformer.core.config import Node, validate
+from glassformer.core.errors import Problem, UserError
 from glassformer.generation import (
     BeamConfig,
     DecodingConfig,
@@ -20,7 +20,7 @@ from glassformer.generation import (
     generate,
 )
 from glassformer.generation.search import _total
-from glassformer.models.shapes import NextToken, PerToken, SequenceToSequence
+from glassformer.models.task_types import NextToken, PerToken, SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 6

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.blocks.position import PositionConfig
+from glassformer.blocks.positions import PositionConfig
+from glassformer.core.registry import kinds
 from glassformer.generation import BeamConfig, GreedyConfig, NoCache, SampleConfig, generate
 from glassformer.models.base import Model
-from glassformer.models.shapes import NextToken, SequenceToSequence, Shape
+from glassformer.models.task_types import NextToken, SequenceToSequence, Shape
 from glassformer.models.transformer import TransformerConfig
-from glassformer.registry import kinds
 
 BEGIN, VOCABULARY, LONGEST, ROWS = 0, 23, 14, 9
 TOLERANCE = 1e-9

@@ -11,18 +11,18 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
-from glassformer.blocks import products
 from glassformer.generation import (
     BeamConfig,
     GreedyConfig,
     Hypothesis,
     SampleConfig,
+    cpu,
     dealt,
     generate,
     observing,
     side_by_side,
 )
-from glassformer.models.shapes import SequenceToSequence
+from glassformer.models.task_types import SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 37
@@ -51,7 +51,7 @@ def batches() -> list[Tensor]:
 
 @pytest.fixture(params=[False, True], ids=["PyTorch's products", "NumPy's"])
 def by_numpy(request, monkeypatch):
-    monkeypatch.setattr(products, "numpy_is_faster", lambda: request.param)
+    monkeypatch.setattr(cpu, "numpy_is_faster", lambda: request.param)
     return request.param
 
 
@@ -85,7 +85,7 @@ def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch)
     used: list[int] = []
 
     def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
-        used.append(products.by_numpy(torch.ones(1)))
+        used.append(cpu.by_numpy(torch.ones(1)))
         real_BM = tokens_BM % 5 > 0
         real_BM[:, 0] = tokens_BM.shape[1] > 4  # rows of the shortest may have nothing to read
         inputs = {"tokens": tokens_BM, "real": real_BM}
@@ -93,17 +93,17 @@ def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch)
 
     written = {}
     for is_faster in (False, True):
-        monkeypatch.setattr(products, "numpy_is_faster", lambda is_faster=is_faster: is_faster)
+        monkeypatch.setattr(cpu, "numpy_is_faster", lambda is_faster=is_faster: is_faster)
         used.clear()
         written[is_faster] = side_by_side(model, answer, batches)
         assert set(used) == {is_faster}
-    assert not products.by_numpy(torch.ones(1))
+    assert not cpu.by_numpy(torch.ones(1))
     for mine, theirs in zip(written[True], written[False], strict=True):
         assert [[(h.tokens, h.log_probabilities) for h in row] for row in mine] == approximately(theirs)
 
 
 def test_numpy_has_one_thread_then_and_as_many_as_before_afterwards(model, batches, monkeypatch):
-    monkeypatch.setattr(products, "numpy_is_faster", lambda: True)
+    monkeypatch.setattr(cpu, "numpy_is_faster", lambda: True)
 
     def threads(_: object = None) -> set[int]:
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}

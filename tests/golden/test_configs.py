@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import (
+from glassformer.core.config import (
     Tree,
     dump_yaml,
     flatten,
@@ -19,9 +19,9 @@ from glassformer.config import (
     unflatten,
     validate,
 )
-from glassformer.errors import UserError
-from glassformer.experiment import ExperimentConfig, resolve
-from glassformer.training.optimization import AdamWConfig
+from glassformer.core.errors import UserError
+from glassformer.runs.experiment import ExperimentConfig, resolve
+from glassformer.training.optimizers import AdamWConfig
 
 
 @pytest.fixture

@@ -302,7 +302,7 @@ def test_what_does_not_fit_into_memory(
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr("glassformer.experiment.Experiment.build_model", fail)
+    monkeypatch.setattr("glassformer.runs.experiment.Experiment.build_model", fail)
     arguments = ["train", "counting-classifier", "task.train_examples=100", "--quiet"]
     assert main(arguments) == 2
     assert capsys.readouterr().err == (
@@ -315,6 +315,6 @@ def test_our_own_faults_keep_their_traceback(nowhere: Path, monkeypatch: pytest.
     def fail(*arguments: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("glassformer.experiment.Experiment.build_model", fail)
+    monkeypatch.setattr("glassformer.runs.experiment.Experiment.build_model", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["train", "counting-classifier", "task.train_examples=100", "--quiet"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.config import dump_yaml
-from glassformer.experiment import preset_text, presets, resolve
+from glassformer.core.config import dump_yaml
+from glassformer.runs.experiment import preset_text, presets, resolve
 
 GOLDEN = Path(__file__).with_name("presets")
 WRITES = bool(os.environ.get("GLASSFORMER_WRITE_GOLDEN"))

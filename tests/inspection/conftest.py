@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.config import validate
-from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.core.config import validate
 from glassformer.inspection import AttentionMaps, Checks, PlaceMaps
+from glassformer.runs.experiment import Experiment, ExperimentConfig
 
 BuildExperiment = Callable[..., Experiment]
 

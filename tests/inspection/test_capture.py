@@ -14,27 +14,26 @@ from torch import Tensor
 from glassformer.blocks import reference
 from glassformer.blocks.attention import MultiHeadAttention, Placement, SelfAttention, fused_kernel
 from glassformer.blocks.masks import Mask
-from glassformer.blocks.position import ALiBiConfig, NoPositionConfig
-from glassformer.errors import Problem, UserError
-from glassformer.experiment import Experiment
+from glassformer.blocks.positions import ALiBiConfig, NoPositionConfig
+from glassformer.core.errors import Problem, UserError
 from glassformer.generation import BeamConfig, generate
 from glassformer.inspection import (
     AttentionMaps,
     Selection,
     attention_maps,
-    capture,
     head_statistics,
     read,
     read_answer,
 )
-from glassformer.inspection import selection as selection_module
-from glassformer.inspection.capture import Tap
-from glassformer.inspection.selection import EVERYTHING
+from glassformer.inspection import maps as selection_module
+from glassformer.inspection.maps import EVERYTHING
+from glassformer.inspection.record import Tap, capture
+from glassformer.runs.experiment import Experiment
 
 from .conftest import experiment
 
 capture_module = importlib.import_module(
-    "glassformer.inspection.capture"
+    "glassformer.inspection.record"
 )  # the package exports a function so named
 
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.evaluation.bootstrap import mean_intervals
-from glassformer.experiment import Experiment
+from glassformer.evaluation.intervals import mean_intervals
 from glassformer.inspection import AttentionMaps, attention_maps, head_statistics, read
-from glassformer.inspection.capture import capture
-from glassformer.inspection.examples import groups_of
+from glassformer.inspection.attribution import logit_lens, rollout
+from glassformer.inspection.examples import groups_of, read_written
 from glassformer.inspection.heads import average_heads, heads_document
-from glassformer.inspection.hints import logit_lens, rollout
-from glassformer.inspection.reading import read_written
-from glassformer.launch import train
+from glassformer.inspection.record import capture
+from glassformer.runs.experiment import Experiment
+from glassformer.runs.session import train
 from glassformer.tasks.arithmetic import ArithmeticTask
 
 from .conftest import experiment, make_maps

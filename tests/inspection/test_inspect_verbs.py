@@ -11,8 +11,8 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.inspection import AttentionMaps
-from glassformer.launch import train
-from glassformer.trained import Run
+from glassformer.runs.run import Run
+from glassformer.runs.session import train
 
 OPTIONS: dict[str, Any] = {
     "model.num_layers": 1,

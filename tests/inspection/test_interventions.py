@@ -14,24 +14,27 @@ from torch import Tensor
 from glassformer.blocks import reference
 from glassformer.blocks.attention import MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
-from glassformer.errors import Problem
-from glassformer.evaluation.evaluator import EvaluationConfig, measure
-from glassformer.experiment import Experiment
+from glassformer.core.errors import Problem
+from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.generation import BeamConfig, GreedyConfig
-from glassformer.inspection.effects import (
+from glassformer.inspection.ablation import (
+    Edge,
     compare,
+    cut,
+    mean_output,
     scores,
     shown_answer,
+    switch_off,
     without_edge,
     without_head,
     without_token,
 )
 from glassformer.inspection.examples import first_example, groups_of, question
-from glassformer.inspection.interventions import Edge, cut, mean_output, switch_off
-from glassformer.inspection.taps import HeadPlace, attention_at, attentions
-from glassformer.launch import train
+from glassformer.inspection.record import HeadPlace, attention_at, attentions
 from glassformer.models.base import Model
-from glassformer.trained import Run
+from glassformer.runs.experiment import Experiment
+from glassformer.runs.run import Run
+from glassformer.runs.session import train
 
 from .conftest import experiment
 from .test_attention_verb import REVERSAL

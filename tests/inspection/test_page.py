@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.inspection.html import LARGEST_IN_NOTEBOOK, notebook_frame, page
-from glassformer.inspection.pixels import colours, to_bytes
+from glassformer.plotting.attention import colours, to_bytes
+from glassformer.plotting.page import LARGEST_IN_NOTEBOOK, notebook_frame, page
 
 from .conftest import make_maps
 

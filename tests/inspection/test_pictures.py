@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassformer.errors import UserError
-from glassformer.inspection.labels import tick_positions, visible
-from glassformer.inspection.pixels import (
+from glassformer.core.errors import UserError
+from glassformer.plotting.attention import (
     BYTE_STEPS,
     LINE,
     MASKED,
     Fit,
     colours,
+    draw,
     fit,
     from_bytes,
     paint,
@@ -24,7 +24,7 @@ from glassformer.inspection.pixels import (
     to_bytes,
     to_oklab,
 )
-from glassformer.inspection.plots import draw
+from glassformer.plotting.style import tick_positions, visible
 
 from .conftest import make_maps
 

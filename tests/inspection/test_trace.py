@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import Problem
-from glassformer.experiment import Experiment
+from glassformer.core.errors import Problem
 from glassformer.generation import (
     BeamConfig,
     DecodingConfig,
@@ -21,9 +20,10 @@ from glassformer.generation import (
     observing,
 )
 from glassformer.inspection import attention_maps, capture
-from glassformer.inspection.reading import read_written
+from glassformer.inspection.examples import read_written
 from glassformer.inspection.trace import Trace, read_branch, trace
 from glassformer.models.base import Model
+from glassformer.runs.experiment import Experiment
 
 from .conftest import experiment
 

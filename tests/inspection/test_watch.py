@@ -12,15 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.config import dump_yaml, read_yaml_file, validate
-from glassformer.errors import UserError
-from glassformer.experiment import Experiment, ExperimentConfig, resolve
+from glassformer.core.config import dump_yaml, read_yaml_file, validate
+from glassformer.core.errors import UserError
 from glassformer.inspection.examples import groups_of
-from glassformer.inspection.heads import average_heads
-from glassformer.inspection.watch import HeadWatch, InspectionConfig
-from glassformer.launch import Training, train
-from glassformer.runs import RunFolder
-from glassformer.trained import Run
+from glassformer.inspection.heads import HeadWatch, InspectionConfig, average_heads
+from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
+from glassformer.runs.session import Training, train
 from glassformer.training.checkpoints import WATCHED, Checkpoint, CheckpointStore
 from glassformer.training.trainer import Trainer
 

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.data.batching import IGNORED
-from glassformer.models import loss as loss_module
-from glassformer.models.heads import ClassHead
-from glassformer.models.loss import CHUNK, linear_cross_entropy
+from glassformer.blocks import heads as loss_module
+from glassformer.blocks.heads import CHUNK, IGNORED, ClassHead, linear_cross_entropy
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 

@@ -17,8 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.blocks.embedding import InputConfig
 from glassformer.blocks.feed_forward import FeedForwardConfig
-from glassformer.blocks.normalization import NormConfig
-from glassformer.blocks.position import PositionConfig
+from glassformer.blocks.heads import OutputConfig, PoolingConfig
+from glassformer.blocks.norms import NormConfig
+from glassformer.blocks.positions import PositionConfig
+from glassformer.core.registry import Kind, kinds, register, unregister
+from glassformer.cost.parameters import Size, count_by_module, count_tokens, measure, trace
 from glassformer.data.batching import (
     Batch,
     Examples,
@@ -29,8 +32,7 @@ from glassformer.data.batching import (
 )
 from glassformer.models.base import Model
 from glassformer.models.closed_form import Count, compare, starred
-from glassformer.models.heads import OutputConfig, PoolingConfig
-from glassformer.models.shapes import (
+from glassformer.models.task_types import (
     MaskedToken,
     NextToken,
     PerSequence,
@@ -38,10 +40,8 @@ from glassformer.models.shapes import (
     SequenceToSequence,
     Shape,
 )
-from glassformer.models.size import Size, count_by_module, count_tokens, measure, trace
 from glassformer.models.transformer import TransformerConfig
-from glassformer.registry import Kind, kinds, register, unregister
-from glassformer.training.optimization import OptimizerConfig
+from glassformer.training.optimizers import OptimizerConfig
 
 VOCABULARY, LENGTH, TARGET_LENGTH = 100, 32, 24
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from glassformer.blocks.attention import LayerCache, MultiHeadAttention, fused_kernel, select_rows
-from glassformer.blocks.ready import ready, ready_product
+from glassformer.blocks.heads import ClassHead
 from glassformer.generation import BeamConfig, generate
+from glassformer.generation.cpu import ready, ready_product
 from glassformer.models.base import Branching
-from glassformer.models.heads import ClassHead
 from glassformer.models.seq2seq import EncoderDecoder, like_lengths
-from glassformer.models.shapes import NextToken, SequenceToSequence, Shape
+from glassformer.models.task_types import NextToken, SequenceToSequence, Shape
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 37

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from glassformer.blocks.attention import explicit_scores, explicit_weights, fused_kernel
 from glassformer.blocks.masks import Mask, causal, padding
-from glassformer.blocks.position import Position, PositionConfig
-from glassformer.registry import kinds
+from glassformer.blocks.positions import Position, PositionConfig
+from glassformer.core.registry import kinds
 
 seeds = st.integers(0, 2**32 - 1)
 lengths = st.integers(1, 9)

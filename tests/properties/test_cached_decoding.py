@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.blocks.position import PositionConfig
-from glassformer.errors import Problem
+from glassformer.blocks.positions import PositionConfig
+from glassformer.core.errors import Problem
+from glassformer.core.registry import kinds
 from glassformer.models.base import DecodingState, Generating, Model
-from glassformer.models.shapes import NextToken, SequenceToSequence, Shape
+from glassformer.models.task_types import NextToken, SequenceToSequence, Shape
 from glassformer.models.transformer import TransformerConfig
-from glassformer.registry import kinds
 
 VOCABULARY, LONGEST, SOURCE = 9, 16, 6
 SHAPES: list[Shape] = [

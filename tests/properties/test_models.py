@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from glassformer.blocks.position import PositionConfig
+from glassformer.blocks.heads import PoolingConfig
+from glassformer.blocks.positions import PositionConfig
+from glassformer.core.registry import kinds
 from glassformer.models.base import Model
-from glassformer.models.heads import PoolingConfig
-from glassformer.models.shapes import (
+from glassformer.models.task_types import (
     MaskedToken,
     NextToken,
     PerSequence,
@@ -24,7 +25,6 @@ from glassformer.models.shapes import (
     Shape,
 )
 from glassformer.models.transformer import TransformerConfig
-from glassformer.registry import kinds
 
 VOCABULARY, LONGEST = 11, 12
 POSITIONS = sorted(kinds(PositionConfig))

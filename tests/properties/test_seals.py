@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.seals import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
+from glassformer.storage.checksums import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
 
 VALUES = st.dictionaries(
     st.text().filter(lambda key: key != "sha256"),

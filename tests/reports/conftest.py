@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from glassformer.config import merge, unflatten, validate
-from glassformer.experiment import ExperimentConfig
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
+from glassformer.core.config import merge, unflatten, validate
+from glassformer.runs.experiment import ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 
 SMALL: dict[str, Any] = {
     "model": {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8},

@@ -12,11 +12,11 @@ import pytest
 
 import glassformer as gf
 from glassformer.cli import main
-from glassformer.errors import UserError
-from glassformer.launch import Training
-from glassformer.reproduce.study import interval
-from glassformer.runs import RunFolder
-from glassformer.seals import seal_json
+from glassformer.core.errors import UserError
+from glassformer.evaluation.intervals import student_interval
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
+from glassformer.storage.checksums import seal_json
 
 from .conftest import TASKS, TrainedRun, read_page, small_config
 
@@ -65,9 +65,9 @@ def test_seeds_of_one_setting_are_one_measurement(trained_run: TrainedRun, tmp_p
     values = [RunFolder(path).results()["metrics"]["test"]["loss"] for path in paths]
     assert three["seeds"] == [0, 1, 2] and one["seeds"] == [0]
     assert three["metrics"]["loss"] == statistics.fmean(values)
-    assert list(three["intervals"]["loss"]) == interval(values)
+    assert list(three["intervals"]["loss"]) == student_interval(values)
     page = read_page(tmp_path / "report.html")
-    assert {statistics.fmean(values), *(interval(values) or [])} <= set(page.numbers)
+    assert {statistics.fmean(values), *(student_interval(values) or [])} <= set(page.numbers)
     assert "again has the seed 0 of run-0, and is not counted twice" in page.text
     assert (three["setting"], one["setting"]) == ("max_steps 3", "max_steps 2")
     assert "Where the settings differ" in page.text

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import glassformer as gf
-from glassformer.errors import UserError
-from glassformer.launch import Training
+from glassformer.core.errors import UserError
 from glassformer.reports.studies import study_tables
 from glassformer.reports.tables import plain
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 
 from .conftest import TASKS, read_page, small_config
 

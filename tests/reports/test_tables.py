@@ -10,8 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glassformer.reports.charts import HEIGHT, WIDTH, Line, Scale, line_chart, thin
-from glassformer.reports.markup import Markup, tag, text
-from glassformer.reports.tables import Quantity, Table, escape_latex, escape_markdown, number
+from glassformer.reports.tables import (
+    Markup,
+    Quantity,
+    Table,
+    escape_latex,
+    escape_markdown,
+    number,
+    tag,
+    text,
+)
 
 from .conftest import Page
 

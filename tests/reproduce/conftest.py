@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import yaml
 
-from glassformer import launch
-from glassformer.reproduce import jobs
-from glassformer.reproduce.jobs import Job, Say
-from glassformer.training.signals import StopSignals
+from glassformer.runs import session
+from glassformer.studies import jobs
+from glassformer.studies.jobs import Job, Say
+from glassformer.training.context import StopSignals
 
 
 def in_this_process(job: Job) -> dict[str, Any]:
     file = job.path.parent / f"{job.path.name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(job.config.dump()), encoding="utf-8")
-    return launch.train(str(file), run=job.path, resume=True).folder.results()
+    return session.train(str(file), run=job.path, resume=True).folder.results()
 
 
 @pytest.fixture

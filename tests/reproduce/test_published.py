@@ -11,19 +11,15 @@ import numpy as np
 import pytest
 
 import glassformer as gf
-from glassformer.blocks.position import PositionConfig
+from glassformer.blocks.positions import PositionConfig
 from glassformer.cli import main
-from glassformer.registry import kinds
-from glassformer.reproduce import STUDIES, length_data, positions, translation_sets
-from glassformer.reproduce.arithmetic_rates import (
-    ARITHMETIC_RATES,
-    OVERFITTED,
-    PUBLISHED,
-    PUBLISHED_FILE,
-)
-from glassformer.reproduce.attention_forms import ATTENTION_FORMS
-from glassformer.reproduce.jobs import Results
-from glassformer.reproduce.length_data import (
+from glassformer.core.registry import kinds
+from glassformer.runs.folder import differences
+from glassformer.studies import STUDIES, length_data, positions, translation_sets
+from glassformer.studies.arithmetic_rates import ARITHMETIC_RATES, OVERFITTED, PUBLISHED, PUBLISHED_FILE
+from glassformer.studies.attention_forms import ATTENTION_FORMS
+from glassformer.studies.jobs import Results
+from glassformer.studies.length_data import (
     Draw,
     LengthData,
     Measure,
@@ -33,13 +29,12 @@ from glassformer.reproduce.length_data import (
     draw_sums,
     words,
 )
-from glassformer.reproduce.parameter_counts import PARAMETER_COUNTS
-from glassformer.reproduce.positions import ARITHMETIC, POSITIONS, THEORY, TRANSLATION, Domain
-from glassformer.reproduce.recipes import Setting, Study
-from glassformer.reproduce.reversal_table import REVERSAL_TABLE, ReversalStudy
-from glassformer.reproduce.study import Effort, reproduce
-from glassformer.reproduce.translation_sets import TRANSLATION_SETS
-from glassformer.runs import differences
+from glassformer.studies.parameter_counts import PARAMETER_COUNTS
+from glassformer.studies.positions import ARITHMETIC, POSITIONS, THEORY, TRANSLATION, Domain
+from glassformer.studies.recipes import Setting, Study
+from glassformer.studies.reversal_table import REVERSAL_TABLE, ReversalStudy
+from glassformer.studies.study import Effort, reproduce
+from glassformer.studies.translation_sets import TRANSLATION_SETS
 
 TINY_MODEL = {"model.hidden_dim": 16, "model.feed_forward_dim": 8}
 TINY_TRAINING = {"training.max_steps": 2, "training.validate_every": None}

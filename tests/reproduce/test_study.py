@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.config import dump_yaml
-from glassformer.errors import UserError
-from glassformer.reproduce import STUDIES, find
-from glassformer.reproduce.recipes import Setting, Study
-from glassformer.reproduce.study import interval, reproduce
-from glassformer.runs import RunFolder, differences
+from glassformer.core.config import dump_yaml
+from glassformer.core.errors import UserError
+from glassformer.evaluation.intervals import student_interval
+from glassformer.runs.folder import RunFolder, differences
+from glassformer.studies import STUDIES, find
+from glassformer.studies.recipes import Setting, Study
+from glassformer.studies.study import reproduce
 
 TINY = {
     "task.length": 4,
@@ -128,14 +129,14 @@ def test_what_is_new_may_stand_before_what_is_kept(trained: list[str], tmp_path:
 
 
 def test_the_interval_is_students() -> None:
-    assert interval([0.5]) is None
-    low, high = interval([1.0, 2.0, 3.0]) or (0, 0)
+    assert student_interval([0.5]) is None
+    low, high = student_interval([1.0, 2.0, 3.0]) or (0, 0)
     assert (low + high) / 2 == pytest.approx(2.0)
     assert (high - low) / 2 == pytest.approx(4.303 / 3**0.5, rel=1e-3)
     # Beyond the table: 2.228 for 11 values, 1.984 for 101.
     for count, quantile in ((11, 2.228), (101, 1.984)):
         values = [float(number % 2) for number in range(count)]
-        low, high = interval(values) or (0, 0)
+        low, high = student_interval(values) or (0, 0)
         half = quantile * statistics.stdev(values) / math.sqrt(count)
         assert (high - low) / 2 == pytest.approx(half, rel=0.002)
 

@@ -17,17 +17,18 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from glassformer.data.reviews import review_texts, reviews
-from glassformer.experiment import resolve
-from glassformer.reproduce import STUDIES, bag_of_words, curves, jobs
-from glassformer.reproduce.jobs import Job, Say
-from glassformer.reproduce.pretraining_text import PretrainingText, TestTexts, TextPlan, TextSource, gather
-from glassformer.reproduce.study import Effort, interval, reproduce
-from glassformer.reproduce.transfer_arms import ARMS, FROZEN, SCRATCH, Options, TransferStudy
-from glassformer.runs import RunFolder, differences
+from glassformer.datasets.reviews import review_texts, reviews
+from glassformer.evaluation.intervals import student_interval
+from glassformer.runs.experiment import resolve
+from glassformer.runs.folder import RunFolder, differences
+from glassformer.runs.transfer import MAY_DIFFER
+from glassformer.studies import STUDIES, bag_of_words, curves, jobs
+from glassformer.studies.jobs import Job, Say
+from glassformer.studies.pretraining_text import PretrainingText, TestTexts, TextPlan, TextSource, gather
+from glassformer.studies.study import Effort, reproduce
+from glassformer.studies.transfer_arms import ARMS, FROZEN, SCRATCH, Options, TransferStudy
 from glassformer.tasks.classification import ClassificationConfig
-from glassformer.training.signals import StopSignals
-from glassformer.transfer import MAY_DIFFER
+from glassformer.training.context import StopSignals
 
 TINY_MODEL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8}
 TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferStudy)]
@@ -103,7 +104,9 @@ def test_the_arms_differ_in_what_they_say_alone(
             # A tie goes to the lower loss, so the tested epoch has the best accuracy, not always the first.
             assert validations[row["best_epoch"][seed] - 1] == max(validations)
         configs[arm, labels] = next(runs_of(folder, row)).config()
-        assert row["ours"] == statistics.fmean(row["values"]) and row["interval"] == interval(row["values"])
+        assert row["ours"] == statistics.fmean(row["values"]) and row["interval"] == student_interval(
+            row["values"]
+        )
     for labels in (10, 40):
         changed = {
             path

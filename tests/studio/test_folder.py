@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from glassformer.config import dump_yaml, read_written_yaml, read_yaml_file
-from glassformer.errors import UserError
-from glassformer.seals import seal_json, seal_text
+from glassformer.core.config import dump_yaml, read_written_yaml, read_yaml_file
+from glassformer.core.errors import UserError
+from glassformer.storage.checksums import seal_json, seal_text
 from glassformer.studio.folder import RunsFolder
 
 ROWS = {

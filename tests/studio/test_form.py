@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.config import flatten, format_value, parse_overrides
-from glassformer.experiment import ExperimentConfig, presets, resolve
-from glassformer.registry import kinds
+from glassformer.core.config import flatten, format_value, parse_overrides
+from glassformer.core.registry import kinds
+from glassformer.runs.experiment import ExperimentConfig, presets, resolve
 from glassformer.studio.draft import draft
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.form import fields_of

@@ -15,12 +15,12 @@ from starlette.testclient import TestClient
 
 from glassformer.cli import main
 from glassformer.inspection import AttentionMaps, Checks, PlaceMaps
-from glassformer.inspection.pixels import to_bytes
+from glassformer.plotting.attention import to_bytes
+from glassformer.runs.run import Run
 from glassformer.studio import limits
 from glassformer.studio.map_store import MapStore
 from glassformer.studio.replies import Refusal
 from glassformer.studio.state import Studio
-from glassformer.trained import Run
 
 INPUT = "1 2 3 0 1 2"
 

@@ -17,13 +17,13 @@ from starlette.testclient import TestClient
 from torch import nn
 
 from glassformer.cli import main
-from glassformer.documents import finite
+from glassformer.runs.run import Run
+from glassformer.storage.files import finite
 from glassformer.studio.app import create_app
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.gate import Admission
 from glassformer.studio.state import Studio
 from glassformer.studio.work import Unwanted
-from glassformer.trained import Run
 
 from .conftest import ADDRESS, TOKEN
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.runs import RunFolder
-from glassformer.seals import seal_json
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.checksums import seal_json
 from glassformer.studio import limits, trainings
 from glassformer.studio.folder import RunsFolder
 from glassformer.studio.replies import Refusal

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from glassformer.cli import main
 from glassformer.sweeps import storage
 from glassformer.sweeps.definition import define
+from glassformer.sweeps.queue import Board, outcome_of
 from glassformer.sweeps.storage import Database, is_connection_error, storage_url
-from glassformer.sweeps.study import Board, outcome_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
 from glassformer.sweeps.definition import define
 from glassformer.sweeps.space import Choices, Range, split_arguments
 

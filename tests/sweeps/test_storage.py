@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
 from glassformer.sweeps import storage
 from glassformer.sweeps.storage import Database, connect, file_system_of, shown, storage_url
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.sweeps import study as rules
+from glassformer.sweeps import queue as rules
 from glassformer.sweeps.definition import Definition, define
+from glassformer.sweeps.queue import MOST_ATTEMPTS, Board, Claim, Lost, attempts, key_of, living, outcome_of
 from glassformer.sweeps.storage import Database
-from glassformer.sweeps.study import MOST_ATTEMPTS, Board, Claim, Lost, attempts, key_of, living, outcome_of
 
 Join = Callable[[], Board]
 LENGTHS = ["task.length=4,5,6"]

@@ -19,9 +19,9 @@ import pytest
 
 import glassformer as gf
 from glassformer.cli import main
-from glassformer.experiment import resolve
-from glassformer.reproduce.study import interval
-from glassformer.runs import RunFolder
+from glassformer.evaluation.intervals import student_interval
+from glassformer.runs.experiment import resolve
+from glassformer.runs.folder import RunFolder
 
 Ask = Callable[..., dict[str, Any]]
 RATE = "training.optimizer.learning_rate"
@@ -67,7 +67,7 @@ def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Pat
         runs = [trial for trial in document["trials"] if trial["trial"] == row["trial"]]
         values = [trial["metrics"]["validation"]["accuracy"] for trial in runs]
         assert row["value"] == pytest.approx(statistics.fmean(values))
-        assert row["interval"] == pytest.approx(interval(values))
+        assert row["interval"] == pytest.approx(student_interval(values))
     complete = [row for row in document["settings"] if row["state"] == "complete"]
     assert document["best"]["value"] == max(row["value"] for row in complete)
     assert document["settings"][2]["state"] == "diverged" and not document["settings"][2]["is_stable"]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import main
-from glassformer.runs import RunFolder
-from glassformer.sweeps.crew import Crew
+from glassformer.runs.folder import RunFolder
+from glassformer.sweeps.coordinator import Crew
 from glassformer.sweeps.definition import define
+from glassformer.sweeps.queue import Board, living, outcome_of
 from glassformer.sweeps.storage import Database
-from glassformer.sweeps.study import Board, living, outcome_of
 from glassformer.sweeps.worker import serve
 
 LONG = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassformer.experiment import Experiment, resolve
+from glassformer.runs.experiment import Experiment, resolve
 
 
 def test_a_language_model_goes_on_as_far_as_it_has_room() -> None:

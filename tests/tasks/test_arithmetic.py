@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.config import validate
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
 from glassformer.data.readers import DataConfig
-from glassformer.errors import Problem, UserError
 from glassformer.tasks.arithmetic import BOS, EOS, ArithmeticConfig, ArithmeticTask
 
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import glassformer.tasks  # noqa: F401  registers the kinds
-from glassformer.config import validate
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
 from glassformer.data.batching import generator
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, UNKNOWN
-from glassformer.errors import Problem, UserError
-from glassformer.evaluation.evaluator import EvaluationConfig, measure
+from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.models.base import Model
 from glassformer.models.transformer import TransformerConfig
 from glassformer.tasks.base import TaskConfig

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer.tasks  # noqa: F401  registers the kinds
-from glassformer.config import validate
-from glassformer.data.batching import IGNORED
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, RESERVED, UNKNOWN
-from glassformer.errors import Problem, UserError
-from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
+from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
 from glassformer.models.base import Model
 from glassformer.models.transformer import TransformerConfig
 from glassformer.tasks.base import Task, TaskConfig

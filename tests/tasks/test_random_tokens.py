@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from glassformer.core.errors import Problem
 from glassformer.data.batching import Examples
-from glassformer.errors import Problem
-from glassformer.models.shapes import NextToken, PerSequence
+from glassformer.models.task_types import NextToken, PerSequence
 from glassformer.tasks.random_tokens import MajorityTask, RandomTokensConfig, RepetitionTask
 
 SIZES = {"train_examples": 500, "validation_examples": 40, "test_examples": 60}

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassformer.data.batching import IGNORED
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.errors import UserError
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import BEGIN, END, RESERVED
-from glassformer.errors import UserError
-from glassformer.experiment import resolve
+from glassformer.runs.experiment import resolve
 from glassformer.tasks.rest_of_text import RestOfTextTask
 
 

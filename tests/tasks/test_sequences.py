@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import Problem, UserError
+from glassformer.core.errors import Problem, UserError
 from glassformer.tasks.base import Task
 from glassformer.tasks.sequences import (
     CopyConfig,
@@ -18,8 +18,9 @@ from glassformer.tasks.sequences import (
     SequencesConfig,
     ShiftConfig,
     SortConfig,
+    repeat_to,
+    share,
 )
-from glassformer.tasks.spaces import repeat_to, share
 
 SMALL = {"train_examples": 300, "validation_examples": 40, "test_examples": 60}
 EXPECTED = {

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from glassformer.data.readers import DataConfig
-from glassformer.experiment import presets, resolve
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
+from glassformer.runs.experiment import presets, resolve
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
+from glassformer.runs.session import Training
 from glassformer.tasks.text import TextTaskConfig
-from glassformer.trained import Run
 
 TEXT_PRESETS = [name for name in presets() if isinstance(resolve(name).task, TextTaskConfig)]
 OFFLINE = {"translation", "classification", "language-model", "masked-language-model"}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.config import validate
-from glassformer.data.batching import IGNORED
-from glassformer.errors import Problem, UserError
-from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
+from glassformer.models.task_types import PerSequence, PerToken, SequenceToSequence
 from glassformer.tasks.tokens import TokensConfig, TokensTask
 
 TAGGED = [("the cat sat", "D N V"), ("a dog ran off", "D N V P"), ("cats", "N"), ("dogs ran", "N V")]

@@ -15,15 +15,15 @@ from sacrebleu.metrics import BLEU
 from torch.nn import functional as F
 
 import glassformer.tasks  # noqa: F401  registers the kinds
-from glassformer.config import validate
-from glassformer.data.grammar import translation_pairs
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, RESERVED, UNKNOWN
-from glassformer.errors import Problem, UserError
-from glassformer.evaluation.evaluator import EvaluationConfig, evaluate, measure
+from glassformer.datasets.grammar import translation_pairs
+from glassformer.evaluation.evaluate import EvaluationConfig, evaluate, measure
 from glassformer.generation import BeamConfig, GreedyConfig
+from glassformer.generation.predict import Answer
 from glassformer.models.base import Model
 from glassformer.models.transformer import TransformerConfig
-from glassformer.tasks.answering import Answer
 from glassformer.tasks.base import TaskConfig
 from glassformer.tasks.translation import TranslationTask
 

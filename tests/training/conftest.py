@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from glassformer.data.batching import Examples, generator
-from glassformer.experiment import Experiment, ExperimentConfig
-from glassformer.models.shapes import PerToken
+from glassformer.models.task_types import PerToken
+from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.tasks.base import PerTokenTask
-from glassformer.training.surroundings import Surroundings
+from glassformer.training.context import Surroundings
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.errors import UserError
-from glassformer.training import checkpoints, files
+from glassformer.core.errors import UserError
+from glassformer.storage import files
+from glassformer.training import checkpoints
 from glassformer.training.checkpoints import (
     EXTRA,
     MANIFEST,

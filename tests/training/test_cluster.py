@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from glassformer.cli import main
-from glassformer.errors import UserError
-from glassformer.models.size import Size
-from glassformer.training.cluster import ClusterConfig, project
+from glassformer.core.errors import UserError
+from glassformer.cost.cluster import ClusterConfig, project
+from glassformer.cost.parameters import Size
 
 # Two blocks of 300 parameters, 100 in no block, 4 bytes each.
 SIZE = Size(

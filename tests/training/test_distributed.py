@@ -19,12 +19,13 @@ import pytest
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from glassformer.errors import UserError
-from glassformer.experiment import Experiment, resolve
-from glassformer.launch import Training
-from glassformer.models.heads import Score
-from glassformer.runs import RunFolder
+from glassformer.blocks.heads import Score
+from glassformer.core.errors import UserError
+from glassformer.runs.experiment import Experiment, resolve
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 from glassformer.training.checkpoints import CheckpointStore
+from glassformer.training.context import Surroundings
 from glassformer.training.distributed import (
     Group,
     IdleBatch,
@@ -33,8 +34,7 @@ from glassformer.training.distributed import (
     fresh_store,
     stay_on_this_machine,
 )
-from glassformer.training.parallel import Replicated
-from glassformer.training.surroundings import Surroundings
+from glassformer.training.strategies import Replicated
 from glassformer.training.trainer import Trainer
 
 SECONDS = 120.0

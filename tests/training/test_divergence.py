@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from glassformer.blocks.heads import Score
 from glassformer.cli import main
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
 from glassformer.evaluation.metrics import is_better
-from glassformer.experiment import Experiment, ExperimentConfig
-from glassformer.launch import Training
 from glassformer.models.base import Model
-from glassformer.models.heads import Score
-from glassformer.runs import RunFolder
-from glassformer.training.divergence import Diverged
-from glassformer.training.trainer import Trainer
+from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
+from glassformer.training.trainer import Diverged, Trainer
 
 Condition = Callable[[Trainer], bool]
 

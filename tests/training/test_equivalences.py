@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
-from glassformer.experiment import Experiment
-from glassformer.launch import Training
-from glassformer.models.heads import ClassHead
-from glassformer.runs import RunFolder
-from glassformer.trained import Run
+from glassformer.blocks.heads import ClassHead
+from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
+from glassformer.runs.experiment import Experiment
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
+from glassformer.runs.session import Training
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]

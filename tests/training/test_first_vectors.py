@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.experiment import Experiment, resolve
-from glassformer.launch import train
+from glassformer.runs.experiment import Experiment, resolve
+from glassformer.runs.session import train
 
 SMALL = {
     "task.examples": 200,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
 from glassformer.training.checkpoints import CheckpointStore
 
 SECONDS = 240.0

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import UserError
-from glassformer.launch import Training
+from glassformer.core.errors import UserError
+from glassformer.cost.estimate import duration, estimate
 from glassformer.models.base import Model
-from glassformer.runs import RunFolder
-from glassformer.training.estimate import duration, estimate
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
+from glassformer.training.context import Surroundings
 from glassformer.training.progress import LineReporter
-from glassformer.training.surroundings import Surroundings
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -156,7 +156,7 @@ def test_speed_counts_real_tokens_only(make_trainer: MakeTrainer, ragged_task: A
 
 def test_tokens_of_every_shape(tiny_config: Any) -> None:
     """A classifier reads tokens though it answers once; a decoder reads and writes."""
-    from glassformer.experiment import Experiment
+    from glassformer.runs.experiment import Experiment
 
     palindrome = Experiment(tiny_config({"task.kind": "palindrome", "task.length": 6})).task
     batch = palindrome.batch("train", np.arange(5))
@@ -222,7 +222,7 @@ def test_a_large_model_is_timed_by_one_step(
     taken: list[int] = []
     step = Trainer.step
     monkeypatch.setattr(Trainer, "step", lambda *given: (taken.append(1), step(*given))[1])
-    monkeypatch.setattr("glassformer.training.estimate.ENOUGH_SECONDS", 0.0)
+    monkeypatch.setattr("glassformer.cost.estimate.ENOUGH_SECONDS", 0.0)
     expected = estimate(make_trainer({}))
     assert len(taken) == 1
     assert expected.seconds_per_step > 0 and expected.seconds_per_validation > 0

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.distributed import interface_towards
 

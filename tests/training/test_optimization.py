@@ -13,19 +13,20 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.registry import kinds
+from glassformer.core.registry import kinds
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.muon import MuonConfig, orthogonal
-from glassformer.training.optimization import (
+from glassformer.training.optimizers import (
     AdamWConfig,
     ConstantConfig,
     InverseSquareRootConfig,
     LinearConfig,
     LionConfig,
+    MuonConfig,
     OptimizerConfig,
     ScheduleConfig,
     WarmupCosineConfig,
     WarmupStableDecayConfig,
+    orthogonal,
 )
 from glassformer.training.trainer import Trainer
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.cli import main
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
 from glassformer.training import precision
 
 

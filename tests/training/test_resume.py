@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import UserError
-from glassformer.experiment import Experiment, ExperimentConfig
-from glassformer.launch import Training
-from glassformer.runs import RunFolder
-from glassformer.seals import seal_json
-from glassformer.trained import Run
+from glassformer.core.errors import UserError
+from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
+from glassformer.runs.session import Training
+from glassformer.storage.checksums import seal_json
+from glassformer.storage.files import file_sha256
 from glassformer.training.checkpoints import EXTRA, CheckpointStore
+from glassformer.training.context import StopSignals
 from glassformer.training.events import CLOCK_FIELDS
-from glassformer.training.files import file_sha256
 from glassformer.training.progress import Reporter
-from glassformer.training.signals import StopSignals
 from glassformer.training.trainer import Trainer
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from glassformer.core.threads import Crew
 from glassformer.data.batching import Examples, alike, collate_sequence_to_sequence
-from glassformer.threads import Crew
-from glassformer.training import side_by_side
-from glassformer.training.side_by_side import SideBySide, can_learn_in_parts
+from glassformer.training import strategies
+from glassformer.training.strategies import SideBySide, can_learn_in_parts
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -25,7 +25,7 @@ MakeTrainer = Callable[..., Trainer]
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is worth four parts, if it has so many examples."""
-    monkeypatch.setattr(side_by_side, "WORTH_PARTING", 0.0)
+    monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
     monkeypatch.setattr(SideBySide, "parts", lambda self, lengths: min(4, len(lengths)))
 
 
@@ -57,7 +57,7 @@ def test_parts_give_the_whole_gradient(
     plan = whole.plan(0)[0]
     (batch,) = whole.batches(plan, 0)
     whole.step([batch])
-    monkeypatch.setattr(side_by_side, "WORTH_PARTING", 0.0)
+    monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
     monkeypatch.setattr(parted.parallel, "parts", lambda lengths: 4)
     names: set[str] = set()
     score = parted.parallel.score
@@ -178,20 +178,20 @@ def test_parts_are_a_power_of_two_that_grows_with_the_work(
     millions: float, tokens: int, examples: int, expected: int
 ) -> None:
     lengths = np.full(examples, tokens // examples)
-    assert side_by_side.number_of_parts(int(millions * 1e6), lengths) == expected
+    assert strategies.number_of_parts(int(millions * 1e6), lengths) == expected
 
 
 @pytest.mark.parametrize("count, workers, expected", [(2, 2, 3), (4, 2, 4), (8, 1, 2), (16, 4, 6)])
 def test_no_more_gradients_are_held_than_are_told(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, count: int, workers: int, expected: int
 ) -> None:
-    assert side_by_side.gradients_held(count, workers) == expected
-    monkeypatch.setattr(side_by_side, "WORTH_PARTING", 0.0)
+    assert strategies.gradients_held(count, workers) == expected
+    monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
     monkeypatch.setattr(SideBySide, "parts", lambda self, lengths: min(count, len(lengths)))
     before = torch.get_num_threads()
     trainer = make_trainer({"training.threads": workers, "training.batch_size": 16})
     begun, added, most = [0], [0], [0]
-    score, add = trainer.parallel.score, side_by_side._add
+    score, add = trainer.parallel.score, strategies._add
 
     def counting_score(*arguments: Any) -> Any:
         begun[0] += 1
@@ -203,13 +203,13 @@ def test_no_more_gradients_are_held_than_are_told(
         added[0] += 1
 
     monkeypatch.setattr(trainer.parallel, "score", counting_score)
-    monkeypatch.setattr(side_by_side, "_add", counting_add)
+    monkeypatch.setattr(strategies, "_add", counting_add)
     try:
         weights_after(trainer, 2)
     finally:
         torch.set_num_threads(before)
     assert 1 + most[0] <= expected
-    assert side_by_side.gradients_held(1, workers) == 1
+    assert strategies.gradients_held(1, workers) == 1
 
 
 @pytest.mark.parametrize("longer", [0.5, 1.0, 3.0])

@@ -20,24 +20,24 @@ import yaml
 from torch import Tensor
 
 from glassformer.cli import main
-from glassformer.config import Tree, dump_yaml, merge, unflatten, validate
-from glassformer.errors import UserError
-from glassformer.experiment import Experiment, ExperimentConfig
-from glassformer.launch import Training
+from glassformer.core.config import Tree, dump_yaml, merge, unflatten, validate
+from glassformer.core.errors import UserError
+from glassformer.core.registry import kinds
 from glassformer.models.base import Model
-from glassformer.models.shapes import SequenceToSequence
+from glassformer.models.task_types import SequenceToSequence
 from glassformer.models.transformer import TransformerConfig
-from glassformer.proofs import prove_resume, without_clocks
-from glassformer.registry import kinds
-from glassformer.runs import RunFolder
+from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.session import Training
+from glassformer.runs.transfer import Part, transfer
+from glassformer.runs.verify import prove_resume, without_clocks
+from glassformer.storage.files import file_sha256
 from glassformer.tasks.base import SequenceToSequenceTask
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.files import file_sha256
-from glassformer.training.optimization import OptimizerConfig, layers_of
+from glassformer.training.context import StopSignals
+from glassformer.training.optimizers import OptimizerConfig, layers_of
 from glassformer.training.progress import Reporter
-from glassformer.training.signals import StopSignals
 from glassformer.training.trainer import Trainer
-from glassformer.transfer import Part, transfer
 
 SMALL: Tree = {
     "task": {

@@ -12,6 +12,6 @@ def benchmarks() -> dict[str, type[Benchmark]]:
     """Every benchmark by its name; importing a file makes it known."""
     from glassformer.bench import attention, decode, language_model, memory, startup, sweep, train  # noqa: F401
     from glassformer.bench.base import Benchmark
-    from glassformer.registry import kinds
+    from glassformer.core.registry import kinds
 
     return {name: kind for name, kind in kinds(Benchmark).items() if issubclass(kind, Benchmark)}

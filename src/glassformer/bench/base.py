@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from glassformer.bench.machine import Machine, threads_set_to
-from glassformer.registry import Kind
+from glassformer.core.registry import Kind
+from glassformer.core.system import Machine, threads_set_to
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from glassformer.bench.base import Progress, Result, time_alternately
-from glassformer.bench.machine import machine
 from glassformer.bench.peers import is_importable
 from glassformer.bench.translation import TranslationBenchmark
-from glassformer.registry import register
+from glassformer.core.registry import register
+from glassformer.core.system import machine
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from glassformer.trained import Run
+    from glassformer.runs.run import Run
 
 OURS = "glassformer"
 BATCH_SIZES = (32, 64, 128, 256)
@@ -78,9 +78,9 @@ class DecodeBenchmark(TranslationBenchmark):
         return Result(self.kind, machine(), rows, ratios, complaint, notes)
 
     def _trained(self) -> Run:
-        from glassformer.launch import Training
-        from glassformer.runs import RunFolder
-        from glassformer.trained import Run
+        from glassformer.runs.folder import RunFolder
+        from glassformer.runs.run import Run
+        from glassformer.runs.session import Training
         from glassformer.training.progress import LineReporter
 
         changes = {

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.bench.base import Result
-from glassformer.errors import user_error
-from glassformer.training.files import replace_file
+from glassformer.core.errors import user_error
+from glassformer.storage.files import replace_file
 
 DEFAULT = Path("docs") / "results" / "speed.json"
 MAY_FALL_TO = 0.8

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from glassformer.bench.base import Benchmark, Progress, Result
-from glassformer.bench.machine import machine
-from glassformer.errors import user_error
-from glassformer.registry import register
+from glassformer.core.errors import user_error
+from glassformer.core.registry import register
+from glassformer.core.system import machine
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

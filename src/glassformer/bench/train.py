@@ -9,10 +9,10 @@ from pydantic import Field
 
 from glassformer.bench import flops
 from glassformer.bench.base import Progress, Result, time_alternately
-from glassformer.bench.machine import machine
 from glassformer.bench.peers import Sizes, is_importable
 from glassformer.bench.translation import TranslationBenchmark
-from glassformer.registry import register
+from glassformer.core.registry import register
+from glassformer.core.system import machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ class TrainBenchmark(TranslationBenchmark):
         import numpy as np
 
         from glassformer.data.batching import plan_batches
-        from glassformer.experiment import Experiment
+        from glassformer.runs.experiment import Experiment
 
         changes = {"training.batch_tokens": self.batch_tokens, "training.average_last": None}
         experiment = Experiment(self.config(changes))

@@ -10,7 +10,7 @@ from glassformer.bench.base import Benchmark
 from glassformer.bench.peers import Sizes
 
 if TYPE_CHECKING:
-    from glassformer.experiment import ExperimentConfig
+    from glassformer.runs.experiment import ExperimentConfig
 
 
 class TranslationBenchmark(Benchmark):
@@ -25,7 +25,7 @@ class TranslationBenchmark(Benchmark):
     dropout: float = Field(0.1, ge=0, lt=1, description="in training")
 
     def config(self, changes: dict[str, Any]) -> ExperimentConfig:
-        from glassformer.experiment import resolve
+        from glassformer.runs.experiment import resolve
 
         model = {
             "kind": "transformer",

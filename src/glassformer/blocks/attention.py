@@ -17,11 +17,7 @@ from torch.nn import functional as F
 from glassformer.blocks import reference
 from glassformer.blocks.feed_forward import linear
 from glassformer.blocks.masks import EVERYTHING, Mask
-from glassformer.blocks.position import Position
-from glassformer.blocks.products import by_numpy, multiply
-
-FEW_QUERIES = 8
-"""Of a row. For so few PyTorch's kernel takes longer to begin than to work."""
+from glassformer.blocks.positions import Position
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float], Tensor]
 
@@ -34,19 +30,18 @@ def fused_kernel(
     if bias is None and mask.is_causal and mask.allowed is None and queries == keys:
         return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, is_causal=True, dropout_p=dropout)
     allowed = mask.dense(queries, keys, q_BHLK.device)
-    if queries <= FEW_QUERIES and bias is None and by_numpy(q_BHLK):
-        weights_BHLM = reference.weights(explicit_scores(q_BHLK, k_BHMK, None), allowed)
-        return multiply(weights_BHLM, v_BHMK)
     if bias is None:
-        output_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, allowed, dropout)
-    else:
-        added = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
-        output_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, added.to(q_BHLK.dtype), dropout)
-    return output_BHLK
+        return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, allowed, dropout)
+    added = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
+    return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, added.to(q_BHLK.dtype), dropout)
+
+
+DROP_IN_KERNELS: set[Kernel] = {fused_kernel}
+"""Kernels that compute plain attention for any number of queries. Others may expect one query per step."""
 
 
 def explicit_scores(q_BHLK: Tensor, k_BHMK: Tensor, bias: Tensor | None) -> Tensor:
-    scores_BHLM = multiply(q_BHLK, k_BHMK.transpose(-2, -1)) / math.sqrt(q_BHLK.shape[-1])
+    scores_BHLM = torch.matmul(q_BHLK, k_BHMK.transpose(-2, -1)) / math.sqrt(q_BHLK.shape[-1])
     return scores_BHLM if bias is None else scores_BHLM + bias
 
 

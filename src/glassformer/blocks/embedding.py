@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import linear
-from glassformer.blocks.position import Position
-from glassformer.registry import Kind, register
+from glassformer.blocks.positions import Position
+from glassformer.core.registry import Kind, register
 
 
 class InputNet(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.blocks.dropout import Dropout
-from glassformer.registry import Kind, register
+from glassformer.core.registry import Kind, register
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from glassformer import __version__
-from glassformer.errors import Problem, UserError, is_out_of_memory, near_match, user_error
+from glassformer.core.errors import Problem, UserError, is_out_of_memory, near_match, user_error
 
 VERBS = {
     "train": "train a model; its folder keeps everything about it",

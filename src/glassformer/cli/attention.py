@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_decoding, add_plugin, decoding_of, load_plugins
-from glassformer.errors import shorten, user_error
+from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,9 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.inspection import head_statistics
-    from glassformer.inspection.files import check_ending
-    from glassformer.inspection.hints import rollout
-    from glassformer.trained import Run
+    from glassformer.inspection.attribution import rollout
+    from glassformer.plotting.page import check_ending
+    from glassformer.runs.run import Run
 
     load_plugins(arguments)
     check_ending(arguments.out)

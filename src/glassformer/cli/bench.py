@@ -61,8 +61,8 @@ def _add_option(parser: argparse.ArgumentParser, name: str, by_kind: dict[str, F
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.config import parse_yaml, validate
-    from glassformer.errors import user_error
+    from glassformer.core.config import parse_yaml, validate
+    from glassformer.core.errors import user_error
 
     known = benchmarks()
     if arguments.name not in known:

@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.errors import user_error
+    from glassformer.core.errors import user_error
 
     if arguments.action not in ACTIONS:
         raise user_error("no such action", place="data", value=arguments.action, allowed=ACTIONS)
@@ -129,8 +129,7 @@ def _set_document(data_set: DataSet) -> dict[str, Any]:
 
 
 def _fetch(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.data.catalogue import fetch_folder, find_set, presence
-    from glassformer.data.fetching import fetch
+    from glassformer.data.catalogue import fetch, fetch_folder, find_set, presence
 
     sets = [find_set(name) for name in arguments.items]
     folder = arguments.to or fetch_folder()
@@ -171,7 +170,7 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 def _read_first(arguments: argparse.Namespace) -> None:
     """What is whole may still lack the task's columns: an example of each split, as training reads it."""
     from glassformer.data.readers import DataConfig
-    from glassformer.experiment import resolve
+    from glassformer.runs.experiment import resolve
 
     if not _is_config(arguments.items[0]):
         return
@@ -185,8 +184,8 @@ def _read_first(arguments: argparse.Namespace) -> None:
 
 
 def _is_config(name: str) -> bool:
-    from glassformer.experiment import presets
-    from glassformer.runs import RunFolder
+    from glassformer.runs.experiment import presets
+    from glassformer.runs.folder import RunFolder
 
     path = Path(name)
     return name in presets() or path.suffix in (".yaml", ".yml") or RunFolder(path).exists()
@@ -194,9 +193,9 @@ def _is_config(name: str) -> bool:
 
 def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
     """What is to be checked, how, and what is known to be wrong with it before."""
+    from glassformer.core.errors import user_error
     from glassformer.data.catalogue import CATALOGUE
-    from glassformer.errors import user_error
-    from glassformer.experiment import presets
+    from glassformer.runs.experiment import presets
 
     first, path = arguments.items[0], Path(arguments.items[0])
     is_config = _is_config(first)
@@ -235,7 +234,7 @@ def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits
     from glassformer.data.catalogue import locate
     from glassformer.data.faults import Corpus
     from glassformer.data.readers import DataConfig
-    from glassformer.experiment import resolve
+    from glassformer.runs.experiment import resolve
 
     load_plugins(arguments)
     task = resolve(arguments.items[0], arguments.items[1:]).task
@@ -264,12 +263,12 @@ def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits
 def _file_corpus(arguments: argparse.Namespace) -> Corpus:
     from typing import get_args
 
-    from glassformer.config import parse_yaml, validate
+    from glassformer.core.config import parse_yaml, validate
+    from glassformer.core.errors import user_error
     from glassformer.data.catalogue import locate
     from glassformer.data.faults import Corpus
     from glassformer.data.readers import DataConfig, Format
     from glassformer.data.text_files import refuse_unknown_encoding
-    from glassformer.errors import user_error
 
     if arguments.format not in (None, *get_args(Format)):
         raise user_error(
@@ -296,8 +295,8 @@ def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
     """A text with more words than `task.max_length` has more tokens, too."""
     from dataclasses import replace
 
+    from glassformer.core.errors import user_error
     from glassformer.data.faults import Limits
-    from glassformer.errors import user_error
 
     for option, least in (("max_words", 1), ("max_ratio", 1), ("places", 0)):
         value = getattr(arguments, option)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from glassformer.doctor.base import Check, Progress, Report, Value
+    from glassformer.doctor.checks import Check, Progress, Report, Value
 
 MARKS = {"passed": "✓", "warning": "!", "skipped": "–", "failed": "✗"}
 STYLES = {"passed": "green", "warning": "yellow", "skipped": "dim", "failed": "bold red"}
@@ -47,10 +47,10 @@ def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
 
         return examine_machine(arguments.runs, progress)
 
+    from glassformer.core.errors import user_error
     from glassformer.doctor.examination import examine_model, examine_run
-    from glassformer.errors import user_error
-    from glassformer.experiment import Experiment
-    from glassformer.runs import RunFolder
+    from glassformer.runs.experiment import Experiment
+    from glassformer.runs.folder import RunFolder
 
     load_plugins(arguments)
     folder = RunFolder(Path(arguments.what))

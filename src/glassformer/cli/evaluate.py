@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, open_run
-from glassformer.errors import shorten, user_error
+from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.config import parse_overrides
+    from glassformer.core.config import parse_overrides
 
     overrides = parse_overrides(arguments.overrides)
     other = [path for path, value in overrides.items() if path != "evaluation" or not isinstance(value, dict)]

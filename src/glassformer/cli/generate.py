@@ -26,11 +26,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.config import validate
-    from glassformer.errors import UserError, user_error
-    from glassformer.evaluation.evaluator import EvaluationConfig
+    from glassformer.core.config import validate
+    from glassformer.core.errors import UserError, user_error
+    from glassformer.evaluation.evaluate import EvaluationConfig
+    from glassformer.runs.run import Run
     from glassformer.tasks.language import CausalLanguageTask
-    from glassformer.trained import Run
 
     load_plugins(arguments)
     for name, least in (("length", 1), ("count", 1), ("seed", 0)):

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _show(document: dict[str, Any], output: Output) -> None:
-    from glassformer.inspection.trust import MEANING
+    from glassformer.inspection.maps import MEANING
 
     about = f"{document['examples']} examples of {document['split']}"
     output.say(f"{document['run']} · {document['checkpoint']}, {about}")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, open_run
-from glassformer.errors import shorten, user_error
+from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
-    from glassformer.inspection.effects import Effect, Effects
+    from glassformer.inspection.ablation import Effect, Effects
     from glassformer.inspection.maps import Place
-    from glassformer.trained import Run
+    from glassformer.runs.run import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _effects(arguments: argparse.Namespace) -> Callable[[Run], Effects]:
 
 
 def _show(effects: Effects, output: Output) -> None:
-    from glassformer.inspection.trust import MEANING
+    from glassformer.inspection.maps import MEANING
 
     output.say(effects.what)
     if effects.answer is not None:

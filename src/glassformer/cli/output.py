@@ -6,8 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from glassformer.documents import finite
-from glassformer.errors import UserError
+from glassformer.core.errors import UserError
+from glassformer.storage.files import finite
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
+    from glassformer.cost.cluster import ClusterConfig, Projection
+    from glassformer.cost.parameters import Size
     from glassformer.data.batching import Batch
-    from glassformer.experiment import Experiment
     from glassformer.models.closed_form import Comparison
-    from glassformer.models.size import Size
-    from glassformer.training.cluster import ClusterConfig, Projection
+    from glassformer.runs.experiment import Experiment
 
 CONVENTION = """\
 FLOPs: matrix products, 2 a multiply-add, attention scores included and not halved by a causal mask;
@@ -45,9 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     import torch
 
-    from glassformer.experiment import Experiment
+    from glassformer.cost.parameters import measure
     from glassformer.models.closed_form import compare
-    from glassformer.models.size import measure
+    from glassformer.runs.experiment import Experiment
     from glassformer.training.precision import DTYPES
 
     experiment = Experiment(resolve_what(arguments))
@@ -99,8 +99,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 def project_onto(
     options: str, experiment: Experiment, size: Size, batch: Batch
 ) -> tuple[ClusterConfig, Projection]:
-    from glassformer.config import parse_overrides, validate
-    from glassformer.training.cluster import ClusterConfig, project
+    from glassformer.core.config import parse_overrides, validate
+    from glassformer.cost.cluster import ClusterConfig, project
 
     cluster = validate(ClusterConfig, parse_overrides(options.split(",")))
     training = experiment.config.training
@@ -161,7 +161,7 @@ def held_by_parts(experiment: Experiment, parameters: int, batch: Batch) -> dict
     import torch
 
     from glassformer.training.precision import choose_device
-    from glassformer.training.side_by_side import gradients_held, number_of_parts, share_at_once
+    from glassformer.training.strategies import gradients_held, number_of_parts, share_at_once
 
     training = experiment.config.training
     if choose_device(training.device).type != "cpu":

@@ -9,7 +9,7 @@ from typing import Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, open_run
-from glassformer.errors import shorten
+from glassformer.core.errors import shorten
 
 STEPS_ON_A_LINE = 12
 MOST_WORDS_SHOWN = 30

@@ -24,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from rich.table import Table
 
-    from glassformer.errors import user_error
-    from glassformer.proofs import prove_resume
+    from glassformer.core.errors import user_error
+    from glassformer.runs.verify import prove_resume
 
     config = resolve_what(arguments)
     if arguments.kills < 1:

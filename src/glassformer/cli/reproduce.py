@@ -46,8 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from rich.table import Table
 
-    from glassformer.reproduce import STUDIES, find
-    from glassformer.reproduce.study import reproduce
+    from glassformer.studies import STUDIES, find
+    from glassformer.studies.study import reproduce
 
     if arguments.name is None:
         for name, study in STUDIES.items():

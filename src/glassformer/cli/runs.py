@@ -18,8 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.errors import user_error
-    from glassformer.runs import RunFolder, list_runs
+    from glassformer.core.errors import user_error
+    from glassformer.runs.folder import RunFolder, list_runs
 
     if arguments.action not in ACTIONS:
         raise user_error("no such action", place="runs", value=arguments.action, allowed=ACTIONS)
@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
     from rich.table import Table
 
-    from glassformer.errors import UserError
-    from glassformer.runs import Status
+    from glassformer.core.errors import UserError
+    from glassformer.runs.folder import Status
 
     table = Table("run", "status", "step", "headline", "value")
     rows = []
@@ -82,7 +82,7 @@ def _headline(results: dict[str, Any]) -> tuple[str | None, float | None]:
 def _compare(folders: list[Any], output: Output) -> dict[str, Any]:
     from rich.table import Table
 
-    from glassformer.config import flatten
+    from glassformer.core.config import flatten
 
     names = [str(folder.path) for folder in folders]
     trees = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_plugin, load_plugins
-from glassformer.errors import user_error
+from glassformer.core.errors import user_error
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

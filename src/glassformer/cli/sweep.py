@@ -20,7 +20,7 @@ joins a sweep from any machine; the sweep itself says its name when it begins.""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from glassformer.sweeps.sampling import PRUNERS, SAMPLERS
+    from glassformer.sweeps.definition import PRUNERS, SAMPLERS
 
     add_what(parser)
     parser.epilog = EPILOG
@@ -57,11 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     if arguments.what == "worker":
         return _work(arguments, output)
-    from glassformer.sweeps.crew import warm_up
+    from glassformer.sweeps.coordinator import warm_up
 
     warm_up()  # before this process begins to import the same
 
-    from glassformer.sweeps.conductor import conduct
+    from glassformer.sweeps.coordinator import conduct
     from glassformer.sweeps.definition import define, study_name
     from glassformer.sweeps.storage import HEARTBEAT_SECONDS, shown, storage_url
 
@@ -149,7 +149,7 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
 
 
 def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.errors import user_error
+    from glassformer.core.errors import user_error
 
     if len(arguments.overrides) != 1 or arguments.storage is None:
         raise user_error(
@@ -158,7 +158,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             remedy="glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE",
         )
     (study,) = arguments.overrides
-    from glassformer.reproduce.jobs import threads_for
+    from glassformer.studies.jobs import threads_for
     from glassformer.sweeps.storage import shown, storage_url
     from glassformer.sweeps.worker import serve, worker_name
 

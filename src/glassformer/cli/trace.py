@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_decoding, add_plugin, decoding_of, open_run
-from glassformer.errors import shorten, user_error
+from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
-    from glassformer.inspection.hints import LogitLens
+    from glassformer.inspection.attribution import LogitLens
     from glassformer.inspection.trace import Trace
 
 MOST_BRANCHES_SHOWN = 200

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.output import Output
 from glassformer.cli.what import add_what, import_calmly, load_plugins
-from glassformer.errors import UserError, user_error
+from glassformer.core.errors import UserError, user_error
 
 if TYPE_CHECKING:
     from glassformer.training.distributed import Ranks
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     if arguments.processes != 1 or arguments.max_restarts:
         return _launch(arguments, output)
 
-    import_calmly("glassformer.launch")
+    import_calmly("glassformer.runs.session")
     from glassformer.training.distributed import join
 
     ranks = join()
@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
 
 def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[str, Any]:
     """In this process, which may be one of several."""
-    from glassformer.experiment import resolve
-    from glassformer.launch import Training, run_path
-    from glassformer.runs import RunFolder
+    from glassformer.runs.experiment import resolve
+    from glassformer.runs.folder import RunFolder
+    from glassformer.runs.session import Training, run_path
     from glassformer.training.distributed import is_ours, restarts
     from glassformer.training.progress import Reporter, reporter_for
 
@@ -113,8 +113,8 @@ def _lost(problem: str, run: Path | None) -> UserError:
 
 def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     """The same command in several processes; what is wrong with it is said before they start."""
-    from glassformer.experiment import resolve
-    from glassformer.launch import run_path
+    from glassformer.runs.experiment import resolve
+    from glassformer.runs.session import run_path
     from glassformer.training.distributed import is_launched
     from glassformer.training.launcher import launch
 
@@ -168,7 +168,7 @@ def _show(results: dict[str, Any], output: Output, processes: int) -> None:
 
 
 def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.experiment import preset_text, presets
+    from glassformer.runs.experiment import preset_text, presets
 
     if not arguments.presets:
         raise user_error(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer.experiment import ExperimentConfig
-    from glassformer.trained import Run
+    from glassformer.runs.experiment import ExperimentConfig
+    from glassformer.runs.run import Run
 
 EPILOG = """WHAT is a preset's name (glassformer train --presets lists them), a YAML file or a run's folder.
 PATH=VALUE sets any option, read as YAML: model.num_layers=2 training.optimizer.learning_rate=1e-3"""
@@ -47,7 +47,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 
 def decoding_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """What `--decoding` says, not yet validated: `beam`, `kind=beam,size=4`."""
-    from glassformer.config import parse_overrides
+    from glassformer.core.config import parse_overrides
 
     if arguments.decoding is None:
         return None
@@ -56,14 +56,14 @@ def decoding_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def load_plugins(arguments: argparse.Namespace) -> None:
-    from glassformer.registry import load_plugin
+    from glassformer.core.registry import load_plugin
 
     for path in arguments.plugin:
         load_plugin(path)
 
 
 def resolve_what(arguments: argparse.Namespace) -> ExperimentConfig:
-    from glassformer.experiment import resolve
+    from glassformer.runs.experiment import resolve
 
     load_plugins(arguments)
     return resolve(arguments.what, arguments.overrides)
@@ -71,8 +71,8 @@ def resolve_what(arguments: argparse.Namespace) -> ExperimentConfig:
 
 def open_run(arguments: argparse.Namespace) -> Run:
     """The trained model that a verb asks."""
-    import_calmly("glassformer.trained")
-    from glassformer.trained import Run
+    import_calmly("glassformer.runs.run")
+    from glassformer.runs.run import Run
 
     load_plugins(arguments)
     return Run(arguments.run, arguments.checkpoint)

@@ -1,15 +1,11 @@
-"""Examples, the order in which they are seen, and how they become tensors.
-
-The order is a function, not a state: which examples stand in batch i of epoch e of split s follows from
-(seed, s, e, i) alone. That makes resume exact, ranks consistent and workers irrelevant.
-"""
+"""Examples, the order in which they are seen, and how they become tensors."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,11 +13,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.data.computed import Computed
-from glassformer.data.token_rows import TokenRows
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.errors import Problem
+from glassformer.data.token_rows import Computed, TokenRows
 
-IGNORED = -100
-"""A target that is not asked for, such as padding."""
+
+class Vocabulary:
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.symbols = list(symbols)
+        self.number = {symbol: number for number, symbol in enumerate(self.symbols)}
+        if len(self.number) != len(self.symbols):
+            raise ValueError("a symbol stands twice in the vocabulary")
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def encode(self, symbols: Iterable[str]) -> list[int]:
+        numbers = []
+        for place, symbol in enumerate(symbols, start=1):
+            if symbol not in self.number:
+                raise Problem(
+                    f"unknown symbol at place {place}",
+                    value=symbol,
+                    allowed=self.symbols,
+                    remedy="check the input",
+                )
+            numbers.append(self.number[symbol])
+        return numbers
+
+    def decode(self, numbers: Sequence[int]) -> list[str]:
+        return [self.symbols[number] for number in numbers]
+
+
 EXAMPLES_AT_A_TIME = 1 << 16
 
 Sequences = Sequence[np.ndarray] | TokenRows | np.ndarray

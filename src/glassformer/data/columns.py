@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from glassformer.errors import UserError, shorten, user_error
+from glassformer.core.errors import UserError, shorten, user_error
 
 Column = str | int
 

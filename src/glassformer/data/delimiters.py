@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
+from glassformer.core.errors import user_error
 from glassformer.data.columns import Wanted, count
-from glassformer.errors import user_error
 
 Delimiter = Literal["comma", "semicolon"]
 SIGNS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";"}

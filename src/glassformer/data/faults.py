@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glassformer.core.errors import user_error
 from glassformer.data.checking.findings import FileSummary, Findings, Leak, Place, Report
 from glassformer.data.checking.lines import CheckedLines, require_file
 from glassformer.data.checking.records import Columns
@@ -26,7 +27,6 @@ from glassformer.data.checking.rows import (
 )
 from glassformer.data.columns import Column
 from glassformer.data.readers import ENDINGS
-from glassformer.errors import user_error
 
 Progress = Callable[[int, int], None]
 """How many bytes are read, and of how many."""

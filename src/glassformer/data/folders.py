@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from glassformer.core.errors import user_error
 from glassformer.data.streams import Record, Stream
 from glassformer.data.text_files import TextFile
-from glassformer.errors import user_error
 
 CLASSES_REMEDY = "task.data.classes={NAME: FILE OR FOLDER, NAME: FILE OR FOLDER}"
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from glassformer.core.errors import user_error
 from glassformer.data.columns import Column, Wanted, count, missing_column
 from glassformer.data.json_arrays import ArrayRows, NotJson
 from glassformer.data.streams import Record, Stream
 from glassformer.data.text_files import TextFile
-from glassformer.errors import user_error
 
 
 class JsonLines(Stream):

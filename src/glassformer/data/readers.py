@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.config import Node
+from glassformer.core.config import Node
+from glassformer.core.errors import UserError, user_error
 from glassformer.data.batching import generator, shuffled
 from glassformer.data.columns import Column, Wanted, count
 from glassformer.data.folders import ClassFolder
@@ -32,7 +33,6 @@ from glassformer.data.streams import (
 )
 from glassformer.data.tables import CommaTable, TabTable
 from glassformer.data.text_files import TextFile, refuse_unknown_encoding
-from glassformer.errors import UserError, user_error
 
 Source = str | list[str]
 Format = Literal[

@@ -11,9 +11,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import count
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
-from glassformer.errors import UserError, user_error
 
 
 class Record(NamedTuple):

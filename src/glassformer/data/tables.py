@@ -6,11 +6,11 @@ import csv
 from collections.abc import Iterator
 from dataclasses import replace
 
+from glassformer.core.errors import user_error
 from glassformer.data.columns import Reading, Wanted, count
 from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter, is_declaration
 from glassformer.data.streams import Record, Stream
 from glassformer.data.text_files import TextFile
-from glassformer.errors import user_error
 
 Fields = Iterator[tuple[int, list[str]]]
 

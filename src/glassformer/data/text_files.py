@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from glassformer.errors import UserError, near_match, user_error
+from glassformer.core.errors import UserError, near_match, user_error
 
 BYTES_AT_A_TIME = 1 << 16
 BLOCK_CHARACTERS = 1 << 16

@@ -8,17 +8,42 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar, overload
 
 import numpy as np
 
-from glassformer.data.computed import Computed
+Item = TypeVar("Item", covariant=True)
+
 
 LARGEST_TOKEN = 2**32 - 1
 ROWS_AT_A_TIME = 1 << 16
+
+
+class Computed(Sequence[Item]):
+    """A subclass says how many items there are, and makes one."""
+
+    def item(self, index: int) -> Item:
+        """`index` is in range, from 0."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self.item(place) for place in range(*index.indices(len(self)))]
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"item {place} of {len(self)}")
+        return self.item(place % len(self))
 
 
 class TokenRows(Computed[np.ndarray]):

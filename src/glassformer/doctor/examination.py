@@ -8,14 +8,22 @@ from pathlib import Path
 
 import torch
 
+from glassformer.core.errors import UserError
 from glassformer.doctor import checks, learning
-from glassformer.doctor.base import Check, Measure, Measurement, Progress, Report, at_most, run_checks
-from glassformer.doctor.subject import Subject
-from glassformer.errors import UserError
-from glassformer.experiment import Experiment
+from glassformer.doctor.checks import (
+    Check,
+    Measure,
+    Measurement,
+    Progress,
+    Report,
+    Subject,
+    at_most,
+    run_checks,
+)
 from glassformer.models.base import Model
-from glassformer.runs import RunFolder
-from glassformer.trained import Run
+from glassformer.runs.experiment import Experiment
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
 from glassformer.training.checkpoints import POINTERS, DamagedCheckpoint
 
 MODEL_CHECKS: dict[str, Callable[[Subject], Measurement]] = {

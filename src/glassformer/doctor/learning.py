@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.batching import IGNORED, Batch
-from glassformer.doctor.base import DoesNotApply, Measurement, at_most
-from glassformer.doctor.subject import (
+from glassformer.blocks.heads import IGNORED
+from glassformer.data.batching import Batch
+from glassformer.doctor.checks import (
     SINGLE_LIMIT,
+    DoesNotApply,
+    Measurement,
     Subject,
+    at_most,
     difference,
     gradients,
     largest_difference,
@@ -28,7 +31,7 @@ from glassformer.doctor.subject import (
     trimmed,
 )
 from glassformer.models.base import Model
-from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence, Shape
+from glassformer.models.task_types import PerSequence, PerToken, SequenceToSequence, Shape
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
 from glassformer.training.config import TrainingConfig
 from glassformer.training.trainer import Trainer

@@ -18,8 +18,16 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from glassformer.bench.machine import cpu_name, memory_bytes, usable_cores
-from glassformer.doctor.base import DoesNotApply, Measure, Measurement, Progress, Report, Verdict, run_checks
+from glassformer.core.system import cpu_name, memory_bytes, usable_cores
+from glassformer.doctor.checks import (
+    DoesNotApply,
+    Measure,
+    Measurement,
+    Progress,
+    Report,
+    Verdict,
+    run_checks,
+)
 
 GIBIBYTE = 2**30
 ENOUGH_BYTES = GIBIBYTE
@@ -91,7 +99,7 @@ def threads() -> Measurement:
 
 def memory() -> Measurement:
     _torch()
-    from glassformer.training.estimate import available_memory
+    from glassformer.cost.estimate import available_memory
 
     total, free = memory_bytes(), available_memory()
     try:

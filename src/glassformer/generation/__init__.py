@@ -6,10 +6,10 @@
 It knows nothing of tasks or tokenizers: tokens are numbers, and the caller says which are special.
 """
 
-from glassformer.generation.engine import generate, observing
+from glassformer.generation.decoding import generate, observing
 from glassformer.generation.no_cache import NoCache
+from glassformer.generation.predict import at_once, dealt, side_by_side
 from glassformer.generation.search import Candidate, Hypothesis, Step, Trace
-from glassformer.generation.side_by_side import at_once, dealt, side_by_side
 from glassformer.generation.strategies import BeamConfig, Chooser, DecodingConfig, GreedyConfig, SampleConfig
 
 __all__ = [

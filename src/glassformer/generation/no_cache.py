@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.models.base import DecodingState, Model
-from glassformer.models.shapes import SequenceToSequence
+from glassformer.models.task_types import SequenceToSequence
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from glassformer.errors import Problem
+from glassformer.core.errors import Problem
 from glassformer.generation.strategies import Chooser, Scores
 
 

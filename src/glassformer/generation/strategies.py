@@ -17,9 +17,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from glassformer.core.errors import Problem
+from glassformer.core.registry import Kind, register
 from glassformer.data.batching import generator
-from glassformer.errors import Problem
-from glassformer.registry import Kind, register
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,12 @@ maps.save("map.png")             # or .svg, .html, .npz
 `rollout`, `logit_lens`. How far each can be trusted stands in `trust.py`.
 """
 
-from glassformer.inspection.capture import Record, Tap, attention_maps, capture
-from glassformer.inspection.effects import Effect, Effects
-from glassformer.inspection.hints import LogitLens
-from glassformer.inspection.interventions import Edge
-from glassformer.inspection.maps import AttentionMaps, Checks, Place, PlaceMaps
-from glassformer.inspection.reading import Reading, read, read_answer
-from glassformer.inspection.selection import Selection
+from glassformer.inspection.ablation import Edge, Effect, Effects
+from glassformer.inspection.attribution import LogitLens
+from glassformer.inspection.examples import Reading, read, read_answer
+from glassformer.inspection.maps import AttentionMaps, Checks, Place, PlaceMaps, Selection
+from glassformer.inspection.record import HeadPlace, Record, Tap, attention_maps, capture
 from glassformer.inspection.statistics import HeadStatistics, head_statistics
-from glassformer.inspection.taps import HeadPlace
 from glassformer.inspection.trace import Trace
 
 __all__ = [

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from glassformer.errors import Problem
+from glassformer.blocks.heads import RealHead
+from glassformer.core.errors import Problem
 from glassformer.generation import DecodingConfig, Hypothesis, Step, observing
 from glassformer.generation import Trace as Observed
-from glassformer.inspection.reading import Reading, evaluating, read_written, row
-from glassformer.models.base import Model
-from glassformer.models.heads import RealHead
-from glassformer.tasks.answering import Answer
+from glassformer.generation.predict import Answer
+from glassformer.inspection.examples import Reading, read_written, row
+from glassformer.models.base import Model, evaluating
 from glassformer.tasks.base import Task
 
 State = Literal["kept", "dropped", "finished", "chosen"]

@@ -1,20 +1,23 @@
-"""What every model is: hidden vectors, a head, a score; and what a generating one can do besides."""
+"""Base classes: `Model`, and what a generating model adds (cached decoding, beams)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.blocks.layers import BlockCache
+from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, Placement
+from glassformer.blocks.embedding import Embedding
+from glassformer.blocks.heads import Head, Score, last_real
+from glassformer.blocks.layers import BlockCache, EncoderStack
 from glassformer.blocks.masks import Mask, padding
-from glassformer.errors import Problem
-from glassformer.models.heads import Head, Score
-from glassformer.models.shapes import Shape
-from glassformer.registry import Kind
+from glassformer.core.errors import Problem
+from glassformer.core.registry import Kind
+from glassformer.models.task_types import Shape
 
 
 class Model(nn.Module):
@@ -45,6 +48,40 @@ class Model(nn.Module):
         return self.head.score_hidden(self.hidden(**inputs), targets, self.tied_weight(), label_smoothing)
 
 
+class Backbone(Model):
+    """Embedding and one stack. The names `embedding` and `encoder` are the same in every shape."""
+
+    def __init__(self, shape: Shape, embedding: Embedding, encoder: EncoderStack, is_causal: bool) -> None:
+        super().__init__(shape)
+        self.embedding = embedding
+        self.encoder = encoder
+        self.is_causal = is_causal
+
+    def token_vectors(self) -> Tensor | None:
+        return self.embedding.input_net().weight_VD
+
+    def encode(self, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
+        placement = Placement(self.embedding.position, positions_BL, positions_BL)
+        # Padding stands on the right: a causal model never sees it from a real position.
+        mask = Mask.of(is_causal=self.is_causal, real_BM=None if self.is_causal else real_BL)
+        return self.encoder(self.embedding(tokens_BL, positions_BL), placement, mask)
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Evaluation mode, and afterwards each module's own mode again."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+
+
 @dataclass
 class DecodingState:
     """What generation has read and written so far, a row a sequence.
@@ -57,8 +94,8 @@ class DecodingState:
     positions_BM: Tensor
     real_BM: Tensor
     memory_real_BM: Tensor | None = None
-    answer: Callable[[Tensor], Tensor] | None = None
-    """The head, made ready for many calls."""
+    project: Callable[[Tensor], Tensor] | None = None
+    """Function from hidden vectors to logits."""
     is_padded: bool = field(init=False, default=False)
     seen_BWM: Tensor | None = field(init=False, default=None)
     """What each branch sees, once there are any."""
@@ -159,3 +196,34 @@ class ModelConfig(Kind):
             value=self.kind,
             remedy="choose another model kind or task",
         )
+
+
+class GenerativeModel(Model):
+    """A model with incremental decoding: extends a state by new tokens and returns the logits after them."""
+
+    prepacked_head: Callable[[Tensor], Tensor] | None = None
+    """Faster function from hidden vectors to logits, while `generation.cpu.prepack` is active."""
+
+    def projection(self) -> Callable[[Tensor], Tensor]:
+        """Function from hidden vectors to logits, for all steps of one decoding."""
+        return self.prepacked_head or (lambda hidden: self.head(hidden, self.tied_weight()))
+
+    def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
+        """Hidden vectors of new tokens, whose keys and values are added to the state."""
+        raise NotImplementedError
+
+    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        assert state.project is not None
+        x_BLD = self.read_on(state, tokens_BL, *state.place(tokens_BL, real_BL))
+        x_BD = x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)
+        return state.project(x_BD)
+
+    @property
+    def can_branch(self) -> bool:
+        """False while a custom attention kernel is installed, which may expect one query per step."""
+        attentions = [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
+        return all(attention.kernel in DROP_IN_KERNELS for attention in attentions)
+
+    def branch(self, state: DecodingState, parents_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+        assert state.project is not None
+        return state.project(self.read_on(state, tokens_BW, *state.fork(parents_BW)))

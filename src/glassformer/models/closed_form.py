@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glassformer.models.shapes import (
+from glassformer.models.task_types import (
     MaskedToken,
     NextToken,
     PerSequence,

@@ -9,13 +9,11 @@ from torch import Tensor
 
 from glassformer.blocks.attention import Placement
 from glassformer.blocks.embedding import Embedding
+from glassformer.blocks.heads import Head
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderStack
 from glassformer.blocks.masks import Mask
-from glassformer.models.base import DecodingState
-from glassformer.models.encoder import Backbone
-from glassformer.models.heads import Head
-from glassformer.models.shapes import Shape
-from glassformer.models.writing import Writing
+from glassformer.models.base import Backbone, DecodingState, GenerativeModel
+from glassformer.models.task_types import Shape
 
 TOKENS_AT_ONCE = 1024
 """What the encoder reads together: enough for fast products of matrices, and not too much for a cache."""
@@ -43,7 +41,7 @@ def _ends(tokens_BM: Tensor, real_BM: Tensor | None) -> Tensor:
     return (real_BM * torch.arange(1, real_BM.shape[1] + 1, device=real_BM.device)).amax(1)
 
 
-class EncoderDecoder(Writing, Backbone):
+class EncoderDecoder(GenerativeModel, Backbone):
     """With `target_embedding.vectors` absent, both sides share the table of the source side."""
 
     def __init__(
@@ -82,7 +80,7 @@ class EncoderDecoder(Writing, Backbone):
         """Rows of like lengths are read together, so that hardly any padding is."""
         state = DecodingState.empty(len(tokens), len(self.decoder.layers), tokens.device)
         state.memory_real_BM = real
-        state.answer = self.answering()
+        state.project = self.projection()
         ends_B = _ends(tokens, real)
         for rows, longest in like_lengths(ends_B.tolist(), TOKENS_AT_ONCE):
             rows_G = torch.tensor(rows, device=tokens.device)

@@ -1,4 +1,4 @@
-"""The Transformer's options, and how they become a model of each shape."""
+"""Transformers with one stack (token and sequence classifiers, language models), and the config of all."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
-from glassformer.blocks.attention import CrossAttention, SelfAttention
+from glassformer.blocks.attention import CrossAttention, Placement, SelfAttention
 from glassformer.blocks.embedding import Embedding, InputConfig, TokenVectorsConfig
 from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig
-from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
-from glassformer.blocks.normalization import LayerNormConfig, NormConfig
-from glassformer.blocks.position import PositionConfig, SinusoidalConfig
-from glassformer.errors import Problem
-from glassformer.models.base import Model, ModelConfig
-from glassformer.models.causal_lm import CausalLanguageModel
-from glassformer.models.closed_form import transformer_terms
-from glassformer.models.encoder import SequenceClassifier, TokenPredictor
-from glassformer.models.heads import (
+from glassformer.blocks.heads import (
     ClassHead,
+    Head,
     LinearOutputConfig,
     MeanPoolingConfig,
     OutputConfig,
     PoolingConfig,
     RealHead,
 )
+from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
+from glassformer.blocks.masks import Mask
+from glassformer.blocks.norms import LayerNormConfig, NormConfig
+from glassformer.blocks.positions import PositionConfig, SinusoidalConfig
+from glassformer.core.errors import Problem
+from glassformer.core.registry import register
+from glassformer.models.base import Backbone, DecodingState, GenerativeModel, Model, ModelConfig
+from glassformer.models.closed_form import transformer_terms
 from glassformer.models.seq2seq import EncoderDecoder
-from glassformer.models.shapes import (
+from glassformer.models.task_types import (
     MaskedToken,
     NextToken,
     PerSequence,
@@ -36,7 +37,62 @@ from glassformer.models.shapes import (
     SequenceToSequence,
     Shape,
 )
-from glassformer.registry import register
+
+
+class TokenPredictor(Backbone):
+    """An answer per position: labels, or the hidden words of a masked language model."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        embedding: Embedding,
+        encoder: EncoderStack,
+        head: Head,
+        is_causal: bool = False,
+        is_tied: bool = False,
+    ) -> None:
+        super().__init__(shape, embedding, encoder, is_causal)
+        self.head = head
+        self.is_tied = is_tied
+
+    def tied_weight(self) -> Tensor | None:
+        return self.token_vectors() if self.is_tied else None
+
+    def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return self.encode(tokens, real)
+
+
+class SequenceClassifier(Backbone):
+    """One answer for the sequence, from its pooled vectors."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        embedding: Embedding,
+        encoder: EncoderStack,
+        pooling: nn.Module,
+        head: Head,
+        is_causal: bool = False,
+    ) -> None:
+        super().__init__(shape, embedding, encoder, is_causal)
+        self.pooling = pooling
+        self.head = head
+
+    def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return self.pooling(self.encode(tokens, real), real)
+
+
+class CausalLanguageModel(GenerativeModel, TokenPredictor):
+    def start(self, *, tokens: Tensor, real: Tensor | None = None) -> DecodingState:
+        """An empty state for as many rows as `tokens` has; the prompt itself goes through `advance`."""
+        state = DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
+        state.project = self.projection()
+        return state
+
+    def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
+        placement = Placement(self.embedding.position, positions_BL, state.positions_BM)
+        return self.encoder(self.embedding(tokens_BL, positions_BL), placement, mask, state.caches)
+
 
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
 Rate = Annotated[float, Field(ge=0, lt=1)]

@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.reports.markup import Markup, tag
-from glassformer.reports.tables import number
+from glassformer.reports.tables import Markup, number, tag
 
 WIDTH, HEIGHT = 420.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 38.0

@@ -1,21 +1,65 @@
-"""From runs and studies to files: the page and, if asked for, its tables in Markdown and LaTeX."""
+"""The report as one page: nothing is fetched, only its own script may run, and text is never markup."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import user_error
-from glassformer.reports.content import Content
-from glassformer.reports.inside import Inside, look_inside
-from glassformer.reports.page import page
-from glassformer.reports.reading import Record, read_run
-from glassformer.reports.settings import Setting, by_setting
+from glassformer.core.errors import user_error
+from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES, content_hash, joined, page_data, static
+from glassformer.reports.content import Content, Inside, look_inside
+from glassformer.reports.records import Record, Setting, by_setting, read_run
+from glassformer.reports.sections import header, sections
 from glassformer.reports.studies import Study, is_study, read_study
-from glassformer.runs import RunFolder, list_runs
-from glassformer.training.files import replace_file, storage_error
+from glassformer.reports.tables import Markup, join, tag
+from glassformer.runs.folder import RunFolder, list_runs
+from glassformer.storage.files import replace_file, storage_error
+
+
+def page(content: Content) -> str:
+    script = joined([static(name) for name in SHARED_SCRIPTS] + [_own("report.js")])
+    style = "".join([_own("report.css"), *(static(name) for name in SHARED_STYLES)])
+    policy = (
+        f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)};"
+        " img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    body = [header(content), *sections(content)]
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+{tag("title", content.title)}
+<style>{style}</style>
+</head>
+<body>
+{tag("main", *body)}
+{_maps(content)}
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def _maps(content: Content) -> Markup:
+    """The weights that the script paints, a figure each."""
+    found = [inside.maps for inside in content.insides if inside.maps is not None]
+    made = []
+    for place, maps in enumerate(found):
+        # "<" in a token must not end the element that the data stand in.
+        data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+        made.append(Markup(f'<script type="application/json" id="maps-{place}">{data}</script>\n'))
+    return join(made)
+
+
+def _own(name: str) -> str:
+    return (resources.files("glassformer.reports") / name).read_text(encoding="utf-8")
+
 
 Say = Callable[[str], None]
 

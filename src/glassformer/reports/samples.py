@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.data.batching import IGNORED
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.errors import shorten
 from glassformer.data.tokenizers import MASK
-from glassformer.errors import shorten
-from glassformer.models.shapes import MaskedToken, NextToken, PerSequence, PerToken
+from glassformer.generation.predict import Answer
+from glassformer.models.task_types import MaskedToken, NextToken, PerSequence, PerToken
 from glassformer.reports.tables import number
-from glassformer.tasks.answering import Answer
+from glassformer.runs.run import Run
 from glassformer.tasks.base import SequenceToSequenceTask, Task
-from glassformer.trained import Run
 
 LOOKED_AT = 32
 MOST_TOKENS = 40

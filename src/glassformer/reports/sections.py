@@ -1,25 +1,377 @@
-"""The sections of a report, from the question to the commands that answer it again."""
+"""Sections of a report, from the question to the commands that reproduce it."""
 
 from __future__ import annotations
 
+import base64
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import dump_yaml, flatten, format_value
-from glassformer.experiment import ExperimentConfig
-from glassformer.registry import kinds
-from glassformer.reports.commands import nearest_preset, preset_words
-from glassformer.reports.content import Content, differences_tables, results_tables, runs_table
-from glassformer.reports.curves import curves
-from glassformer.reports.evidence import folded, maps_section, parameters_section, samples_section
-from glassformer.reports.markup import Markup, join, tag
-from glassformer.reports.origins import commands_section, environment_section
-from glassformer.reports.reading import TEST, Record
-from glassformer.reports.settings import Setting
-from glassformer.reports.tables import Cell, facts, number, span
+from glassformer import __version__
+from glassformer.core.config import dump_yaml, flatten, format_value
+from glassformer.core.registry import kinds
+from glassformer.inspection.maps import CAPTION, AttentionMaps
+from glassformer.models.closed_form import Count
+from glassformer.plotting.attention import png
+from glassformer.reports.charts import COLOURS, DASHES, Line, line_chart, swatch, thin
+from glassformer.reports.content import (
+    Content,
+    Inside,
+    Parameters,
+    differences_tables,
+    results_tables,
+    runs_table,
+)
+from glassformer.reports.records import TEST, Record, Setting
+from glassformer.reports.samples import Part, Sample, Samples
+from glassformer.reports.tables import Cell, Markup, Table, facts, join, number, span, tag
+from glassformer.runs.commands import command, nearest_preset, plugin_words, preset_words, train_command
+from glassformer.runs.experiment import ExperimentConfig
 from glassformer.tasks.base import TaskConfig
+
+MOST_SETTINGS = COLOURS * DASHES
+"""Beyond them, lines could not be told apart."""
+FAILED = {"diverged", "crashed"}
+
+
+def curves(settings: Sequence[Setting]) -> list[Markup]:
+    drawn = [setting for setting in settings if any(_has_curve(record) for record in setting.records)]
+    if not drawn:
+        return []
+    left_out = len(drawn) - MOST_SETTINGS
+    drawn = drawn[:MOST_SETTINGS]
+    charts = [_losses(drawn)]
+    for metric in _headlines(drawn):
+        lines = [
+            Line(style, record.curve.of(metric), name=record.name, has_failed=record.status.name in FAILED)
+            for style, setting in enumerate(drawn)
+            for record in setting.records
+        ]
+        if any(line.points for line in lines):
+            charts.append(line_chart(lines, metric.replace("_", " "), "step", "on the validation set"))
+    notes = [
+        _legend(drawn),
+        tag("div", *charts, class_="charts"),
+        tag("p", _curve_words(drawn), class_="note"),
+    ]
+    if left_out > 0:
+        notes.append(tag("p", f"{left_out} further settings are not drawn.", class_="caution"))
+    return notes
+
+
+def _has_curve(record: Record) -> bool:
+    return bool(record.curve.losses or record.curve.validations)
+
+
+def _headlines(settings: Sequence[Setting]) -> list[str]:
+    """What the runs are judged by, besides the loss; where none says so, what their validations have."""
+    told = [setting.headline for setting in settings if setting.headline]
+    if not told:
+        measured = [
+            name
+            for setting in settings
+            for record in setting.records
+            for _, metrics in record.curve.validations
+            for name in metrics
+        ]
+        told = [name for name in measured if name in ("accuracy", "exact_match")][:1]
+    return [name for name in dict.fromkeys(told) if name != "loss"]
+
+
+def _losses(settings: Sequence[Setting]) -> Markup:
+    lines = []
+    for style, setting in enumerate(settings):
+        for record in setting.records:
+            has_failed = record.status.name in FAILED
+            points, _ = thin(record.curve.losses)
+            validations = record.curve.of("loss")
+            lines.append(
+                Line(
+                    style,
+                    points,
+                    is_faint=bool(validations),
+                    name=f"{record.name}, training",
+                    has_failed=has_failed,
+                )
+            )
+            lines.append(Line(style, validations, name=f"{record.name}, validation"))
+    return line_chart(lines, "loss", "step", "thin: training, bold: validation", is_log=True)
+
+
+def _legend(settings: Sequence[Setting]) -> Markup:
+    if len(settings) == 1:
+        return join([])
+    entries = [tag("li", swatch(style), setting.label) for style, setting in enumerate(settings)]
+    return tag("ul", *entries, class_="legend")
+
+
+def _curve_words(settings: Sequence[Setting]) -> str:
+    each = max(thin(record.curve.losses)[1] for setting in settings for record in setting.records)
+    words = "The loss has a logarithmic axis."
+    if each > 1:
+        words += f" Of a long record, a point of the training loss is the mean of up to {each} logged ones."
+    if max(len(setting.records) for setting in settings) > 1:
+        words += " Runs of one setting have one colour, a line each."
+    if any(record.status.name in FAILED for setting in settings for record in setting.records):
+        words += " A cross: the run ended there without reaching its end."
+    return words
+
+
+PICTURE_DPI = 110
+MOST_IN_FRONT = 16
+"""Rows of a table of parameters; with more, the parts of the model stand in front."""
+
+
+def samples_section(insides: Sequence[Inside], label: dict[str, str]) -> list[Markup]:
+    parts: list[Markup] = []
+    for inside in insides:
+        if inside.samples is not None:
+            parts += [_heading(inside, insides, label), tag("p", inside.samples.words, class_="note")]
+            parts.append(_samples(inside.samples))
+    return parts
+
+
+def _heading(inside: Inside, insides: Sequence[Inside], label: dict[str, str]) -> Markup:
+    if len(insides) == 1:
+        return join([])
+    said = label.get(inside.record.given, "")
+    of_run = "" if said == inside.record.name else tag("span", f" · {inside.record.name}", class_="aside")
+    return tag("h3", said or inside.record.name, of_run if said else "")
+
+
+def _samples(samples: Samples) -> Markup:
+    return tag("ol", *(_sample(samples.split, sample) for sample in samples.shown), class_="samples")
+
+
+def _sample(split: str, sample: Sample) -> Markup:
+    state = {True: "is-right", False: "is-wrong", None: "is-neither"}[sample.is_right]
+    sign = {True: "✓ ", False: "✗ ", None: ""}[sample.is_right]
+    wanted = "in the data" if sample.is_right is None else "expected"
+    gap = sample.separator
+    fields = [
+        ("input", sample.input),
+        (wanted, _parts(sample.expected, gap)),
+        ("the model", _parts(sample.answer, gap)),
+    ]
+    class_ = (
+        "tokens" if len(sample.expected) > 1 and gap == " " else None
+    )  # so that they stand below each other
+    listed = [part for name, value in fields for part in (tag("dt", name), tag("dd", value, class_=class_))]
+    return tag(
+        "li",
+        tag(
+            "p",
+            tag("b", f"{sign}{sample.verdict}"),
+            f" · {split} example {sample.number:,}",
+            class_="verdict",
+        ),
+        tag("dl", *listed),
+        class_=state,
+    )
+
+
+def _parts(parts: Sequence[Part], gap: str) -> Markup:
+    """Wrong ones are marked, by more than a colour."""
+    shown = [tag("mark", part.text) if part.is_wrong else part.text for part in parts]
+    return join(piece for place, part in enumerate(shown) for piece in ((gap, part) if place else (part,)))
+
+
+def maps_section(insides: Sequence[Inside], label: dict[str, str]) -> list[Markup]:
+    parts: list[Markup] = []
+    shown = [inside for inside in insides if inside.maps is not None]
+    for place, inside in enumerate(shown):
+        assert inside.maps is not None
+        parts += [_heading(inside, insides, label), _figure(place, inside.maps, inside.maps_words)]
+    return parts
+
+
+def _figure(place: int, maps: AttentionMaps, words: str) -> Markup:
+    """A picture, which the script replaces by maps that can be pointed at; on paper it is the picture."""
+    picture = base64.b64encode(png(maps, PICTURE_DPI)).decode("ascii")
+    checks = [
+        tag("li", line, class_=None if is_right else "map-failed") for is_right, line in maps.checks.lines()
+    ]
+    return tag(
+        "figure",
+        tag("p", maps.subtitle, class_="subtitle"),
+        tag("div", class_="live"),
+        tag("img", src=f"data:image/png;base64,{picture}", alt=f"Attention maps: {maps.title}"),
+        tag(
+            "figcaption",
+            tag("p", CAPTION, class_="caption"),
+            tag("ul", *checks),
+            tag("p", words) if words else None,
+        ),
+        class_="maps",
+        data_maps=f"maps-{place}",
+    )
+
+
+def parameters_section(insides: Sequence[Inside], label: dict[str, str]) -> list[Markup]:
+    """Equal models are counted once."""
+    parts: list[Markup] = []
+    known: list[dict[str, int]] = []
+    for inside in insides:
+        if inside.parameters is None or inside.parameters.by_module in known:
+            continue
+        known.append(inside.parameters.by_module)
+        parts += [_heading(inside, insides, label), *_parameters(inside.parameters)]
+    return parts
+
+
+def _parameters(parameters: Parameters) -> list[Markup]:
+    stated = [comparison for comparison in parameters.comparisons if comparison.term is not None]
+    agrees = all(comparison.agrees for comparison in parameters.comparisons)
+    words = [tag("b", tag("data", number(parameters.total), value=parameters.total), " parameters")]
+    if stated and agrees:
+        words.append(tag("span", ", as the closed form has it"))
+    elif stated:
+        words.append(tag("span", ", and the closed form has another number", class_="map-failed"))
+    rows: list[list[Cell]] = [
+        [comparison.path, _formula(comparison.term), comparison.counted]
+        for comparison in parameters.comparisons
+        if comparison.counted or comparison.term
+    ]
+    modules: list[list[Cell]] = [
+        [path or "(the model itself)", count] for path, count in parameters.by_module.items()
+    ]
+    parts = [tag("p", *words)]
+    if len(rows) <= MOST_IN_FRONT:
+        parts.append(Table("", ["part", "formula", "parameters"], rows).html())
+    else:
+        parts.append(
+            folded("By part, with formulas", Table("", ["part", "formula", "parameters"], rows).html())
+        )
+    by_module = folded("By module", Table("", ["module", "parameters"], modules).html())
+    parts.append(tag("div", by_module, class_="not-on-paper"))
+    return parts
+
+
+def _formula(term: int | None) -> str | None:
+    if not isinstance(term, Count):
+        return None
+    return term.formula if term.numbers == f"{term:,}" else f"{term.formula} = {term.numbers}"
+
+
+def folded(title: str, *body: object) -> Markup:
+    return tag("details", tag("summary", title), *body)
+
+
+NOTES = "data_notes"
+APART = {NOTES}
+MOST_COMMANDS = 24
+
+
+def environment_section(content: Content) -> list[Markup]:
+    """What all runs have alike, then where they differ."""
+    with_one = [(record, _facts(record)) for record in content.records if record.environment]
+    if not with_one:
+        return []
+    names = list(dict.fromkeys(name for _, facts in with_one for name in facts))
+    alike = [name for name in names if len({format_value(facts.get(name)) for _, facts in with_one}) == 1]
+    rows: list[list[Cell]] = [
+        [_words(name), _shown(value)] for name in alike if (value := with_one[0][1].get(name)) is not None
+    ]
+    parts = [tag("p", "The same for all runs:", class_="note")] if rows and len(with_one) > 1 else []
+    parts += [facts(rows)] if rows else []
+    other = [name for name in names if name not in alike]
+    if other:
+        cells: list[list[Cell]] = [
+            [record.name, *(_shown(facts.get(name)) for name in other)] for record, facts in with_one
+        ]
+        parts.append(Table("Run by run", ["run", *map(_words, other)], cells).html())
+    notes = dict.fromkeys(note for record, _ in with_one for note in _notes(record))
+    if notes:
+        parts.append(tag("p", "What was noted about the data:"))
+        parts.append(tag("ul", *(tag("li", note) for note in notes), class_="note"))
+    return parts
+
+
+def _facts(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in flatten(record.environment).items() if name not in APART}
+
+
+def _notes(record: Record) -> list[str]:
+    notes = record.environment.get(NOTES)
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def _shown(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return None if value is None else str(value)
+
+
+def _words(name: str) -> str:
+    return (
+        name.replace("_", " ")
+        .replace(".", " ")
+        .replace("sha256", "SHA-256")
+        .replace(" is clean", ", all committed")
+    )
+
+
+def commands_section(content: Content) -> list[Markup]:
+    plugins = plugin_words(content.plugins)
+    lines = [command(*words) for study in content.studies for words in study.commands]
+    parts: list[Markup] = []
+    if lines:
+        parts += [tag("p", "The study again; what is finished is not run twice:"), _lines(lines)]
+    trainings, without = _trainings(content)
+    if trainings:
+        listed = _lines([line for _, line in trainings])
+        told = f"Each run by itself ({len(trainings)})" if content.studies or len(trainings) > 6 else None
+        parts.append(
+            tag("details", tag("summary", told), listed) if told else tag("div", tag("p", "Train:"), listed)
+        )
+    if without:
+        parts.append(
+            tag(
+                "p",
+                f"No preset leads to {', '.join(without)}: save the whole config above as config.yaml, then",
+            ),
+        )
+        parts.append(_lines([command("train", "config.yaml", *plugins)]))
+    asked = [line for inside in content.insides for line in _questions(inside, plugins)]
+    if asked:
+        parts += [tag("p", "Measure, and look inside:"), _lines(asked)]
+    parts += [tag("p", "This report:"), _lines([command("report", *content.arguments, *plugins)])]
+    checksums = {record.environment.get("data_sha256") for record in content.records} - {None}
+    told = "Equal numbers need equal data: the checksum above tells." if checksums else ""
+    words = f"Written by glassformer {__version__}. {told} Every number was read from the files of the runs."
+    return [*parts, tag("p", words, class_="note")]
+
+
+def _trainings(content: Content) -> tuple[list[tuple[Record, str]], list[str]]:
+    """A command for each run, and the names of those that no preset leads to."""
+    found: list[tuple[Record, str]] = []
+    without: list[str] = []
+    for record in content.records:
+        line = None
+        if record.config is not None and len(found) < MOST_COMMANDS:
+            line = train_command(record.config, record.given, content.plugins)
+        if line is not None:
+            found.append((record, line))
+        elif record.config is not None and len(found) < MOST_COMMANDS:
+            without.append(record.name)
+    return found, without
+
+
+def _questions(inside: Inside, plugins: Sequence[str]) -> list[str]:
+    if inside.checkpoint is None:
+        return []
+    given = inside.record.given
+    split = inside.record.results.split
+    lines = [command("evaluate", given, *(["--split", split] if split else []), *plugins)]
+    if inside.maps is not None:
+        lines.append(command("attention", given, "--out", "map.html", *plugins))
+    return lines
+
+
+def _lines(lines: Sequence[str]) -> Markup:
+    return tag("pre", "\n".join(lines), class_="commands")
+
 
 ESSENTIAL = (
     "model.kind",

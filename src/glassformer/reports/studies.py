@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Tree, flatten, format_value
-from glassformer.documents import read_document
-from glassformer.errors import user_error
-from glassformer.reports.reading import interval_of, is_number
+from glassformer.core.config import Tree, flatten, format_value
+from glassformer.core.errors import user_error
+from glassformer.core.system import read_document
+from glassformer.reports.records import interval_of, is_number
 from glassformer.reports.tables import Cell, Quantity, Table, number, span
-from glassformer.runs import CONFIG, list_runs
+from glassformer.runs.folder import CONFIG, list_runs
 
 RESULTS, BEST = "results.json", "best.yaml"
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}

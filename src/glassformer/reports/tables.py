@@ -1,13 +1,47 @@
-"""Tables that are written in three ways: HTML, Markdown and LaTeX. Text is text in all of them."""
+"""Tables in HTML, Markdown and LaTeX; markup that is always escaped."""
 
 from __future__ import annotations
 
+import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from glassformer.reports.markup import Markup, join, tag
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+"""Characters that no HTML file may hold."""
+WITHOUT_END = frozenset({"img", "wbr"})
+
+
+class Markup(str):
+    """HTML that was made by `tag`."""
+
+    __slots__ = ()
+
+
+def text(content: object) -> Markup:
+    if isinstance(content, Markup):
+        return content
+    return Markup(html.escape(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", str(content)), quote=True))
+
+
+def tag(name: str, *children: object, **attributes: object) -> Markup:
+    """`tag("td", "a < b", class_="x")`; an attribute that is None is left out, and True needs no value."""
+    written = ""
+    for key, value in attributes.items():
+        key = key.removesuffix("_").replace("_", "-")
+        if value is True:
+            written += f" {key}"
+        elif value is not None and value is not False:
+            written += f' {key}="{text(value)}"'
+    if name in WITHOUT_END:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[object]) -> Markup:
+    return Markup("".join(text(child) for child in children if child is not None))
+
 
 NOTHING = "–"
 

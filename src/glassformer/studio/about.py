@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer import __version__
-from glassformer.experiment import preset_text, presets
 from glassformer.inspection.maps import CAPTION
-from glassformer.inspection.pixels import MASKED, colours
+from glassformer.plotting.attention import MASKED, colours
+from glassformer.runs.experiment import preset_text, presets
 from glassformer.studio.folder import shown_path
 from glassformer.studio.page import plotly_styles
 from glassformer.studio.replies import json_reply

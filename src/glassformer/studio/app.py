@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from glassformer.errors import Problem, UserError, is_out_of_memory
+from glassformer.core.errors import Problem, UserError, is_out_of_memory
 from glassformer.studio import about, form_routes, model_routes, page, run_routes
 from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.replies import Refusal, error_reply, refusal

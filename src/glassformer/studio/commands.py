@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from glassformer.config import format_value
-from glassformer.reports.commands import command, plugin_words
-from glassformer.runs import CONFIG, RunFolder
+from glassformer.core.config import format_value
+from glassformer.runs.commands import command, plugin_words
+from glassformer.runs.folder import CONFIG, RunFolder
 from glassformer.studio.folder import shown_path
 from glassformer.studio.requests import (
     AttentionBody,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.config import Tree, format_value, merge, parse_yaml, unflatten
-from glassformer.errors import Problem, UserError
-from glassformer.experiment import presets, resolve
-from glassformer.runs import CONFIG
+from glassformer.core.config import Tree, format_value, merge, parse_yaml, unflatten
+from glassformer.core.errors import Problem, UserError
+from glassformer.runs.experiment import presets, resolve
+from glassformer.runs.folder import CONFIG
 from glassformer.studio.folder import RunsFolder, shown_path
 from glassformer.studio.form import FormField, fields_of
 from glassformer.studio.replies import problem_document, refusal

@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Node, Tree, flatten
-from glassformer.errors import UserError
-from glassformer.experiment import ExperimentConfig
-from glassformer.runs import CONFIG, RunFolder, Status
+from glassformer.core.config import Node, Tree, flatten
+from glassformer.core.errors import UserError
+from glassformer.runs.experiment import ExperimentConfig
+from glassformer.runs.folder import CONFIG, RunFolder, Status
 from glassformer.studio.record import last_event
 from glassformer.studio.replies import Refusal, refusal
 

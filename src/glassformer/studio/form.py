@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from glassformer.config import Node, Tree, format_value
-from glassformer.experiment import ExperimentConfig
-from glassformer.registry import Kind, kinds
+from glassformer.core.config import Node, Tree, format_value
+from glassformer.core.registry import Kind, kinds
+from glassformer.runs.experiment import ExperimentConfig
 
 SIMPLE: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "text"}
 BOUNDS = {

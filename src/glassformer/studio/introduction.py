@@ -10,14 +10,14 @@ import asyncio
 import os
 from typing import Any
 
-from glassformer.config import validate
-from glassformer.errors import Problem, UserError
-from glassformer.experiment import Experiment, ExperimentConfig
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem, UserError
+from glassformer.core.registry import kinds
 from glassformer.generation import DecodingConfig
-from glassformer.inspection.taps import attentions
+from glassformer.inspection.record import attentions
 from glassformer.models.base import Model
-from glassformer.registry import kinds
-from glassformer.runs import RunFolder
+from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import RunFolder
 from glassformer.studio import limits
 from glassformer.studio.state import Studio
 from glassformer.tasks.base import NextTokenTask, Task

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from glassformer.inspection.files import WRITERS
 from glassformer.inspection.maps import AttentionMaps, PlaceMaps
-from glassformer.inspection.pixels import to_bytes
+from glassformer.plotting.attention import to_bytes
+from glassformer.plotting.page import WRITERS
 from glassformer.studio import limits
 from glassformer.studio.replies import refusal
 

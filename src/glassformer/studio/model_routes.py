@@ -7,12 +7,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.config import validate
-from glassformer.errors import Problem
-from glassformer.inspection.hints import rollout
-from glassformer.inspection.html import described
+from glassformer.core.config import validate
+from glassformer.core.errors import Problem
+from glassformer.inspection.attribution import rollout
 from glassformer.inspection.maps import AttentionMaps
-from glassformer.runs import RunFolder
+from glassformer.plotting.page import described
+from glassformer.runs.folder import RunFolder
 from glassformer.studio.map_store import MEDIA_TYPES, exact_rows, exported, map_bytes
 from glassformer.studio.replies import bytes_reply, json_reply, problem_document
 from glassformer.studio.requests import (

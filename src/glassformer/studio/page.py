@@ -11,8 +11,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.errors import user_error
-from glassformer.inspection.html import SHARED_SCRIPTS, SHARED_STYLES
+from glassformer.core.errors import user_error
+from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES
 from glassformer.studio.replies import WORTH_COMPRESSING, accepts_gzip, refusal
 from glassformer.studio.state import Studio
 
@@ -59,7 +59,7 @@ def file_of(name: str) -> Path:
     if name == PLOTLY:
         return plotly_path()
     if name in (*SHARED_SCRIPTS, *SHARED_STYLES):
-        return Path(str(resources.files("glassformer.inspection"))) / name
+        return Path(str(resources.files("glassformer.plotting"))) / name
     path = own / name
     is_inside = NAME.fullmatch(name) and path.resolve().is_relative_to(own.resolve())
     if not is_inside or path.suffix not in MEDIA_TYPES or not path.is_file():

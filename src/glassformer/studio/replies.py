@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.documents import json_text
-from glassformer.errors import Problem, UserError, near_match, shorten
+from glassformer.core.errors import Problem, UserError, near_match, shorten
+from glassformer.storage.files import json_text
 
 WORTH_COMPRESSING = 1024
 COMPRESSED = ("image/png", "application/zip")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 from pydantic import AfterValidator, Field
 from starlette.requests import Request
 
-from glassformer.config import Node, validate
-from glassformer.errors import Problem
+from glassformer.core.config import Node, validate
+from glassformer.core.errors import Problem
 from glassformer.inspection.maps import Place
 from glassformer.studio import limits
 from glassformer.studio.replies import refusal

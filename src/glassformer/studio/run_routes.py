@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.config import dump_yaml, flatten
-from glassformer.runs import RunFolder
+from glassformer.core.config import dump_yaml, flatten
+from glassformer.runs.folder import RunFolder
 from glassformer.studio import limits
 from glassformer.studio.folder import status_of
 from glassformer.studio.introduction import introduce

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from glassformer.errors import user_error
+from glassformer.core.errors import user_error
 from glassformer.studio import limits
 from glassformer.studio.app import create_app
 from glassformer.studio.connection import Connection

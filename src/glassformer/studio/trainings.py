@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import user_error
-from glassformer.runs import RunFolder, new_run_path
+from glassformer.core.errors import user_error
+from glassformer.runs.folder import RunFolder, new_run_path
+from glassformer.storage.files import storage_error
 from glassformer.studio import limits
 from glassformer.studio.folder import NOTHING_KNOWN, RunsFolder
 from glassformer.studio.replies import refusal
-from glassformer.training.files import storage_error
 
 LOGS = ".studio"
 LOG_BYTES_SHOWN = 4000

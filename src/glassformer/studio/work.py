@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from glassformer.runs import CONFIG, RunFolder
+from glassformer.runs.folder import CONFIG, RunFolder
+from glassformer.runs.run import Run
 from glassformer.studio import limits
 from glassformer.studio.replies import refusal
 from glassformer.tasks.base import Task
-from glassformer.trained import Run
 
 Result = TypeVar("Result")
 

@@ -1,21 +1,74 @@
-"""What a sweep is, kept in its database: every worker on every machine reads the same."""
+"""Definition of a sweep, stored in its database; samplers and pruners by our names."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from glassformer.config import Tree, flatten, parse_overrides, unflatten
-from glassformer.errors import user_error
-from glassformer.experiment import Experiment, ExperimentConfig, overlay, read_what
-from glassformer.sweeps.sampling import SAMPLERS
+from glassformer.core.config import Tree, flatten, parse_overrides, unflatten
+from glassformer.core.errors import user_error
+from glassformer.runs.experiment import Experiment, ExperimentConfig, overlay, read_what
 from glassformer.sweeps.space import Point, Space, parse_space, split_arguments
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+
+
+@dataclass(frozen=True)
+class Method:
+    build: Callable[[int], BaseSampler]
+    """From a seed."""
+    is_grid: bool = False
+    """Whether every combination is trained, so that nothing is left to draw."""
+
+
+def _random(seed: int) -> BaseSampler:
+    from optuna.samplers import RandomSampler
+
+    return RandomSampler(seed=seed)
+
+
+def _tpe(seed: int) -> BaseSampler:
+    from optuna.samplers import TPESampler
+
+    # Settings that others are training count as bad ones, so that workers do not crowd at one place.
+    return TPESampler(seed=seed, constant_liar=True)
+
+
+SAMPLERS = {"grid": Method(_random, is_grid=True), "random": Method(_random), "tpe": Method(_tpe)}
+
+
+def _median() -> BasePruner:
+    from optuna.pruners import MedianPruner
+
+    return MedianPruner(n_startup_trials=4, n_min_trials=3)
+
+
+def _halving() -> BasePruner:
+    from optuna.pruners import SuccessiveHalvingPruner
+
+    return SuccessiveHalvingPruner()
+
+
+def _nothing() -> BasePruner:
+    from optuna.pruners import NopPruner
+
+    return NopPruner()
+
+
+PRUNERS: dict[str, Callable[[], BasePruner]] = {"median": _median, "halving": _halving}
+
+
+def build_pruner(name: str | None) -> BasePruner:
+    return _nothing() if name is None else PRUNERS[name]()
+
 
 DEFAULT_TRIALS = 20
 """Of a sampler that could go on for ever."""

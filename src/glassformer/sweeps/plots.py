@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.evaluation.metrics import falls, is_better
-from glassformer.inspection.sheet import ALARM, BODY, FAINT, HEADING, INK, MUTED, TITLE, fonts
-from glassformer.reproduce.charts import FILE_DPI, STYLES, write
+from glassformer.plotting.style import ALARM, BODY, FAINT, HEADING, INK, MUTED, TITLE, fonts
+from glassformer.studies.charts import FILE_DPI, STYLES, write
 from glassformer.sweeps.definition import Definition, short
+from glassformer.sweeps.queue import Board
 from glassformer.sweeps.space import is_number
-from glassformer.sweeps.study import Board
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.config import dump_yaml
-from glassformer.documents import finite
+from glassformer.core.config import dump_yaml
+from glassformer.evaluation.intervals import student_interval
 from glassformer.evaluation.metrics import falls, is_better
-from glassformer.reproduce.study import interval
+from glassformer.storage.files import finite, json_bytes, replace_file
 from glassformer.sweeps.definition import Definition, setting_text, short
 from glassformer.sweeps.plots import draw_curves, write_explorations
+from glassformer.sweeps.queue import Board, Key, attempts, is_given_up, key_of, living, outcome_of
 from glassformer.sweeps.storage import shown
-from glassformer.sweeps.study import Board, Key, attempts, is_given_up, key_of, living, outcome_of
-from glassformer.training.files import json_bytes, replace_file
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -152,7 +151,7 @@ def _means(
             numbers = [float(value) for value in values if value is not None]
             if len(numbers) == len(values):
                 means.setdefault(split, {})[name] = statistics.fmean(numbers)
-                intervals.setdefault(split, {})[name] = interval(numbers)
+                intervals.setdefault(split, {})[name] = student_interval(numbers)
     return means, intervals
 
 

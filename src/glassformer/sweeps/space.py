@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from glassformer.config import format_value, parse_yaml
-from glassformer.errors import user_error
+from glassformer.core.config import format_value, parse_yaml
+from glassformer.core.errors import user_error
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

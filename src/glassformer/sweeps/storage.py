@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glassformer.errors import user_error
+from glassformer.core.errors import user_error
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from glassformer.data.batching import Examples
+from glassformer.core.errors import Problem, UserError, shorten
+from glassformer.core.registry import register
+from glassformer.data.batching import Examples, Vocabulary
 from glassformer.data.readers import DataConfig, Rows, split_off
-from glassformer.data.vocabulary import Vocabulary
-from glassformer.errors import Problem, UserError, shorten
-from glassformer.models.shapes import SequenceToSequence
-from glassformer.registry import register
+from glassformer.models.task_types import SequenceToSequence
 from glassformer.tasks.base import SequenceToSequenceTask, TaskConfig
-from glassformer.tasks.spaces import Space, choose_rows
+from glassformer.tasks.sequences import Space, choose_rows
 
 SYMBOLS = [*"0123456789", "BOS", "EOS", "POSITIVE", "NEGATIVE", "add", "subtract", "multiply"]
 BOS, EOS, POSITIVE, NEGATIVE = range(10, 14)

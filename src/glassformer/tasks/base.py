@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from glassformer.core.registry import Kind
 from glassformer.data.batching import (
     Batch,
     Examples,
@@ -17,18 +18,17 @@ from glassformer.data.batching import (
     collate_per_token,
     collate_sequence_to_sequence,
 )
-from glassformer.evaluation.interface import Decoded, Progress
+from glassformer.evaluation.metrics import Decoded, Progress
 from glassformer.generation import DecodingConfig, GreedyConfig, at_once, dealt, side_by_side
-from glassformer.models.base import Model
-from glassformer.models.shapes import Shape
-from glassformer.registry import Kind
-from glassformer.tasks.answering import (
+from glassformer.generation.predict import (
     Answer,
     answer_by_continuing,
     answer_by_writing,
     answer_per_sequence,
     answer_per_token,
 )
+from glassformer.models.base import Model
+from glassformer.models.task_types import Shape
 
 Splits = Mapping[str, Examples]
 

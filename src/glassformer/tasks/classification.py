@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.data.batching import Batch, Examples, draw_each, generator, shuffled
-from glassformer.data.reviews import reviews
+from glassformer.core.errors import Problem, user_error
+from glassformer.core.registry import register
+from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, generator, shuffled
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
-from glassformer.data.vocabulary import Vocabulary
-from glassformer.errors import Problem, user_error
-from glassformer.models.shapes import PerSequence
-from glassformer.registry import register
+from glassformer.datasets.reviews import reviews
+from glassformer.models.task_types import PerSequence
 from glassformer.tasks.base import PerSequenceTask
 from glassformer.tasks.text import (
     SPLITS,

@@ -17,16 +17,11 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from glassformer.data.batching import (
-    IGNORED,
-    Batch,
-    Examples,
-    collate_next_token,
-    collate_per_token,
-    draw_each,
-)
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.errors import Problem
+from glassformer.core.registry import register
+from glassformer.data.batching import Batch, Examples, collate_next_token, collate_per_token, draw_each
 from glassformer.data.readers import split_stream
-from glassformer.data.reviews import review_texts
 from glassformer.data.row_keys import stand_in
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import (
@@ -40,16 +35,16 @@ from glassformer.data.tokenizers import (
     TokenizerConfig,
     WordsConfig,
 )
-from glassformer.errors import Problem
+from glassformer.datasets.reviews import review_texts
 from glassformer.generation import DecodingConfig, GreedyConfig
+from glassformer.generation.predict import Answer, answer_by_continuing, answer_per_token
 from glassformer.models.base import Model
-from glassformer.models.shapes import MaskedToken, NextToken
-from glassformer.registry import register
-from glassformer.tasks.answering import Answer, answer_by_continuing, answer_per_token
+from glassformer.models.task_types import MaskedToken, NextToken
 from glassformer.tasks.base import NextTokenTask, Task
-from glassformer.tasks.corpora import WORDS_OF_A_LINE, Corpus
 from glassformer.tasks.text import (
     SPLITS,
+    WORDS_OF_A_LINE,
+    Corpus,
     TextTaskConfig,
     Told,
     keys_of,

@@ -11,13 +11,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from glassformer.core.errors import Problem
+from glassformer.core.registry import register
 from glassformer.data.batching import Examples
-from glassformer.errors import Problem
-from glassformer.models.shapes import NextToken, PerSequence
-from glassformer.registry import register
+from glassformer.models.task_types import NextToken, PerSequence
 from glassformer.tasks.base import NextTokenTask, PerSequenceTask
-from glassformer.tasks.sequences import SequencesConfig, SequenceTask
-from glassformer.tasks.spaces import choose_rows, repeat_to, share
+from glassformer.tasks.sequences import SequencesConfig, SequenceTask, choose_rows, repeat_to, share
 
 MAJORITY_LABELS = ["low", "high"]
 

@@ -14,15 +14,16 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from glassformer.data.batching import IGNORED, Batch, draw_each, pad
+from glassformer.blocks.heads import IGNORED
+from glassformer.core.errors import Problem
+from glassformer.core.registry import register
+from glassformer.data.batching import Batch, draw_each, pad
 from glassformer.data.token_rows import Windows
 from glassformer.data.tokenizers import BEGIN, END, RESERVED, Tokenizer
-from glassformer.errors import Problem
 from glassformer.generation import DecodingConfig
+from glassformer.generation.predict import Answer, answer_per_token
 from glassformer.models.base import Model
-from glassformer.models.shapes import MaskedToken
-from glassformer.registry import register
-from glassformer.tasks.answering import Answer, answer_per_token
+from glassformer.models.task_types import MaskedToken
 from glassformer.tasks.language import LanguageConfig, LanguageTask
 
 

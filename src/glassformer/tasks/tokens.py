@@ -17,12 +17,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.data.batching import Examples, Sequences
+from glassformer.core.errors import Problem, UserError, near_match, shorten, user_error
+from glassformer.core.registry import register
+from glassformer.data.batching import Examples, Sequences, Vocabulary
 from glassformer.data.readers import DataConfig, Rows, split_off
-from glassformer.data.vocabulary import Vocabulary
-from glassformer.errors import Problem, UserError, near_match, shorten, user_error
-from glassformer.models.shapes import PerSequence, PerToken, SequenceToSequence, Shape
-from glassformer.registry import register
+from glassformer.models.task_types import PerSequence, PerToken, SequenceToSequence, Shape
 from glassformer.tasks.base import PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task, TaskConfig
 
 UNKNOWN, BEGIN, END = "<unknown>", "<begin>", "<end>"

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from glassformer.core.errors import Problem, user_error
+from glassformer.core.registry import register
 from glassformer.data.batching import Examples
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
-from glassformer.errors import Problem, user_error
-from glassformer.models.shapes import SequenceToSequence
-from glassformer.registry import register
+from glassformer.models.task_types import SequenceToSequence
 from glassformer.tasks.base import SequenceToSequenceTask
 from glassformer.tasks.text import (
     SPLITS,
@@ -72,7 +72,7 @@ class TranslationConfig(TextTaskConfig):
                 unseen_only=self.unseen_only,
                 told=told,
             )
-        from glassformer.data.grammar import translation_pairs  # its lexicon takes a tenth of every start
+        from glassformer.datasets.grammar import translation_pairs  # its lexicon takes a tenth of every start
 
         few = min(1000, max(5, self.examples // 20))
         counts = {"train": self.examples, "validation": few, "test": few}

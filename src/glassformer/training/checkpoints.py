@@ -19,10 +19,10 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from glassformer.documents import read_document
-from glassformer.errors import UserError, user_error
-from glassformer.seals import open_json, seal_json
-from glassformer.training.files import (
+from glassformer.core.errors import UserError, user_error
+from glassformer.core.system import read_document
+from glassformer.storage.checksums import open_json, seal_json
+from glassformer.storage.files import (
     file_sha256,
     json_bytes,
     replace_file,

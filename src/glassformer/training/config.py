@@ -6,17 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-import glassformer.training.muon  # noqa: F401  registers its kind
-from glassformer.config import Node
-from glassformer.errors import Problem
-from glassformer.training.first_vectors import FirstVectorsConfig, RandomVectorsConfig
-from glassformer.training.optimization import (
-    AdamWConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    WarmupCosineConfig,
-)
-from glassformer.training.parallel import DataParallelConfig, ParallelConfig
+import glassformer.training.optimizers  # noqa: F401  registers its kind
+from glassformer.core.config import Node
+from glassformer.core.errors import Problem
+from glassformer.training.embedding_init import FirstVectorsConfig, RandomVectorsConfig
+from glassformer.training.optimizers import AdamWConfig, OptimizerConfig, ScheduleConfig, WarmupCosineConfig
+from glassformer.training.strategies import DataParallelConfig, ParallelConfig
 
 Count = Annotated[int, Field(ge=1)]
 

@@ -1,8 +1,4 @@
-"""Several processes that train one model: who this one is, its share of a batch, and what all of them know.
-
-Everything that asks all ranks must be asked by all of them, in the same order. Small numbers and files travel
-over the CPU (gloo) as plain bytes, gradients by the way of the device (gloo or NCCL).
-"""
+"""Process groups: collectives, rank 0, and a checkpoint store shared by all ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +13,9 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +23,14 @@ import torch
 import torch.distributed as collective
 from torch import Tensor
 
+from glassformer.core.errors import Problem, UserError, user_error
 from glassformer.data.batching import Batch
-from glassformer.errors import Problem, UserError, user_error
 from glassformer.tasks.base import Task
+from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
 
 PATIENCE = timedelta(minutes=30)
 """How long a rank waits for the others: the first one may be reading data or writing a large checkpoint."""
@@ -329,3 +328,65 @@ def interface_towards(host: str) -> str | None:
                 if found[20:24] == address:
                     return name
     return None
+
+
+class SharedStore(CheckpointStore):
+    """Only the writer's folder is looked at, so that the others need not see it."""
+
+    def __init__(self, store: CheckpointStore, ranks: Ranks) -> None:
+        super().__init__(store.folder, store.keep)
+        self._own = store
+        self.ranks = ranks
+
+    def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
+        return Path(self.ranks.on_writer(lambda: str(self._own.save(name, checkpoint, is_best=is_best))))
+
+    def keep_watched(self, name: str, checkpoint: Checkpoint) -> Path:
+        return Path(self.ranks.on_writer(lambda: str(self._own.keep_watched(name, checkpoint))))
+
+    def forget_watched(self, after_step: int) -> None:
+        self.ranks.on_writer(lambda: self._own.forget_watched(after_step))
+
+    def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
+        self.ranks.on_writer(lambda: self._own.mend_pointers(best, latest, tell))
+
+    def states(self) -> list[str]:
+        return list(self.ranks.on_writer(self._own.states))
+
+    def before(self, name: str) -> list[str]:
+        return list(self.ranks.on_writer(lambda: self._own.before(name)))
+
+    def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
+        found = self._read(lambda: (name, self._own.load(name, groups)))
+        assert found is not None
+        return found[1]
+
+    def load_newest(
+        self, warn: Callable[[str], None] | None = None, *, only_regular: bool = False
+    ) -> tuple[str, Checkpoint] | None:
+        return self._read(lambda: self._own.load_newest(warn, only_regular=only_regular))
+
+    def _read(self, read: Callable[[], tuple[str, Checkpoint] | None]) -> tuple[str, Checkpoint] | None:
+        """Every rank gets the whole checkpoint; what it keeps of it is its own business."""
+        found: tuple[str, Checkpoint] | None = None
+
+        def describe() -> dict[str, Any] | None:
+            nonlocal found
+            try:
+                found = read()
+            except DamagedCheckpoint as damage:
+                return {"damage": str(damage)}
+            if found is None:
+                return None
+            return {"name": found[0], "state": found[1].state, "groups": list(found[1].tensors)}
+
+        described = self.ranks.on_writer(describe)
+        if described is None:
+            return None
+        if "damage" in described:
+            raise DamagedCheckpoint(described["damage"])
+        tensors = {
+            group: self.ranks.tensors_from_writer(found[1].tensors[group] if found else {})
+            for group in described["groups"]
+        }
+        return described["name"], Checkpoint(tensors, described["state"])

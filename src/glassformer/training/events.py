@@ -1,4 +1,4 @@
-"""The record of a run: append-only JSON lines. What a checkpoint has not seen is cut off on resume."""
+"""Event log of a run: one JSON object per line, optionally mirrored to TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from glassformer.training.files import ESCAPED, storage_error
+from glassformer.core.errors import user_error
+from glassformer.storage.files import ESCAPED, storage_error
 
 CLOCK_FIELDS = frozenset({"elapsed", "seconds", "tokens_per_second", "time"})
 """Fields that a clock writes: the only ones that differ between two equal runs."""
@@ -101,3 +102,24 @@ def lines_of(path: Path) -> Iterator[bytes]:
     if path.is_file():
         with open(path, "rb") as file:
             yield from iter(lambda: file.readline(MOST_LINE_BYTES), b"")
+
+
+class TensorBoardMirror:
+    def __init__(self, folder: Path, from_step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise user_error(
+                "TensorBoard is not installed",
+                place="training.tensorboard",
+                value=True,
+                remedy="pip install 'glassformer[tensorboard]'",
+            ) from None
+        # What a crash left beyond the checkpoint is hidden, as the record forgets it too.
+        self.writer = SummaryWriter(str(folder), purge_step=from_step + 1 if from_step else None)
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        for name, value in event.items():
+            if name not in ("step", "epoch") and isinstance(value, (int, float)):
+                self.writer.add_scalar(f"{event['event']}/{name}", value, event.get("step"))
+        self.writer.flush()

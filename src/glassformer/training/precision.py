@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 
-from glassformer.errors import user_error
+from glassformer.core.errors import user_error
 
 _PROBE = """
 import sys, torch

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import is_out_of_memory, user_error
+from glassformer.core.errors import is_out_of_memory, user_error
 
 RECENT = 64
 """How many losses the spike guard looks back on."""

@@ -1,9 +1,4 @@
-"""The training loop: step, log, validate, save.
-
-It knows nothing of config files, presets or the command line; `experiment.py` hands it built parts.
-Where several processes train together, all of them run this loop in step: each on its part of every batch,
-with the same sums, the same decisions and the same weights. What writes and speaks is around it.
-"""
+"""The training loop: steps, validation, checkpoints, early stopping, divergence guard, averaging."""
 
 from __future__ import annotations
 
@@ -12,27 +7,70 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from glassformer.core.errors import UserError, user_error
 from glassformer.data.batching import Batch, StepPlan, alike, plan_batches
-from glassformer.evaluation.evaluator import EvaluationConfig, evaluate
+from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
-from glassformer.training.averaging import mean_of
-from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
+from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
 from glassformer.training.config import TrainingConfig
-from glassformer.training.divergence import Diverged, what_is_wrong
+from glassformer.training.context import Interrupted, Surroundings
 from glassformer.training.events import EventLog
-from glassformer.training.optimization import Freezing, scale_rates
-from glassformer.training.parallel import divide
-from glassformer.training.signals import Interrupted
+from glassformer.training.optimizers import Freezing, scale_rates
 from glassformer.training.state import TrainingState, Window, random_tensors, refusing_others, restore_random
-from glassformer.training.surroundings import Surroundings
+from glassformer.training.strategies import divide
+
+
+class Diverged(Exception):
+    """The loss is no number, or jumped; the update was not made."""
+
+    def __init__(self, step: int, reason: str, indices: list[int]) -> None:
+        self.step, self.reason, self.indices = step, reason, indices
+        super().__init__(f"step {step}: {reason}")
+
+    def advice(self, rate: float) -> UserError:
+        shown = ", ".join(map(str, self.indices[:8])) + (" …" if len(self.indices) > 8 else "")
+        return user_error(
+            f"training diverged at step {self.step}: {self.reason} (examples {shown})",
+            place="training.optimizer.learning_rate",
+            value=rate,
+            remedy=f"learning_rate={rate / 3:.1g}, more schedule.warmup_steps, model.norm_placement=pre,"
+            " or divergence.action=roll-back; the last good checkpoint is kept",
+        )
+
+
+def what_is_wrong(loss: float, norm: float, usual: float | None, spike_factor: float | None) -> str | None:
+    """None if the model may learn from a batch with this loss and this norm of the gradient."""
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    if not math.isfinite(norm):
+        return f"the gradient's norm is {norm}"
+    if usual is not None and spike_factor is not None and loss > spike_factor * usual:
+        return f"the loss jumped from about {usual:.4g} to {loss:.4g}"
+    return None
+
+
+def mean_of(
+    model: Model, store: CheckpointStore, earlier: Sequence[str], group: str, note: Callable[[str], None]
+) -> tuple[Model, int]:
+    """A copy of the model with the mean of its weights and those of these checkpoints, and of how many."""
+    others = []
+    for name in earlier:
+        try:
+            others.append(store.load(name, [group]).tensors[group])
+        except DamagedCheckpoint as damage:
+            note(f"{damage}; averaging without it")
+    averaged = copy.deepcopy(model).requires_grad_(False)
+    for name, weight in averaged.state_dict().items():
+        weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in others)]).mean(0))
+    return averaged, len(others) + 1
 
 
 class Trainer:

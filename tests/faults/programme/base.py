@@ -15,7 +15,7 @@ from typing import Any
 
 from orders import Patience
 
-from glassformer.config import Tree, dump_yaml, read_yaml_file
+from glassformer.core.config import Tree, dump_yaml, read_yaml_file
 from programme.children import Child, Zygote, start_fresh
 
 TINY: Tree = read_yaml_file(Path(__file__).parents[2] / "tiny.yaml")

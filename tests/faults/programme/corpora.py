@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from glassformer.config import dump_yaml
+from glassformer.core.config import dump_yaml
 from programme.base import TINY, Outcome, Place, Tries, fault, is_fresh
 from programme.children import start_fresh
 

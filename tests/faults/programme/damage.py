@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from glassformer.doctor.base import run_checks
+from glassformer.core.errors import UserError
+from glassformer.doctor.checks import run_checks
 from glassformer.doctor.examination import RUN_CHECKS
-from glassformer.errors import UserError
-from glassformer.runs import RunFolder
-from glassformer.trained import Run
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import Run
 from programme.base import Outcome, Place, Tries, fault
 from programme.kills import differences
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from glassformer.cli import VERBS, main
-from glassformer.errors import Problem, UserError
+from glassformer.core.errors import Problem, UserError
 from glassformer.training.precision import DTYPES, probe
 from programme.base import Outcome, Place, Tries, fault
 
@@ -233,7 +233,7 @@ def command_lines(draw: st.DrawFn, known: dict[str, list[str]]) -> list[str]:
 
 def prepare(trained: str, texts: str) -> Callable[[], None]:
     """A folder with something of everything; what it returns puts it back as it was."""
-    from glassformer.config import dump_yaml
+    from glassformer.core.config import dump_yaml
     from programme.base import TINY
 
     text = dump_yaml({**TINY, "training": {**TINY["training"], "max_epochs": None, "max_steps": 1}})

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glassformer.proofs import compare_runs
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
+from glassformer.runs.verify import compare_runs
 from programme.base import Outcome, Place, Tries, fault, is_fresh
 
 IDENTICAL = (

@@ -82,13 +82,13 @@ def mutate(data: bytes, edits: Sequence[tuple[str, int, bytes]]) -> bytes:
 
 
 def load_config(path: Path) -> None:
-    from glassformer.experiment import resolve
+    from glassformer.runs.experiment import resolve
 
     resolve(str(path))
 
 
 def load_data(path: Path) -> None:
-    from glassformer.experiment import resolve
+    from glassformer.runs.experiment import resolve
 
     outcome = of_the_command(["data", "check", str(path), "--json"])
     if outcome:
@@ -116,7 +116,7 @@ def load_maps(path: Path) -> None:
 
 
 def load_plugin(path: Path) -> None:
-    from glassformer.registry import load_plugin
+    from glassformer.core.registry import load_plugin
 
     load_plugin(path)
 
@@ -127,11 +127,11 @@ NOT_OF_THE_MODEL = {"status.json", "results.json", "events.jsonl"}
 
 def load_run(path: Path) -> None:
     """A file of a run's folder, whose checksums its maker has made right again."""
-    from glassformer.experiment import Experiment
-    from glassformer.reports.reading import read_run
-    from glassformer.runs import RunFolder
-    from glassformer.trained import Run
-    from glassformer.training.surroundings import Surroundings
+    from glassformer.reports.records import read_run
+    from glassformer.runs.experiment import Experiment
+    from glassformer.runs.folder import RunFolder
+    from glassformer.runs.run import Run
+    from glassformer.training.context import Surroundings
 
     run = path.parent if path.parent.name == "run" else path.parents[2]
     read_run(str(run))
@@ -184,8 +184,8 @@ def unseal(run: Path) -> None:
 
 
 def seal_checkpoint(folder: Path) -> None:
-    from glassformer.seals import seal_json
-    from glassformer.training.files import file_sha256
+    from glassformer.storage.checksums import seal_json
+    from glassformer.storage.files import file_sha256
 
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
@@ -199,7 +199,7 @@ class Specimens:
     """In this folder a good file of every kind, and who reads it."""
 
     def __init__(self, trained: str) -> None:
-        from glassformer.trained import Run
+        from glassformer.runs.run import Run
 
         run = Path("run").absolute()
         shutil.copytree(trained, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
 from programme.base import Outcome, Place, Tries, fault, is_fresh
 
 FACTORS = {"nan": "the loss is nan", "inf": "the loss is inf", "10": "the loss jumped from about"}

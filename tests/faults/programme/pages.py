@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import __version__
-from glassformer.bench.machine import machine
-from glassformer.errors import shorten
+from glassformer.core.errors import shorten
+from glassformer.core.system import machine
 from programme.base import FAULTS, Row
 
 MOST_SHOWN = 5

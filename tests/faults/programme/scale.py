@@ -40,10 +40,10 @@ def a_day(place: Place, numbers: range) -> Tries:
 
 def open_a_day(folder: str) -> Iterator[Outcome]:
     from glassformer.cli import main
-    from glassformer.reports.reading import read_run
+    from glassformer.reports.records import read_run
+    from glassformer.runs.run import Run
     from glassformer.studio.folder import RunsFolder
     from glassformer.studio.record import read_after
-    from glassformer.trained import Run
 
     run = Path(folder) / "long"
     with open(run / "events.jsonl", "w") as file:
@@ -92,8 +92,8 @@ def a_thousand(place: Place, numbers: range) -> Tries:
 
 def open_a_thousand(folder: str) -> Iterator[Outcome]:
     from glassformer.cli import main
+    from glassformer.runs.run import Run
     from glassformer.studio.folder import RunsFolder
-    from glassformer.trained import Run
 
     yield measured("listing", lambda: main(["runs", "--runs", folder]))
     yield measured("the studio's table", lambda: RunsFolder(Path(folder)).table())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
 from programme.base import Place, Tries, fault, is_fresh
 from programme.kills import OFTEN, goes_on
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.runs import RunFolder
-from glassformer.training.files import file_sha256
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.files import file_sha256
 from programme.base import NotHere, Outcome, Place, Tries, fault, is_fresh
 from programme.children import Child
 

@@ -112,8 +112,8 @@ def sweeps(place: Place, numbers: range) -> Tries:
 
 def by_workers(place: Place, server: Server, harm: Callable[[Study], None], number: int) -> Outcome:
     from glassformer.sweeps.definition import define
+    from glassformer.sweeps.queue import Board
     from glassformer.sweeps.storage import Database, storage_url
-    from glassformer.sweeps.study import Board
 
     study = Study(place, server, number)
     database = Database(storage_url(server.url, study.folder))
@@ -133,8 +133,8 @@ def by_workers(place: Place, server: Server, harm: Callable[[Study], None], numb
 
 def by_the_command(place: Place, server: Server, harm: Callable[[Study], None], number: int) -> Outcome:
     """`glassformer sweep` with two workers of its own, as a person starts it."""
+    from glassformer.sweeps.queue import join
     from glassformer.sweeps.storage import storage_url
-    from glassformer.sweeps.study import join
 
     study = Study(place, server, number)
     options = [
@@ -184,7 +184,7 @@ def kill_who_trains(study: Study) -> None:
 
 def counted(board: object, folder: Path) -> Outcome:
     """Every setting once: in the database, and on disk."""
-    from glassformer.sweeps.study import living, outcome_of
+    from glassformer.sweeps.queue import living, outcome_of
 
     trials = board.settle()  # type: ignore[attr-defined]
     told = Counter(map(outcome_of, trials))

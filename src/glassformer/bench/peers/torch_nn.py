@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.bench.peers import Sizes
-from glassformer.data.batching import IGNORED, Batch
+from glassformer.blocks.heads import IGNORED
+from glassformer.data.batching import Batch
 
 
 class Translator(nn.Module):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from glassformer.core.errors import near_match, user_error
 from glassformer.data.checking.findings import FileSummary, Findings, Place, excerpt
 from glassformer.data.text_files import MOST_LINE, too_long_a_line
-from glassformer.errors import near_match, user_error
 
 BLOCK_LINES = 8192
 BLOCK_BYTES = 4 << 20

@@ -13,11 +13,11 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
+from glassformer.core.errors import near_match
 from glassformer.data.checking.findings import Findings, Leak, Place, excerpt
 from glassformer.data.checking.lines import CheckedLines
 from glassformer.data.checking.rows import Batch
 from glassformer.data.columns import is_number
-from glassformer.errors import near_match
 
 MOST_LABELS = 1000
 NEARNESS = 0.8

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
+from glassformer.core.errors import user_error
 from glassformer.data.checking.findings import Findings, Place, excerpt
 from glassformer.data.checking.lines import BLOCK_LINES, Block, CheckedLines
 from glassformer.data.checking.records import (
@@ -26,7 +27,6 @@ from glassformer.data.checking.records import (
 from glassformer.data.columns import is_number
 from glassformer.data.delimiters import FORMATS
 from glassformer.data.json_rows import pick
-from glassformer.errors import user_error
 
 SAMPLE_ROWS = 1000
 

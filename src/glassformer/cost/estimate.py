@@ -1,0 +1,147 @@
+"""Time and memory that a training will take, from a few measured steps."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import resource
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from glassformer.evaluation.evaluate import evaluation_batches
+from glassformer.evaluation.metrics import Tally
+from glassformer.generation import DecodingConfig
+from glassformer.training.context import Surroundings
+from glassformer.training.state import random_tensors, restore_random
+from glassformer.training.trainer import Diverged, Trainer
+
+WARMING_STEPS = 2
+ENOUGH_SECONDS = 5.0
+"""A large model is timed by few steps, at least one: nobody waits minutes to hear how long it will take."""
+FEW_ROWS = 32
+"""Of a batch: as many as such a model is timed on in evaluation."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    seconds_per_step: float
+    seconds_per_validation: float
+    steps: int | None
+    validations: int
+    seconds: float | None
+    peak_bytes: int
+    available_bytes: int | None
+    may_end_early: bool
+
+    def describe(self) -> str:
+        steps = "any number of" if self.steps is None else f"{self.steps:,}"
+        time_needed = "until stopped" if self.seconds is None else f"{self._word()} {duration(self.seconds)}"
+        return (
+            f"{steps} steps of {self.seconds_per_step * 1000:,.1f} ms, {time_needed},"
+            f" {self.peak_bytes / 2**20:,.0f} MiB of memory"
+        )
+
+    def _word(self) -> str:
+        return "at most about" if self.may_end_early else "about"
+
+    def fits(self) -> bool:
+        return self.available_bytes is None or self.peak_bytes <= self.available_bytes
+
+
+def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
+    """Times steps spread over an epoch and a part of a validation. The trainer is left as it was."""
+    before = random_tensors()
+    twin = Trainer(
+        trainer.task,
+        copy.deepcopy(trainer.model),
+        trainer.config.with_overrides(
+            {"freeze": [], "thaw": {"every": None}}
+        ),  # what is thawed later takes its time too
+        trainer.evaluation,
+        trainer.seed,
+        Surroundings(),
+    )
+    twin.model.train()
+    plan = twin.plan(0)
+    spread = np.linspace(0, len(plan) - 1, min(steps + WARMING_STEPS, len(plan))).astype(int)
+    seconds = []
+    try:
+        for place in spread:
+            started = time.perf_counter()
+            with contextlib.suppress(Diverged):  # the run itself will say so
+                twin.step(twin.batches(plan[place], 0))
+            seconds.append(time.perf_counter() - started)
+            if sum(seconds) > ENOUGH_SECONDS:
+                break
+        per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds[-1:])
+        is_large = sum(seconds) > ENOUGH_SECONDS
+        rows = FEW_ROWS if is_large else None
+        per_validation = _evaluation_seconds(twin, "validation", twin.evaluation.training_decoding, rows)
+        # Not for its time: the end of a run may need the most memory, but not that of a large model.
+        if "test" in twin.task.splits and not is_large:
+            _evaluation_seconds(twin, "test", twin.evaluation.decoding, rows)
+    finally:
+        restore_random(before)
+
+    remaining = None if trainer.total_steps is None else trainer.total_steps - trainer.state.step
+    every = trainer.config.validate_every or trainer.steps_per_epoch
+    validations = 0 if remaining is None else max(1, remaining // every)
+    total = None if remaining is None else remaining * per_step + validations * per_validation
+    if trainer.config.max_minutes is not None:
+        total = min(total or float("inf"), 60 * trainer.config.max_minutes + per_validation)
+    stopping = trainer.config.stopping
+    return Estimate(
+        seconds_per_step=per_step,
+        seconds_per_validation=per_validation,
+        steps=remaining,
+        validations=validations,
+        seconds=total,
+        peak_bytes=peak_memory(),
+        available_bytes=available_memory(),
+        may_end_early=stopping.target is not None or stopping.patience is not None,
+    )
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes_left} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, rows: int | None) -> float:
+    """Some rows of one batch of a split, as if all took as long; decoding is counted by measuring it too."""
+    batches = evaluation_batches(twin.task, split, twin.evaluation)
+    batch = batches[len(batches) // 2]
+    sample = batch[:rows]
+    twin.model.eval()
+    started = time.perf_counter()
+    with torch.inference_mode():
+        Tally(twin.model, is_thorough=False).add(twin.task.batch(split, sample).to(twin.device))
+        if twin.evaluation.decode_during_training and twin.task.writes_answers:
+            twin.task.decode(twin.model, split, [sample], decoding)
+    return (time.perf_counter() - started) * len(batch) / len(sample) * len(batches)
+
+
+def peak_memory() -> int:
+    """The most memory this process has held so far."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def available_memory() -> int | None:
+    """What the machine can give this process, with what it has already."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return free + resident_pages * resource.getpagesize()

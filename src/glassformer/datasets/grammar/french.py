@@ -1,0 +1,235 @@
+"""How a derivation is said in French: order, agreement, clitics, negation.
+
+The forms of words, and what a word does to the next, are the business of french_forms.
+"""
+
+from __future__ import annotations
+
+from glassformer.datasets.grammar.french_forms import (
+    adjective_form,
+    after_a,
+    after_de,
+    agree,
+    future,
+    imperfect,
+    join,
+    opens_with_vowel,
+    participle,
+    present,
+)
+from glassformer.datasets.grammar.lexicon import Gender
+from glassformer.datasets.grammar.tree import (
+    Abroad,
+    Age,
+    Clause,
+    Comparison,
+    Complement,
+    Gap,
+    Nominal,
+    NounPhrase,
+    Pair,
+    Prepositional,
+    Quality,
+    Sentence,
+)
+from glassformer.datasets.grammar.words import BARE, FROM, MORE, THERE, TO, Name, Pronoun, Tense
+
+# ---------------------------------------------------------------- phrases
+
+
+def _determiner(phrase: NounPhrase, following: str, adjective_first: bool) -> list[str]:
+    forms, masculine = phrase.determiner, phrase.gender == "m"
+    if phrase.plural:
+        if adjective_first and forms.plural_before_adjective:
+            form = forms.plural_before_adjective
+        else:
+            form = forms.masculine_plural if masculine else forms.feminine_plural
+    elif opens_with_vowel(following):
+        form = forms.masculine_before_vowel if masculine else forms.feminine_before_vowel
+    else:
+        form = forms.masculine if masculine else forms.feminine
+    return form.split(" ") if form else []
+
+
+def _noun_phrase(phrase: NounPhrase) -> list[str]:
+    noun, gender, plural = phrase.noun, phrase.noun.gender, phrase.plural
+    words = [noun.french_plural if plural else noun.french]
+    adjective_first = False
+    for adjective in phrase.adjectives:
+        form = adjective_form(adjective, gender, plural)
+        if not adjective.before_noun:
+            words.append(form)
+            continue
+        if gender == "m" and not plural and opens_with_vowel(words[0]):
+            form = adjective.masculine_before_vowel
+        words.insert(0, form)
+        adjective_first = True
+    if phrase.number:
+        words.insert(0, phrase.number.masculine if gender == "m" else phrase.number.feminine)
+    words[:0] = _determiner(phrase, words[0], adjective_first)
+    if phrase.owner:
+        words += _of(phrase.owner)
+    if phrase.relative:
+        words += _relative(phrase, phrase.relative)
+    return words
+
+
+def _relative(phrase: NounPhrase, clause: Clause) -> list[str]:
+    if isinstance(clause.subject, Gap):
+        pronoun = ["qui"]
+    elif isinstance(clause.direct, Gap):
+        pronoun = ["que"]
+    else:
+        pronoun = ["dont"] if clause.verb.frame == "of" else ["à", "qui"]
+    return pronoun + _clause(clause)
+
+
+def _nominal(nominal: Nominal) -> list[str]:
+    """A noun phrase, or a pronoun as it stands by itself."""
+    if isinstance(nominal, NounPhrase):
+        return _noun_phrase(nominal)
+    if isinstance(nominal, Name):
+        return [nominal.english]
+    if isinstance(nominal, Pronoun):
+        return [nominal.strong]
+    if isinstance(nominal, Pair):
+        return [*_nominal(nominal.first), "et", *_nominal(nominal.second)]
+    return []
+
+
+def _to(nominal: Nominal) -> list[str]:
+    if isinstance(nominal, Pair):
+        return [*_to(nominal.first), "et", *_to(nominal.second)]
+    return after_a(_nominal(nominal))
+
+
+def _of(nominal: Nominal) -> list[str]:
+    if isinstance(nominal, Pair):
+        return [*_of(nominal.first), "et", *_of(nominal.second)]
+    if isinstance(nominal, NounPhrase) and nominal.determiner.lost_after_de:
+        nominal = nominal._replace(determiner=BARE)
+    return after_de(_nominal(nominal))
+
+
+def _complement(complement: Complement, gender: Gender, plural: bool) -> list[str]:
+    if isinstance(complement, Quality):
+        form = adjective_form(complement.adjective, gender, plural)
+        return [complement.degree.french, form] if complement.degree else [form]
+    if isinstance(complement, Comparison):
+        adjective, standard = complement.adjective, _nominal(complement.standard)
+        if complement.grade is MORE and adjective.own_comparative:
+            return [agree(*adjective.own_comparative, gender, plural), "que", *standard]
+        return [complement.grade.french, adjective_form(adjective, gender, plural), "que", *standard]
+    if isinstance(complement, Age):
+        return [complement.years.masculine, "ans"]
+    profession = complement.profession
+    return [agree(profession.masculine, profession.feminine, gender, plural)]
+
+
+def _adjunct(adjunct: Prepositional | Abroad) -> list[str]:
+    if isinstance(adjunct, Abroad):
+        country = adjunct.country
+        return [country.outof if adjunct.preposition is FROM else country.inside, country.french]
+    *head, preposition = adjunct.preposition.french.split(" ")
+    if preposition == TO.french:
+        return head + _to(adjunct.nominal)
+    if preposition == FROM.french:
+        return head + _of(adjunct.nominal)
+    return [*head, preposition, *_nominal(adjunct.nominal)]
+
+
+# ---------------------------------------------------------------- clauses
+
+_REFLEXIVES = ("me", "te", "se", "nous", "vous", "se")
+
+
+def _clitics(clause: Clause) -> list[str]:
+    """Pronouns before the verb, in their order: me le, te la, le lui, les leur."""
+    if clause.subject is THERE:
+        return ["y"]
+    clitics = [_REFLEXIVES[clause.subject.person]] if clause.verb.reflexive else []
+    direct, indirect = clause.direct, clause.indirect
+    if isinstance(direct, Pronoun):
+        clitics.append(direct.direct)
+    if isinstance(indirect, Pronoun):
+        third_person = indirect.person in (2, 5)
+        clitics.insert(len(clitics) if third_person else 0, indirect.indirect)
+    return clitics
+
+
+def _participle(clause: Clause) -> str:
+    """With être it agrees with the subject, with avoir with a direct object that has come before."""
+    verb, direct = clause.verb, clause.direct
+    if verb.with_etre:
+        return participle(verb.french, clause.subject.gender, clause.subject.plural)
+    if isinstance(direct, Pronoun | Gap):
+        return participle(verb.french, direct.gender, direct.plural)
+    return participle(verb.french, "m", False)
+
+
+def _verb_group(clause: Clause) -> list[str]:
+    verb, person, clitics = clause.verb, clause.subject.person, _clitics(clause)
+    tail: list[str] = []
+    if clause.modal:
+        finite = present(clause.modal.french, person)
+        tail = [*clitics, verb.french]
+        clitics = []
+    elif clause.tense is Tense.PRESENT:
+        finite = present(verb.french, person)
+    elif clause.tense is Tense.FUTURE:
+        finite = future(verb.french, person)
+    elif verb.stative:
+        finite = imperfect(verb.french, person)
+    else:
+        finite = present("être" if verb.with_etre else "avoir", person)
+        tail = [_participle(clause)]
+    words = [*clitics, finite]
+    if clause.negation:
+        words = ["ne", *words, clause.negation.french]
+    if clause.frequency:
+        words.append(clause.frequency.french)
+    return [*words, *tail, *verb.french_rest]
+
+
+def _clause(clause: Clause) -> list[str]:
+    subject = clause.subject
+    words = [subject.french] if isinstance(subject, Pronoun) else _nominal(subject)
+    words += _verb_group(clause)
+    if clause.direct and not isinstance(clause.direct, Pronoun):
+        words += _nominal(clause.direct)
+    if clause.indirect and not isinstance(clause.indirect, Pronoun | Gap):
+        words += _of(clause.indirect) if clause.verb.frame == "of" else _to(clause.indirect)
+    if clause.complement:
+        words += _complement(clause.complement, subject.gender, subject.plural)
+    for adjunct in clause.adjuncts:
+        words += _adjunct(adjunct)
+    if clause.time:
+        if clause.time_first:
+            words[:0] = [clause.time.french + ","]
+        else:
+            words.append(clause.time.french)
+    return words
+
+
+def _question(sentence: Sentence) -> list[str]:
+    question, main = sentence.question, sentence.main
+    if question is None or question.of_subject:
+        return _clause(main)
+    front: list[str] = []
+    if isinstance(question.front, NounPhrase):
+        front = _noun_phrase(question.front)
+    elif question.front is not None:
+        front = [question.front.french]
+    if question.short:
+        return [*front, *_verb_group(main), *_nominal(main.subject)]
+    return [*front, "est-ce", "que", *_clause(main)]
+
+
+def spell(sentence: Sentence) -> str:
+    text = join(_question(sentence))
+    if sentence.second and sentence.link:
+        comma = "," if sentence.link.comma else ""
+        text += comma + " " + join([*sentence.link.french.split(" "), *_clause(sentence.second)])
+    if sentence.address:
+        text = f"{sentence.address.french}, {text}"
+    return text[0].upper() + text[1:] + (" ?" if sentence.question else ".")

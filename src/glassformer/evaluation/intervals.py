@@ -1,0 +1,110 @@
+"""Confidence intervals: bootstrap, Wilson, Student's t."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+Interval = tuple[float, float]
+
+RESAMPLES = 1000
+SEED = 12345
+"""sacreBLEU's default, so that its command line draws the same sentences."""
+NORMAL_QUANTILE = 1.959963984540054
+PROTOCOL = (
+    f"95 %, over examples; shares: Wilson with the effective number of examples; "
+    f"all others: percentiles of {RESAMPLES:,} bootstrap resamples, seed {SEED}"
+)
+_CELLS_AT_ONCE = 8_000_000
+
+
+def resampled_sums(rows: np.ndarray, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
+    """The column sums of `rows` (examples, statistics), for as many draws with replacement."""
+    random = np.random.default_rng(seed)
+    number, sums = len(rows), np.empty((resamples, rows.shape[1]))
+    size = max(1, _CELLS_AT_ONCE // max(number, 1))
+    for start in range(0, resamples, size):
+        draws = min(size, resamples - start)
+        drawn = random.choice(number, size=(draws, number), replace=True)
+        places = drawn + number * np.arange(draws)[:, None]
+        times_drawn = np.bincount(places.ravel(), minlength=draws * number).reshape(draws, number)
+        sums[start : start + draws] = times_drawn @ rows
+    return sums
+
+
+def percentile_interval(values: np.ndarray) -> Interval:
+    """From the 1/40 lowest to the 1/40 highest, counted as sacreBLEU counts them."""
+    ordered, outside = np.sort(values), len(values) // 40
+    return float(ordered[outside]), float(ordered[-1 - outside])
+
+
+def ratio_interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval:
+    """Of the sum of the one over the sum of the other, such as the loss of a token."""
+    sums = resampled_sums(np.stack([numerators, denominators], axis=1).astype(np.float64))
+    return percentile_interval(sums[:, 0] / np.maximum(sums[:, 1], 1))
+
+
+def wilson_interval(share: float, number: float) -> Interval:
+    """Of a share of `number` independent cases; it never leaves 0 to 1, nor shrinks to a point at 1."""
+    square = NORMAL_QUANTILE**2
+    centre = (share + square / (2 * number)) / (1 + square / number)
+    spread = math.sqrt(share * (1 - share) / number + square / (4 * number**2))
+    half = NORMAL_QUANTILE * spread / (1 + square / number)
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
+
+
+def share_interval(correct: np.ndarray, counts: np.ndarray) -> Interval:
+    """Of the share of correct parts, where each example has `counts` parts of which some are correct.
+
+    Wilson's interval with as many independent cases as would vary as much as the examples do. Where they
+    do not vary at all, an example is taken for one case.
+    """
+    total = int(counts.sum())
+    if total == 0:
+        return 0.0, 1.0
+    share = float(correct.sum()) / total
+    variance = float(np.square(correct - share * counts).sum()) / total**2
+    cases = share * (1 - share) / variance if variance > 0 else float((counts > 0).sum())
+    return wilson_interval(share, min(cases, total))
+
+
+def mean_intervals(
+    values: np.ndarray, resamples: int = RESAMPLES
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, low and high of each column of `values` (examples, columns); NaN is what an example has not.
+
+    Without resamples there are means alone.
+    """
+    is_there, columns = ~np.isnan(values), values.shape[1]
+    known = np.where(is_there, values, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = known.sum(0) / is_there.sum(0)
+        if not resamples:
+            return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+        sums = resampled_sums(np.concatenate([known, is_there], axis=1).astype(np.float64), resamples)
+        drawn = sums[:, :columns] / sums[:, columns:]
+    drawn = np.where(np.isnan(drawn), mean, drawn)  # a draw without any example that has it says nothing
+    ordered, outside = np.sort(drawn, axis=0), len(drawn) // 40
+    return mean, ordered[outside], ordered[-1 - outside]
+
+
+T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+
+def student_interval(values: Sequence[float]) -> list[float] | None:
+    """The 95 % interval of the mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    half = _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return [mean - half, mean + half]
+
+
+def _quantile(freedom: int) -> float:
+    """Beyond the table by the series of Cornish and Fisher, right to three digits there."""
+    z = 1.959964
+    series = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return T_95.get(freedom, series)

@@ -1,0 +1,163 @@
+"""Scores of generated text: BLEU, chrF, TER and exact match, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glassformer.evaluation.intervals import (
+    RESAMPLES,
+    SEED,
+    Interval,
+    percentile_interval,
+    resampled_sums,
+    share_interval,
+)
+from glassformer.evaluation.metrics import Decoded, Evaluable, Measured, Progress
+
+
+@dataclass(frozen=True)
+class CorpusScore:
+    value: float
+    """As sacreBLEU gives it: 0 to 100, and above for a TER of more edits than words."""
+    interval: Interval
+    signature: str
+    """The scorer's name and settings, as sacreBLEU prints them."""
+
+
+@dataclass(frozen=True)
+class CorpusScores:
+    bleu: CorpusScore
+    chrf: CorpusScore
+    ter: CorpusScore
+
+    def by_name(self) -> dict[str, CorpusScore]:
+        return {"bleu": self.bleu, "chrf": self.chrf, "ter": self.ter}
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    """A sentence of the table; `number` counts those that were scored, from 1: no line of the data's file."""
+
+    number: int
+    source: str
+    reference: str
+    hypothesis: str
+    bleu: float
+    chrf: float
+
+
+def score_corpus(hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScores:
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    _check_lengths(hypotheses, references)
+    return CorpusScores(*(_score(metric(), hypotheses, references) for metric in (BLEU, CHRF, TER)))
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """BLEU alone, without an interval: quick enough for every validation."""
+    from sacrebleu.metrics import BLEU
+
+    _check_lengths(hypotheses, references)
+    if not hypotheses:
+        return math.nan
+    # `force` only silences a remark about spaces before full stops, which the final scores make once.
+    return float(BLEU(force=True).corpus_score(list(hypotheses), [list(references)]).score)
+
+
+def sentence_table(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], count: int = 3
+) -> dict[str, list[SentenceScore]]:
+    """The `count` best, most typical (around the median) and worst sentences; none stands there twice.
+
+    Of equally good sentences the longer ones come first.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    bleu_metric, chrf_metric = BLEU(effective_order=True), CHRF()
+    scored = [
+        SentenceScore(
+            number,
+            source,
+            reference,
+            hypothesis,
+            float(bleu_metric.sentence_score(hypothesis, [reference]).score),
+            float(chrf_metric.sentence_score(hypothesis, [reference]).score),
+        )
+        for number, (source, hypothesis, reference) in enumerate(
+            zip(sources, hypotheses, references, strict=True), start=1
+        )
+    ]
+    # Rounded, since a perfect score may be a little more than 100.
+    scored.sort(key=lambda scored: (-round(scored.bleu, 6), -round(scored.chrf, 6), -len(scored.reference)))
+    best, rest = scored[:count], scored[count:]
+    kept = max(0, len(rest) - count)
+    worst, between = rest[kept:][::-1], rest[:kept]
+    middle = max(0, min(len(scored) // 2 - count - count // 2, len(between) - count))
+    return {"best": best, "typical": between[middle : middle + count], "worst": worst}
+
+
+def one_line(text: str) -> str:
+    """For a file with a line a sentence. No score changes: to every scorer white space is white space."""
+    return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+
+
+def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+
+
+def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScore:
+    if not hypotheses:
+        return CorpusScore(math.nan, (math.nan, math.nan), "")
+    counts = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
+    score = metric._aggregate_and_compute(counts)
+    resampled = resampled_sums(np.array(counts, dtype=np.float64))
+    values = np.array([metric._compute_score_from_stats(sums).score for sums in resampled.tolist()])
+    metric.n_bootstrap, metric.seed = RESAMPLES, SEED
+    signature = f"{score.name}|{metric.get_signature()}"
+    return CorpusScore(float(score.score), percentile_interval(values), signature)
+
+
+def measure_written(
+    task: Evaluable, split: str, decoded: Decoded, *, is_thorough: bool, progress: Progress | None = None
+) -> Measured:
+    metrics = task.compare(decoded.outputs, decoded.references)
+    pairs = task.text_pairs(split)
+    if pairs is None:
+        is_same = np.array([o == r for o, r in zip(decoded.outputs, decoded.references, strict=True)])
+        measured = Measured(metrics, decoded=decoded)
+    else:
+        references = [pairs[1][number] for number in decoded.numbers.tolist()]
+        is_same = np.array([line == text for line, text in zip(decoded.lines, references, strict=True)])
+        measured = _measure_texts(metrics, decoded, references, is_thorough=is_thorough, progress=progress)
+        if "exact_match" in metrics:
+            measured.metrics["exact_match"] = float(is_same.sum() / max(len(is_same), 1))
+    if is_thorough and "exact_match" in metrics:
+        measured.intervals["exact_match"] = share_interval(is_same, np.ones(len(is_same)))
+    return measured
+
+
+def _measure_texts(
+    metrics: dict[str, float],
+    decoded: Decoded,
+    references: list[str],
+    *,
+    is_thorough: bool,
+    progress: Progress | None,
+) -> Measured:
+    if not is_thorough:
+        return Measured({**metrics, "bleu": bleu(decoded.lines, references)}, decoded=decoded)
+    if progress is not None:
+        progress("scoring", 0, 1)
+    scores = score_corpus(decoded.lines, references).by_name()
+    return Measured(
+        metrics | {name: score.value for name, score in scores.items()},
+        {name: score.interval for name, score in scores.items()},
+        {"signatures": {name: score.signature for name, score in scores.items()}},
+        decoded=decoded,
+    )

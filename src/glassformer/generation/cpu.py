@@ -1,0 +1,182 @@
+"""Fast decoding on CPUs: prepacked weights, the faster BLAS, one thread per batch."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glassformer.blocks import reference
+from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, fused_kernel
+from glassformer.blocks.dropout import Dropout
+from glassformer.blocks.feed_forward import FeedForward, GatedFeedForward
+from glassformer.blocks.heads import Head, pad_to_alignment
+from glassformer.blocks.layers import Residual
+from glassformer.blocks.masks import Mask
+from glassformer.models.base import GenerativeModel, Model
+
+_numpy_enabled = False
+
+
+@cache
+def numpy_is_faster() -> bool:
+    """By the processor alone and not by a race: on one machine a product is always rounded alike."""
+    if not torch.backends.mkl.is_available():
+        return False
+    with suppress(OSError):
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(errors="replace")
+    return "AuthenticAMD" in platform.processor()
+
+
+@contextmanager
+def numpy_matmul() -> Iterator[None]:
+    """Within it, threads that PyTorch gives one core each may matmul by NumPy, in that one thread."""
+    global _numpy_enabled
+    if _numpy_enabled or not numpy_is_faster():
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        _numpy_enabled = True
+        try:
+            yield
+        finally:
+            _numpy_enabled = False
+
+
+def use_numpy(x: Tensor) -> bool:
+    """Whether NumPy is to matmul this: it would be slower where PyTorch has several threads for it."""
+    return (
+        _numpy_enabled
+        and torch.get_num_threads() == 1
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+        and not x.requires_grad
+    )
+
+
+def matmul(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """rows (…, N, I) @ matrix (…, I, O) + bias (O)."""
+    if use_numpy(rows):
+        product = torch.from_numpy(np.matmul(rows.numpy(), matrix.numpy()))
+        return product if bias is None else product.add_(bias)
+    return torch.matmul(rows, matrix) if bias is None else torch.addmm(bias, rows, matrix)
+
+
+Function = Callable[..., Tensor]
+
+
+def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """`F.linear` with this weight and bias; on a CPU faster with few rows.
+
+    The matrix stands column after column in memory. Where an answer is wider than what is asked, the bias is
+    one more row of the matrix, and what is asked has a 1 at its end: PyTorch would write the bias into every
+    row of the answer before it multiplies.
+    """
+    outputs, inputs = weight_OI.shape
+    matrix_IO = weight_OI.detach().t()
+    bias_O = None if bias_O is None else bias_O.detach()
+    is_wide = bias_O is not None and outputs > inputs
+    if bias_O is not None and is_wide:
+        matrix_IO, bias_O = torch.cat([matrix_IO, bias_O[None]]), None
+    matrix_IO = matrix_IO.contiguous()
+
+    def product(x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        if is_wide:
+            rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+        return matmul(rows, matrix_IO, bias_O).view(*x.shape[:-1], outputs)
+
+    return product
+
+
+def _function(part: nn.Module) -> Function | None:
+    """What the part does in evaluation, as a plain function; None: it is called as it is."""
+    if type(part) is nn.Linear and is_local(part.weight):
+        return prepack_linear(part.weight.data, None if part.bias is None else part.bias.data)
+    if type(part) is nn.LayerNorm:
+        shape, epsilon = list(part.normalized_shape), part.eps
+        return lambda x: torch.layer_norm(x, shape, part.weight, part.bias, epsilon, False)
+    if type(part) in (nn.Identity, Dropout):
+        return lambda x: x
+    return part.forward if type(part) in (FeedForward, GatedFeedForward, Residual) else None
+
+
+def is_local(weight: Tensor) -> bool:
+    """Whole, and on a CPU: weights that processes share are of another type."""
+    return type(weight.data) is Tensor and weight.device.type == "cpu"
+
+
+@contextmanager
+def prepack(model: nn.Module) -> Iterator[None]:
+    """Context: prepack the weights for products with few rows, and call small submodules as plain functions.
+
+    The weights must not change inside it. A call of an `nn.Module` costs a few microseconds, which is much of
+    a decoding step.
+    """
+    shadows = [
+        (parent, name, function)
+        for parent in model.modules()
+        for name, part in parent.named_children()
+        if not isinstance(parent, nn.ModuleList | nn.Sequential) and (function := _function(part)) is not None
+    ]
+    attentions = [
+        module
+        for module in model.modules()
+        if isinstance(module, MultiHeadAttention) and module.kernel is fused_kernel
+    ]
+    try:
+        for parent, name, function in shadows:
+            parent.__dict__[name] = function  # found before the module of that name
+        for attention in attentions:
+            attention.kernel = decode_kernel
+        if isinstance(model, GenerativeModel):
+            model.prepacked_head = prepack_head(model)
+        yield
+    finally:
+        for parent, name, _ in shadows:
+            parent.__dict__.pop(name, None)
+        for attention in attentions:
+            attention.kernel = fused_kernel
+        if isinstance(model, GenerativeModel):
+            model.prepacked_head = None
+
+
+def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
+    """Function from hidden vectors to logits, prepacked for many calls; a head of another class as it is."""
+    head, tied_VD = model.head, model.tied_weight()
+    if type(head).forward is not Head.forward:
+        return lambda hidden: head(hidden, tied_VD)
+    weight = tied_VD if head.weight is None else head.weight
+    assert weight is not None
+    outputs, product = len(weight), prepack_linear(*pad_to_alignment(weight, head.bias))
+    return lambda hidden: product(head.body(hidden))[..., :outputs]
+
+
+FEW_QUERIES = 8
+"""Up to this many queries per row, the launch overhead of PyTorch's kernel exceeds its work."""
+
+
+def decode_kernel(
+    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """Attention kernel for decoding: explicit NumPy products where they are faster, else the fused kernel."""
+    if q_BHLK.shape[2] > FEW_QUERIES or bias is not None or not use_numpy(q_BHLK):
+        return fused_kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
+    queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
+    if mask.is_causal and mask.allowed is None and queries == keys:
+        return fused_kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
+    scores_BHLM = matmul(q_BHLK, k_BHMK.transpose(-2, -1)) / math.sqrt(q_BHLK.shape[-1])
+    weights_BHLM = reference.weights(scores_BHLM, mask.dense(queries, keys, q_BHLK.device))
+    return matmul(weights_BHLM, v_BHMK)
+
+
+DROP_IN_KERNELS.add(decode_kernel)

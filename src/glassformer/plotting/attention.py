@@ -1,0 +1,424 @@
+"""Attention maps as PNG and SVG: rows are layers, columns are heads, one scale from 0 to 1."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import cache
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
+from glassformer.plotting.style import (
+    ALARM,
+    BODY,
+    HEADING,
+    INK,
+    LINE,
+    MUTED,
+    SMALL,
+    TITLE,
+    Sheet,
+    drawable,
+    shorten_to,
+    text_width,
+    tick_positions,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+SCALE = ("#fbfbfc", "#fde3c8", "#fbae8b", "#ea6479", "#ab3285", "#5b1a72", "#1c0a35")
+"""From weight 0 to weight 1, ever darker; `colours` makes equal steps between them look equal."""
+GRID_LINE = np.array([228, 231, 237], dtype=np.uint8)
+MASKED = np.array([[240, 242, 245], [190, 196, 207]], dtype=np.uint8)
+"""Ground and stripes where a query may not attend."""
+
+LINED_CELL = 14
+"""Pixels: cells of this size or more have a hairline between them."""
+BYTE_STEPS = 254
+
+# Oklab (Ottosson 2020), where equal distances look about equally far: linear RGB → cones → lightness, a, b.
+_CONES = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def to_oklab(rgb: np.ndarray) -> np.ndarray:
+    """Bytes (…, 3) as Oklab."""
+    values = rgb / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return np.cbrt(linear @ _CONES.T) @ _LAB.T
+
+
+def _from_oklab(lab: np.ndarray) -> np.ndarray:
+    linear = ((lab @ np.linalg.inv(_LAB).T) ** 3 @ np.linalg.inv(_CONES).T).clip(0, 1)
+    values = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.rint(values * 255).astype(np.uint8)
+
+
+@cache
+def colours() -> np.ndarray:
+    """(256, 3) bytes: the colours of the weights from 0 to 1, in steps that look alike."""
+    corners = to_oklab(
+        np.array([[int(name[place : place + 2], 16) for place in (1, 3, 5)] for name in SCALE])
+    )
+    way = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
+    steps = np.linspace(0, way[-1], 256)
+    return _from_oklab(np.stack([np.interp(steps, way, corners[:, axis]) for axis in range(3)], axis=1))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many pixels a cell takes, or how many cells a pixel."""
+
+    queries: int
+    keys: int
+    row_factor: int = 1
+    column_factor: int = 1
+    cell_height: int = 1
+    cell_width: int = 1
+
+    @property
+    def rows(self) -> int:
+        return -(-self.queries // self.row_factor)
+
+    @property
+    def columns(self) -> int:
+        return -(-self.keys // self.column_factor)
+
+    @property
+    def height(self) -> int:
+        return self.rows * self.cell_height
+
+    @property
+    def width(self) -> int:
+        return self.columns * self.cell_width
+
+    @property
+    def is_pooled(self) -> bool:
+        return self.row_factor > 1 or self.column_factor > 1
+
+
+def fit(queries: int, keys: int, limit: int, largest_cell: int) -> Fit:
+    """The largest panel within `limit` pixels a side whose cells are whole pixels and, if may be, square."""
+    row_factor, column_factor = -(-queries // limit), -(-keys // limit)
+    pooled = Fit(queries, keys, row_factor, column_factor)
+    cell_height = min(limit // pooled.rows, largest_cell)
+    cell_width = min(limit // pooled.columns, largest_cell)
+    side = min(cell_height, cell_width)
+    # A map of few rows and many keys would be a line: it gets up to a quarter of the limit.
+    least = limit // 4
+    cell_height = min(cell_height, max(side, -(-least // pooled.rows)))
+    cell_width = min(cell_width, max(side, -(-least // pooled.columns)))
+    return Fit(queries, keys, row_factor, column_factor, cell_height, cell_width)
+
+
+def pool_maximum(
+    weights: np.ndarray, allowed: np.ndarray | None, row_factor: int, column_factor: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The largest weight of each block; a block is masked if all of it is."""
+    row_starts = np.arange(0, weights.shape[0], row_factor)
+    column_starts = np.arange(0, weights.shape[1], column_factor)
+
+    def pool(reduce: np.ufunc, array: np.ndarray) -> np.ndarray:
+        rows = reduce.reduceat(array, row_starts, axis=0) if row_factor > 1 else array
+        return reduce.reduceat(rows, column_starts, axis=1) if column_factor > 1 else rows
+
+    return pool(np.maximum, weights), None if allowed is None else pool(np.logical_or, allowed)
+
+
+def paint(weights: np.ndarray, allowed: np.ndarray | None, fit: Fit, stripe: int = 3) -> np.ndarray:
+    """One map as (height, width, 3) bytes; masked cells are hatched with lines of `stripe` pixels."""
+    weights, allowed = pool_maximum(weights, allowed, fit.row_factor, fit.column_factor)
+    levels = np.rint(weights.clip(0, 1) * 255).astype(np.uint8)
+    image = _enlarge(colours()[levels], fit)
+    if allowed is not None:
+        rows, columns = np.indices(image.shape[:2])
+        hatching = MASKED[((rows + columns) % (4 * stripe) < stripe).astype(int)]
+        image = np.where(_enlarge(allowed, fit)[..., None], image, hatching)
+    if min(fit.cell_height, fit.cell_width) >= LINED_CELL:
+        image[fit.cell_height - 1 : -1 : fit.cell_height] = GRID_LINE
+        image[:, fit.cell_width - 1 : -1 : fit.cell_width] = GRID_LINE
+    return image
+
+
+def _enlarge(cells: np.ndarray, fit: Fit) -> np.ndarray:
+    return cells.repeat(fit.cell_height, axis=0).repeat(fit.cell_width, axis=1)
+
+
+def to_bytes(weights: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
+    """A byte a cell, for pages: 0 is masked, and 1 to 255 are the square root of the weight, from 0 to 1.
+
+    Small weights keep more of their digits so, and the larger byte is the larger weight: the maximum of bytes
+    is the byte of the maximum.
+    """
+    levels = np.rint(np.sqrt(weights.clip(0, 1)) * BYTE_STEPS).astype(np.uint8) + np.uint8(1)
+    return levels if allowed is None else np.where(allowed, levels, np.uint8(0))
+
+
+def from_bytes(levels: np.ndarray) -> np.ndarray:
+    """The weights again, at most 1 / BYTE_STEPS away; masked cells are 0."""
+    return np.square((levels.clip(1) - 1).astype(np.float32) / BYTE_STEPS)
+
+
+FILE_DPI, SCREEN_DPI = 200, 120
+LARGEST_SIDE = 30_000
+"""Pixels: more than this many common viewers do not open."""
+
+MARGIN = 26.0
+PAGE_WIDTH, WIDEST_PAGE = 800.0, 1300.0
+LARGEST_PANEL, SMALLEST_PANEL = 380.0, 52.0
+LARGEST_CELL = 27.0
+READABLE_CELL = 7.0
+PANEL_GAP = 9.0
+SECTION_GAP = 30.0
+SCALE_WIDTH = 96.0
+
+
+class Section:
+    """The grid of one place's maps, with what is written around it."""
+
+    def __init__(self, maps: PlaceMaps, limit: float, dpi: int) -> None:
+        self.maps = maps
+        self.scale = dpi / 72
+        layers, heads, queries, keys = maps.weights.shape
+        self.fit: Fit = fit(queries, keys, int(limit * self.scale), int(LARGEST_CELL * self.scale))
+        self.panel_width, self.panel_height = self.fit.width / self.scale, self.fit.height / self.scale
+        self.row_labels = self._labels(
+            maps.queries, maps.first_query, self.fit.cell_height, self.fit.row_factor, 22
+        )
+        self.column_labels = self._labels(maps.keys, 0, self.fit.cell_width, self.fit.column_factor, 30)
+        self.lines = self._lines()
+        self.left = 16 + 6 + max(text_width(label.text, label.size) for label in self.row_labels)
+        is_upright = (
+            any(label.width > self.cell_width - 2 for label in self.column_labels) and self._are_tokens
+        )
+        self.column_rotation = 90 if is_upright else 0
+        extent = max(label.width if is_upright else label.size for label in self.column_labels)
+        self.bottom = 6 + extent
+        self.top = HEADING * LINE + len(self.lines) * SMALL * LINE + 8 + BODY * LINE
+        grid = heads * self.panel_width + (heads - 1) * PANEL_GAP
+        written = [text_width(line, SMALL) for line in self.lines]
+        self.width = max(self.left + grid, *written, text_width(self.heading, HEADING, "bold"))
+        self.height = self.top + layers * self.panel_height + (layers - 1) * PANEL_GAP + self.bottom
+
+    @property
+    def heading(self) -> str:
+        return self.maps.name[0].upper() + self.maps.name[1:]
+
+    @property
+    def cell_width(self) -> float:
+        return self.fit.cell_width / self.scale
+
+    @property
+    def _are_tokens(self) -> bool:
+        return self.cell_width / self.fit.column_factor >= READABLE_CELL
+
+    def _lines(self) -> list[str]:
+        maps = self.maps
+        rows, keys = maps.weights.shape[2:]
+        chosen = f" ({maps.first_query} to {maps.first_query + rows - 1})" if maps.is_part else ""
+        lines = [f"row: {maps.query_axis}{chosen}  ·  column: {maps.key_axis}"]
+        largest = f"largest weight {maps.largest:.3g}"
+        if not maps.has_masked:
+            largest += f"  ·  equal weights would be {1 / keys:.2g}"
+        if self.fit.is_pooled:
+            block = f"{self.fit.row_factor} × {self.fit.column_factor}"
+            largest += f"  ·  each pixel shows the maximum of {block} weights"
+        return [*lines, largest]
+
+    def _labels(
+        self, tokens: list[str], first: int, cell_pixels: int, factor: int, apart: float
+    ) -> list[Label]:
+        """Tokens, or round positions that stand `apart` points from each other."""
+        cell = cell_pixels / self.scale / factor
+        if cell >= READABLE_CELL:
+            size = min(8.5, max(5.5, 0.72 * cell))
+            return [
+                Label((place + 0.5) * cell, drawable(visible(token)), size)
+                for place, token in enumerate(tokens)
+            ]
+        positions = tick_positions(first, len(tokens), apart / cell)
+        return [Label((position - first + 0.5) * cell, str(position), SMALL, True) for position in positions]
+
+    def draw(self, sheet: Sheet, x: float, y: float) -> None:
+        maps = self.maps
+        sheet.text(x, y + HEADING, self.heading, HEADING, weight="bold")
+        for number, line in enumerate(self.lines):
+            sheet.text(x, y + HEADING * LINE + (number * LINE + 1) * SMALL, line, SMALL, MUTED)
+        for row in range(len(maps.layers)):
+            top = y + self.top + row * (self.panel_height + PANEL_GAP)
+            middle = top + self.panel_height / 2
+            sheet.text(x + 9, middle, maps.layer_name(row), BODY, MUTED, "center", rotation=90)
+            for column in range(len(maps.heads)):
+                left = x + self.left + column * (self.panel_width + PANEL_GAP)
+                pixels = paint(maps.weights[row, column], maps.allowed_at(row, column), self.fit)
+                sheet.image(left, top, pixels)
+                if row == 0:
+                    middle = left + self.panel_width / 2
+                    sheet.text(middle, top - 6, maps.head_name(column), BODY, MUTED, "center")
+                if row == len(maps.layers) - 1:
+                    self._draw_columns(sheet, left, top + self.panel_height)
+                if column == 0:
+                    self._draw_rows(sheet, left, top)
+
+    def _draw_rows(self, sheet: Sheet, left: float, top: float) -> None:
+        for label in self.row_labels:
+            y = top + label.place
+            if label.is_position:
+                sheet.line((left - 3, left - 0.5), (y, y))
+            sheet.text(left - 5, y, label.text, label.size, INK, "right", "center_baseline")
+
+    def _draw_columns(self, sheet: Sheet, left: float, bottom: float) -> None:
+        for label in self.column_labels:
+            x = left + label.place
+            if label.is_position:
+                sheet.line((x, x), (bottom + 0.5, bottom + 3))
+            if self.column_rotation:
+                sheet.text(x, bottom + 5, label.text, label.size, INK, "right", "center_baseline", 90)
+            else:
+                sheet.text(x, bottom + 4.5 + label.size, label.text, label.size, INK, "center")
+
+
+@dataclass(frozen=True)
+class Label:
+    place: float
+    text: str
+    size: float
+    is_position: bool = False
+
+    @property
+    def width(self) -> float:
+        return text_width(self.text, self.size)
+
+
+def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
+    """Every place's maps on one sheet."""
+    limit = _panel_limit(maps)
+    sections = [Section(place, limit, dpi) for place in maps.places.values()]
+    placed, width, height = _flow(sections)
+    content = max(width + SCALE_WIDTH, 330.0)
+    head = TITLE * LINE + (BODY + 1) * LINE + 14
+    foot = 18 + SMALL * LINE * 2
+    page_width, page_height = content + 2 * MARGIN, head + height + foot + 2 * MARGIN
+    finest = LARGEST_SIDE * 72 / max(page_width, page_height)
+    if dpi > finest:
+        return draw(maps, int(finest))
+    sheet = Sheet(page_width, page_height, dpi)
+    title = maps.title or "attention"
+    sheet.text(MARGIN, MARGIN + TITLE, shorten_to(title, content, TITLE, "bold"), TITLE, weight="bold")
+    y = MARGIN + TITLE * LINE + BODY + 1
+    sheet.text(MARGIN, y, _subtitle(maps, content), BODY + 1, MUTED)
+    for section, x, y in placed:
+        section.draw(sheet, MARGIN + x, MARGIN + head + y)
+    has_masked = any(place.has_masked for place in maps.places.values())
+    largest = max(place.largest for place in maps.places.values())
+    _draw_scale(sheet, MARGIN + width + 34, MARGIN + head + sections[0].top, largest, has_masked)
+    y = MARGIN + head + height + 18 + SMALL
+    sheet.text(MARGIN, y, CAPTION, SMALL, INK)
+    x = MARGIN
+    for is_right, line in maps.checks.lines():
+        sheet.text(x, y + SMALL * LINE, line, SMALL, MUTED if is_right else ALARM)
+        x += text_width(line, SMALL) + 12
+    return sheet.figure
+
+
+def _panel_limit(maps: AttentionMaps) -> float:
+    """How large a map may be; the page grows where that makes its tokens readable."""
+    columns = max(place.weights.shape[1] for place in maps.places.values())
+    longest = max(max(place.weights.shape[2:]) for place in maps.places.values())
+    usual, widest = (
+        (width - 60 - (columns - 1) * PANEL_GAP) / columns for width in (PAGE_WIDTH, WIDEST_PAGE)
+    )
+    readable = (READABLE_CELL + 0.5) * longest  # cells are rounded down to whole pixels
+    return min(LARGEST_PANEL, max(SMALLEST_PANEL, usual, readable if readable <= widest else 0))
+
+
+def _subtitle(maps: AttentionMaps, width: float) -> str:
+    """Input and output, each within its half if both do not fit."""
+    parts = [maps.about[key] for key in ("input", "output") if maps.about.get(key)]
+    arrow = "   →   "
+    shares = [text_width(shorten_to(part, width, BODY + 1), BODY + 1) for part in parts]
+    room = width - text_width(arrow, BODY + 1)
+    if sum(shares) > room:
+        shares = [max(room / 2, room - (sum(shares) - share)) for share in shares]
+    return arrow.join(
+        shorten_to(part, share + 0.5, BODY + 1) for part, share in zip(parts, shares, strict=True)
+    )
+
+
+def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], float, float]:
+    """Sections side by side while they fit, and below each other where not; and the room that they take."""
+    placed: list[tuple[Section, float, float]] = []
+    x = y = row_height = width = 0.0
+    for section in sections:
+        if x > 0 and x + section.width > PAGE_WIDTH:
+            x, y, row_height = 0.0, y + row_height + SECTION_GAP, 0.0
+        placed.append((section, x, y))
+        width = max(width, x + section.width)
+        row_height = max(row_height, section.height)
+        x += section.width + SECTION_GAP
+    return placed, width, y + row_height
+
+
+def _draw_scale(sheet: Sheet, x: float, y: float, largest: float, has_masked: bool) -> None:
+    """The colour bar from 0 to 1, a mark at the largest weight, and what masked cells look like."""
+    height, width = 120.0, 9.0
+    rows = round(height * sheet.scale)
+    ramp = colours()[np.linspace(255, 0, rows).round().astype(int)]
+    sheet.image(x, y, np.repeat(ramp[:, None], round(width * sheet.scale), axis=1))
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        sheet.text(x + width + 5, y + (1 - tick) * height, f"{tick:g}", SMALL, INK, "left", "center_baseline")
+    mark = y + (1 - min(largest, 1.0)) * height
+    sheet.polygon([(x - 1, mark), (x - 6, mark - 3), (x - 6, mark + 3)], INK)
+    sheet.text(x + 4, y - 9, "weight", SMALL, MUTED, "center")
+    below = y + height + 16
+    sheet.text(x - 6, below, "▸ largest", SMALL, MUTED)
+    if has_masked:
+        side = round(width * sheet.scale)
+        swatch = paint(np.zeros((1, 1)), np.zeros((1, 1), dtype=bool), Fit(1, 1, 1, 1, side, side))
+        sheet.image(x - 6, below + 8, swatch)
+        sheet.text(x - 6 + width + 4, below + 8 + width - 1.5, "masked", SMALL, MUTED)
+
+
+def png(maps: AttentionMaps, dpi: int = SCREEN_DPI) -> bytes:
+    file = io.BytesIO()
+    write_png(maps, file, dpi)
+    return file.getvalue()
+
+
+def write_png(maps: AttentionMaps, file: IO[bytes], dpi: int = FILE_DPI) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(draw(maps, dpi)).print_png(file, metadata={"Description": _description(maps)})
+
+
+def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "glassformer"}):  # the same names in it each time
+        canvas = FigureCanvasSVG(draw(maps))
+        canvas.print_svg(text, metadata={"Description": _description(maps), "Date": None})
+    file.write(text.getvalue().encode())
+
+
+def _description(maps: AttentionMaps) -> str:
+    about = [f"{key}: {value}" for key, value in maps.about.items()]
+    return "; ".join([*about, *(line for _, line in maps.checks.lines()), CAPTION])

@@ -1,0 +1,170 @@
+"""Attention maps as one offline HTML page, and saving maps by file extension."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import html
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from glassformer.core.errors import user_error
+from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
+from glassformer.inspection.statistics import head_statistics
+from glassformer.plotting.attention import BYTE_STEPS, MASKED, colours, to_bytes, write_png, write_svg
+from glassformer.plotting.style import visible
+from glassformer.storage.files import unfinished
+
+SHARED_SCRIPTS = ("painting.js", "overview.js", "axes.js", "viewer.js")
+SHARED_STYLES = ("viewer.css",)
+"""What every page that shows maps is made of: this one, and the studio's."""
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=async|class|const|function)", re.MULTILINE)
+
+LARGEST_IN_NOTEBOOK = 4 << 20
+"""Bytes of weights: beyond them a notebook gets the picture, and stays a file that can be shared."""
+
+START = """
+const root = document.querySelector("main");
+showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((error) => {
+  const problem = document.createElement("p");
+  problem.className = "problem";
+  problem.textContent = error.message;
+  root.append(problem);
+});
+"""
+
+
+def page(maps: AttentionMaps) -> str:
+    script = joined([static(name) for name in (*SHARED_SCRIPTS, "page.js")]) + START
+    style = "".join(static(name) for name in ("page.css", *SHARED_STYLES))
+    policy = f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}"
+    # "<" in a token must not end the element that the data stand in.
+    data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{html.escape(maps.title or "attention")}</title>
+<style>{style}</style>
+<main></main>
+<noscript>This page needs JavaScript to unpack its maps.</noscript>
+<script type="application/json" id="data">{data}</script>
+<script type="module">{script}</script>
+</html>
+"""
+
+
+def page_data(maps: AttentionMaps) -> dict[str, Any]:
+    """What `showMaps` of page.js shows."""
+    data = described(maps)
+    data |= {"caption": CAPTION, "colours": _packed(colours()), "masked": MASKED.tolist()}
+    for place, of_place in maps.places.items():
+        data["places"][place]["maps"] = [
+            [
+                _packed(to_bytes(weights, of_place.allowed_at(row, column)))
+                for column, weights in enumerate(heads)
+            ]
+            for row, heads in enumerate(of_place.weights)
+        ]
+    return data
+
+
+def described(maps: AttentionMaps) -> dict[str, Any]:
+    """All but the weights themselves."""
+    return {
+        "title": maps.title or "attention",
+        "subtitle": maps.subtitle,
+        "checks": maps.checks.lines(),
+        "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f};"
+        " exact ones: --out map.npz.",
+        "has_masked": any(of_place.has_masked for of_place in maps.places.values()),
+        "places": {place: _described_place(of_place) for place, of_place in maps.places.items()},
+    }
+
+
+def _described_place(maps: PlaceMaps) -> dict[str, Any]:
+    document = maps.document()
+    for axis in ("queries", "keys", "answers"):
+        document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
+    document["largest"] = maps.largest
+    document["statistics"] = head_statistics(maps).document()
+    return document
+
+
+def _packed(array: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(array.tobytes(), 9)).decode("ascii")
+
+
+def static(name: str) -> str:
+    """The text of one of the page's scripts or styles."""
+    return (resources.files("glassformer.plotting") / name).read_text(encoding="utf-8")
+
+
+def joined(modules: Sequence[str]) -> str:
+    """Modules that import from each other as one script, in which everything is known already."""
+    return EXPORT.sub("", IMPORT.sub("", "".join(modules)))
+
+
+def content_hash(text: str) -> str:
+    """As a page's policy names the one script or style that may be in it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def write_html(maps: AttentionMaps, file: IO[bytes]) -> None:
+    file.write(page(maps).encode())
+
+
+def notebook_frame(maps: AttentionMaps) -> str | None:
+    """The page in a frame of its own; None if it is too large for a notebook."""
+    if sum(place.weights.size for place in maps.places.values()) > LARGEST_IN_NOTEBOOK:
+        return None
+    source = html.escape(page(maps), quote=True)
+    return (
+        f'<iframe srcdoc="{source}" style="width:100%;height:860px;border:0" title="attention maps"></iframe>'
+    )
+
+
+WRITERS: dict[str, Callable[[AttentionMaps, IO[bytes]], None]] = {
+    ".png": write_png,
+    ".svg": write_svg,
+    ".html": write_html,
+    ".npz": AttentionMaps.write_npz,
+}
+
+
+def check_ending(path: Path) -> None:
+    """Before the work is done."""
+    if path.suffix.lower() not in WRITERS:
+        raise user_error(
+            "the ending says what to write", place=str(path), value=path.suffix, allowed=list(WRITERS)
+        )
+
+
+def write(maps: AttentionMaps, path: Path) -> None:
+    """To a new file first, so that none is ever half written."""
+    check_ending(path)
+    temporary = unfinished(path)
+    try:
+        with open(temporary, "wb") as file:
+            WRITERS[path.suffix.lower()](maps, file)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise user_error(
+            f"cannot be written: {error.strerror or error}",
+            place=str(path),
+            remedy="check that the folder exists, its permissions and the space left",
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

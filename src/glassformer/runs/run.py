@@ -1,0 +1,400 @@
+"""A trained model with its task: ask it, measure it, look inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+import glassformer.models.transformer
+import glassformer.tasks  # noqa: F401  registers the kinds
+from glassformer.blocks.heads import RealHead
+from glassformer.core.config import unflatten, validate
+from glassformer.core.errors import Problem, user_error
+from glassformer.evaluation.evaluate import EvaluationConfig, measure
+from glassformer.evaluation.metrics import Measured, Progress
+from glassformer.evaluation.text_scores import one_line, sentence_table
+from glassformer.generation import DecodingConfig
+from glassformer.generation.predict import Answer
+from glassformer.inspection.ablation import (
+    Edge,
+    Effects,
+    How,
+    without_each_head,
+    without_edge,
+    without_head,
+    without_token,
+)
+from glassformer.inspection.attribution import LogitLens, logit_lens, outputs, rollout, word_effects
+from glassformer.inspection.examples import Question, choose_split, first_example, groups_of, question, read
+from glassformer.inspection.heads import heads_document
+from glassformer.inspection.maps import AttentionMaps, Place, Selection
+from glassformer.inspection.record import HeadPlace, attention_maps
+from glassformer.inspection.trace import Trace, read_branch, trace
+from glassformer.models.base import Model
+from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import CONFIG, RunFolder
+from glassformer.tasks.base import PerSequenceTask, Task
+from glassformer.training.checkpoints import DamagedCheckpoint
+from glassformer.training.precision import choose_device
+
+MOST_CLASSES_SHOWN = 10
+CLASSES_SHOWN_OF_MORE = 5
+
+
+class Run:
+    """A trained model with its task: ask it, measure it, look inside."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        checkpoint: str = "best",
+        task: Task | None = None,
+        device: str = "auto",
+    ) -> None:
+        """`task` spares a caller who has it already the reading of the data."""
+        self.folder = RunFolder.open(Path(path))
+        self.path = self.folder.path
+        self.config = validate(ExperimentConfig, self.folder.config())
+        self.task = task or self.folder.restore_task(self.config.task, self.config.seed)
+        store = self.folder.checkpoints()
+        self.checkpoint = store.find(checkpoint)
+        try:
+            tensors = store.load(self.checkpoint, ["model", "averaged"]).tensors
+        except DamagedCheckpoint as damage:
+            others = [name for name in reversed(store.names()) if name != self.checkpoint]
+            raise user_error(
+                f"the checkpoint is damaged: {damage}",
+                place=str(self.path),
+                remedy=f"--checkpoint {others[0]}" if others else "restore the folder from a copy",
+            ) from None
+        with torch.random.fork_rng(devices=[]):
+            self.model = self.config.model.build(self.task.shape)
+        try:
+            self.model.load_state_dict(dict(tensors.get("averaged", tensors["model"])))
+        except RuntimeError:
+            raise user_error(
+                f"does not describe the model of {self.checkpoint}",
+                place=str(self.path / CONFIG),
+                remedy="restore it from a copy of the run",
+            ) from None
+        self.model.to(choose_device(device)).eval()
+
+    def evaluate(
+        self,
+        split: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        hypotheses: str | Path | None = None,
+        samples: int = 3,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """What `evaluate --json` prints; without a split it is the test set, if there is one.
+
+        `hypotheses` is a file for what the model writes, a line an example, in the order of the data.
+        `samples` is how many best, typical and worst sentences stand in the details, where answers are text.
+        """
+        if split is None:
+            split = "test" if "test" in self.task.splits else "validation"
+        if split not in self.task.splits:
+            raise user_error("no such split", place="split", value=split, allowed=sorted(self.task.splits))
+        config = self.config.evaluation
+        if overrides:
+            config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
+        if hypotheses is not None:
+            self._check_hypotheses(Path(hypotheses))
+        measured = measure(self.model, self.task, split, config, progress=progress)
+        if hypotheses is not None and measured.decoded is not None:
+            lines = "".join(f"{one_line(line)}\n" for line in measured.decoded.lines)
+            _write(Path(hypotheses), "wb", lines.encode("utf-8", errors="replace"))
+        examples = min(len(self.task.splits[split]), config.max_examples or math.inf)
+        return {
+            "run": str(self.path),
+            "split": split,
+            "examples": int(examples),
+            "metrics": measured.metrics,
+            "intervals": {name: list(interval) for name, interval in measured.intervals.items()},
+            "protocol": {
+                "checkpoint": self.checkpoint,
+                "seed": self.config.seed,
+                "config": self.config.fingerprint(),
+                "data_sha256": self.folder.environment().get("data_sha256"),
+                "decoding": config.decoding.dump(),
+                "padding": "never counted",
+                **measured.protocol,
+            },
+            "warnings": self.folder.warnings(split),
+            "details": measured.details | self._sentences(split, measured, samples),
+        }
+
+    def _check_hypotheses(self, path: Path) -> None:
+        """Before the work is done."""
+        if not self.task.writes_answers:
+            raise user_error(
+                "the model of this run writes no answers",
+                place=str(path),
+                value=self.config.task.kind,
+                remedy="evaluate without it; predict shows single answers",
+            )
+        is_new = not path.exists()
+        _write(path, "ab", b"")
+        if is_new:
+            path.unlink(missing_ok=True)
+
+    def _sentences(self, split: str, measured: Measured, samples: int) -> dict[str, Any]:
+        pairs = self.task.text_pairs(split)
+        if pairs is None or measured.decoded is None or not samples:
+            return {}
+        sources, references = (
+            [side[number] for number in measured.decoded.numbers.tolist()] for side in pairs
+        )
+        table = sentence_table(sources, measured.decoded.lines, references, samples)
+        shown = [sentence.number for found in table.values() for sentence in found]
+        numbers = [int(measured.decoded.numbers[number - 1]) for number in shown]
+        places = dict(zip(shown, self.task.places(split, numbers), strict=True))
+        return {
+            "sentences": {
+                which: [asdict(sentence) | {"place": places[sentence.number]} for sentence in found]
+                for which, found in table.items()
+            }
+        }
+
+    def predict(
+        self, text: str, decoding: Mapping[str, Any] | None = None, *, why: bool = False
+    ) -> dict[str, Any]:
+        """One element of what `predict --json` prints; what cannot be answered has an `error` instead.
+
+        With `why`, also which words carried a decision about the whole input.
+        """
+        if why and not isinstance(self.task, PerSequenceTask):
+            raise user_error(
+                "only for a model that gives one answer to the whole input",
+                place="--why",
+                remedy="glassformer attention shows what the others look at",
+            )
+        empty: dict[str, Any] = {
+            "input": text,
+            "output": None,
+            "probability": None,
+            "error": None,
+            "caution": None,
+            "answers": [],
+        }
+        strategy = self._strategy(decoding)
+        try:
+            tokens = self.task.parse(text)
+            (answers,) = self.task.answer(self.model, [tokens], strategy)
+        except Problem as problem:
+            return empty | {"error": problem.problem}
+        shown = [self._show(answer) for answer in answers]
+        prediction = empty | {
+            "output": shown[0]["output"],
+            "probability": shown[0]["probability"],
+            "caution": self.task.caution(tokens.tolist(), text),
+            "answers": shown,
+        }
+        if isinstance(self.task, PerSequenceTask):
+            prediction["probabilities"] = self._class_probabilities(self.task, tokens)
+            if why:
+                prediction["words"] = [asdict(word) for word in word_effects(self.model, self.task, text)]
+        return prediction
+
+    def _class_probabilities(self, task: PerSequenceTask, tokens: np.ndarray) -> dict[str, float] | None:
+        """The likeliest first; of many classes only the first few."""
+        if isinstance(self.model.head, RealHead):
+            return None
+        probabilities = outputs(self.model, task, [tokens])[0].exp()
+        count = len(probabilities)
+        best = probabilities.topk(count if count <= MOST_CLASSES_SHOWN else CLASSES_SHOWN_OF_MORE)
+        return {
+            " ".join(task.output_symbols([number])): probability
+            for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        }
+
+    def attention(
+        self,
+        text: str | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        rows: tuple[int, int] | None = None,
+        part: Place | None = None,
+        is_untrained: bool = False,
+        decoding: Mapping[str, Any] | None = None,
+        branch: int | None = None,
+    ) -> AttentionMaps:
+        """The maps for an input as the model reads and answers it; without one, for the first test example.
+
+        All layers, heads, rows (queries) and parts (`encoder`, `decoder`, `cross`) unless some are chosen.
+        With `is_untrained`, those of the same model with its first weights: what training has not made.
+        `decoding` is how the answer is written, such as `{"kind": "beam"}`, and `branch` the number of a
+        branch of that decoding's `trace`, chosen or dropped. With either, a language model's maps go on over
+        what it writes.
+        """
+        tokens = self._tokens(text)
+        model = self._untrained() if is_untrained else self.model
+        about = {
+            "run": self.path.name,
+            "checkpoint": "untrained" if is_untrained else self.checkpoint,
+            "input": text or self.task.show_input(tokens.tolist()),
+        }
+        if decoding is None and branch is None:
+            reading = read(model, self.task, tokens, self.config.evaluation.decoding)
+            about["output"] = "" if reading.answer is None else self._show(reading.answer)["output"]
+        else:
+            reading, told = read_branch(model, self.task, tokens, self._strategy(decoding), branch)
+            about |= told
+        return attention_maps(model, reading, Selection(layers, heads, rows, part), about)
+
+    def trace(
+        self, text: str | None = None, decoding: Mapping[str, Any] | None = None, alternatives: int = 5
+    ) -> Trace:
+        """How the model came to its answer: each step with its alternatives, and the tree of the branches."""
+        return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
+
+    def heads(
+        self,
+        examples: int = 64,
+        split: str | None = None,
+        is_untrained: bool = False,
+        switch_off: How | None = None,
+    ) -> dict[str, Any]:
+        """The statistics of every head, averaged over examples, beside those of the untrained model.
+
+        With `is_untrained`, those of the untrained model alone. With `switch_off`, also what each head is
+        worth, as the method of that name finds it.
+        """
+        split = choose_split(self.task, split)
+        groups = groups_of(self.task, split, examples)
+        model = self._untrained() if is_untrained else self.model
+        return {
+            "run": str(self.path),
+            "checkpoint": "untrained" if is_untrained else self.checkpoint,
+            "split": split,
+            **heads_document(model, None if is_untrained else self._untrained(), self.task, groups),
+            "switched_off": switch_off
+            and without_each_head(model, self.task, switch_off, groups, self.config.evaluation.decoding),
+        }
+
+    def switch_off(
+        self,
+        place: Place,
+        layer: int,
+        head: int,
+        how: How = "mean",
+        examples: int = 64,
+        split: str | None = None,
+        text: str | None = None,
+    ) -> Effects:
+        """What a head is worth: the model without it, on examples, and its answer to `text` if there is one.
+
+        `how`: the head adds nothing (`zero`), or always its mean over the examples (`mean`).
+        """
+        return without_head(
+            self.model,
+            self.task,
+            HeadPlace(place, layer, head),
+            how,
+            groups_of(self.task, choose_split(self.task, split), examples),
+            asked=None if text is None else self._question(text),
+            decoding=self.config.evaluation.decoding,
+        )
+
+    def cut_edge(
+        self,
+        text: str | None,
+        place: Place,
+        layer: int,
+        head: int,
+        query: int,
+        key: int,
+        examples: int | None = None,
+        split: str | None = None,
+        renormalises: bool = True,
+    ) -> Effects:
+        """What one cell of a map is worth: the query may not read the key, in this head alone.
+
+        With `examples`, the same cell is also cut in so many examples as long as this input. Without
+        `renormalises` the rest of the row stays as it is, and does not fill the gap.
+        """
+        return without_edge(
+            self.model,
+            self.task,
+            Edge(HeadPlace(place, layer, head), query, key),
+            self._question(text),
+            split=choose_split(self.task, split),
+            examples=examples,
+            renormalises=renormalises,
+            decoding=self.config.evaluation.decoding,
+        )
+
+    def occlude(
+        self, text: str | None, position: int, examples: int = 16, split: str | None = None
+    ) -> Effects:
+        """What one token is worth: hidden behind others that stand at its place in so many examples."""
+        return without_token(
+            self.model,
+            self.task,
+            self._question(text),
+            position,
+            split=choose_split(self.task, split),
+            examples=examples,
+            decoding=self.config.evaluation.decoding,
+        )
+
+    def rollout(self, text: str | None = None) -> AttentionMaps:
+        """A hint: attention multiplied through all layers, one map a place."""
+        return rollout(self.attention(text))
+
+    def logit_lens(self, text: str | None = None, top: int = 5) -> LogitLens:
+        """A hint: what the model would answer if it ended after each of its layers."""
+        reading = read(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+        return logit_lens(self.model, self.task, reading, top)
+
+    def _question(self, text: str | None) -> Question:
+        return question(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+
+    def _strategy(self, decoding: Mapping[str, Any] | None) -> DecodingConfig:
+        if not decoding:
+            return self.config.evaluation.decoding
+        return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
+
+    def _tokens(self, text: str | None) -> np.ndarray:
+        """Of an input, or of the first example."""
+        return first_example(self.task) if text is None else self.task.parse(text)
+
+    def _untrained(self) -> Model:
+        """The same model with its first weights."""
+        model = Experiment(self.config, self.task).build_model()
+        return model.to(next(self.model.parameters()).device).eval()
+
+    def _repr_html_(self) -> str:
+        return self.folder._repr_html_()
+
+    def _show(self, answer: Answer) -> dict[str, Any]:
+        if answer.value is not None:
+            return {"output": f"{answer.value:.6g}", "probability": None, "steps": []}
+        symbols = self.task.output_symbols(answer.tokens)
+        steps = [
+            {"token": symbol, "probability": probability}
+            for symbol, probability in zip(symbols, answer.probabilities, strict=False)
+        ]
+        output = self.task.show_output(answer.tokens)
+        return {"output": output, "probability": answer.probability, "steps": steps}
+
+
+def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
+    try:
+        with open(path, mode) as file:
+            file.write(data)
+    except OSError as error:
+        raise user_error(
+            f"cannot be written: {error.strerror or error}",
+            place=str(path),
+            remedy="a file in a folder that exists and may be written to",
+        ) from None

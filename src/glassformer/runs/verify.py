@@ -1,0 +1,162 @@
+"""A proof by doing that an interrupted run equals an uninterrupted one, to the bit.
+
+The same config is trained twice in child processes: once left alone, once killed with SIGKILL again and
+again, at random moments and in the middle of saves, and resumed each time. Then everything is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glassformer.core.config import dump_yaml
+from glassformer.core.errors import user_error
+from glassformer.runs.experiment import ExperimentConfig
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.files import file_sha256
+from glassformer.training.checkpoints import SAVING, STATE
+from glassformer.training.events import CLOCK_FIELDS
+
+Say = Callable[[str], None]
+CHILD_SECONDS = 1800
+
+
+@dataclass
+class Proof:
+    kills: int = 0
+    kills_during_save: int = 0
+    compared: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.compared) and all(item["is_equal"] for item in self.compared.values())
+
+
+def prove_resume(
+    config: ExperimentConfig,
+    folder: Path,
+    *,
+    kills: int,
+    steps: int,
+    seed: int = 0,
+    plugins: tuple[Path, ...] = (),
+    say: Say = lambda text: None,
+) -> Proof:
+    """Train `steps` steps in `folder/uninterrupted` and, with `kills` kills, in `folder/interrupted`."""
+    every = max(1, steps // (2 * kills + 2))
+    config = config.with_overrides(
+        {
+            "training": {
+                "max_steps": steps,
+                "max_epochs": None,
+                "max_minutes": None,
+                "save_every": every,
+                "validate_every": max(every, steps // 5),
+                "log_every": 1,
+                "stopping": {"target": None, "patience": None},
+            }
+        }
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "proof.yaml"
+    file.write_text(dump_yaml(config.dump()), encoding="utf-8")
+    command = [sys.executable, "-m", "glassformer", "train", str(file), "--quiet", "--json", "--resume"]
+    command += [argument for plugin in plugins for argument in ("--plugin", str(plugin))]
+
+    say(f"training {steps} steps without interruption")
+    left_alone = RunFolder(folder / "uninterrupted")
+    _finish(subprocess.Popen([*command, "--run", str(left_alone.path)], **_PIPES), left_alone)
+    interrupted = RunFolder(folder / "interrupted")
+    proof = Proof()
+    dice = random.Random(seed)
+    while proof.kills < kills:
+        child = subprocess.Popen([*command, "--run", str(interrupted.path)], **_PIPES)
+        is_during_save = proof.kills % 2 == 1
+        if not _kill(child, interrupted, is_during_save, dice):
+            break
+        proof.kills += 1
+        proof.kills_during_save += is_during_save
+        step = interrupted.checkpoints().pointed("latest")
+        say(f"kill {proof.kills}/{kills}{' during a save' if is_during_save else ''}; goes on from {step}")
+    _finish(subprocess.Popen([*command, "--run", str(interrupted.path)], **_PIPES), interrupted)
+    proof.compared = compare_runs(left_alone, interrupted)
+    return proof
+
+
+_PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
+    _, errors = child.communicate(timeout=CHILD_SECONDS)
+    if child.returncode:
+        raise user_error(
+            f"training ended with exit code {child.returncode}: {errors.strip()[-300:]}",
+            place=str(folder.path),
+            remedy="glassformer train with the same options shows the whole error",
+        )
+
+
+def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool, dice: random.Random) -> bool:
+    """Kill the child after it has made progress; False if it ended before that."""
+    store = folder.checkpoints()
+    before = store.pointed("latest")
+    while store.pointed("latest") == before:
+        if child.poll() is not None:
+            child.communicate()
+            return False
+        time.sleep(0.001)
+    if is_during_save:
+        while not any(store.folder.glob(f"{SAVING}*")) and child.poll() is None:
+            pass
+        time.sleep(dice.random() * 0.004)
+    else:
+        time.sleep(dice.random() * 0.2)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    return child.returncode == -signal.SIGKILL
+
+
+def compare_runs(left: RunFolder, right: RunFolder) -> dict[str, dict[str, Any]]:
+    """Everything that two equal runs have in common, and whether these have."""
+    facts = [_facts(left), _facts(right)]
+    return {
+        name: {
+            "uninterrupted": facts[0].get(name),
+            "interrupted": facts[1].get(name),
+            "is_equal": facts[0].get(name) == facts[1].get(name),
+        }
+        for name in {**facts[0], **facts[1]}
+    }
+
+
+def _facts(folder: RunFolder) -> dict[str, str]:
+    """SHA-256 of all state, the order of the examples, and the record without what clocks wrote."""
+    store = folder.checkpoints()
+    newest = store.folder / (store.pointed("latest") or "")
+    facts = {path.name: file_sha256(path) for path in sorted(newest.glob("*.safetensors"))}
+    state = json.loads((newest / STATE).read_bytes())["training"]
+    facts["order of examples"] = state["order"]
+    facts["small state"] = _digest(without_clocks(state))
+    events = [without_clocks(event) for event in folder.events]
+    facts[f"{len(events)} events"] = _digest(events)
+    facts["metrics"] = _digest(folder.results().get("metrics"))
+    return facts
+
+
+def without_clocks(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: without_clocks(item) for key, item in value.items() if key not in CLOCK_FIELDS}
+    return value
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
