@@ -11,7 +11,7 @@ from glassformer.data.batching import Batch, pad
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN
 from glassformer.generation import BeamConfig, GreedyConfig, generate
 from glassformer.models.base import Model
-from glassformer.models.task_types import SequenceToSequence
+from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
 
 SIZES = Sizes(layers=2, heads=4, width=32, feed_forward=64, vocabulary=60, max_length=24, dropout=0.0)
@@ -32,7 +32,7 @@ def model() -> Model:
     )
     torch.manual_seed(0)
     model = config.build(
-        SequenceToSequence(SIZES.vocabulary, SIZES.max_length, SIZES.vocabulary, SIZES.max_length, True)
+        Seq2Seq(SIZES.vocabulary, SIZES.max_length, SIZES.vocabulary, SIZES.max_length, True)
     ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -53,10 +53,15 @@ def positions(model: Model) -> torch.Tensor:
 
 
 def ours(model: Model, rows: list[np.ndarray], beam: int) -> list[list[int]]:
-    tokens, real = pad(rows)
+    tokens, attention_mask = pad(rows)
     strategy = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
     found = generate(
-        model, {"tokens": tokens, "real": real}, begin=BEGIN, end=END, strategy=strategy, forbidden=FORBIDDEN
+        model,
+        {"tokens": tokens, "attention_mask": attention_mask},
+        begin=BEGIN,
+        end=END,
+        strategy=strategy,
+        forbidden=FORBIDDEN,
     )
     return [best.tokens for best, *_ in found]
 
@@ -73,19 +78,25 @@ def test_ctranslate2_writes_the_same(model: Model, rows: list[np.ndarray]) -> No
     """Greedy. With a beam it ends a search as soon as enough hypotheses are there, and may write another."""
     pytest.importorskip("ctranslate2")
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    for at_once in (1, 2):
+    for concurrency in (1, 2):
         before = torch.get_num_threads()
-        write = ctranslate.writer(SIZES, weights, positions(model), FORBIDDEN, threads=2, at_once=at_once)
+        write = ctranslate.writer(
+            SIZES, weights, positions(model), FORBIDDEN, threads=2, concurrency=concurrency
+        )
         assert torch.get_num_threads() == before
         assert write(rows, 1, 2) == ours(model, rows, 1)
         assert len(write(rows, 4, 2)) == len(rows)
 
 
 def batch(rows: list[np.ndarray]) -> Batch:
-    tokens, real = pad(rows)
+    tokens, attention_mask = pad(rows)
     target, _ = pad([np.array([BEGIN, *row, END]) for row in rows])
     answers = target[:, 1:].masked_fill(target[:, 1:] == PAD, -100)
-    return Batch({"tokens": tokens, "real": real, "target": target[:, :-1]}, answers, np.arange(len(rows)))
+    return Batch(
+        {"tokens": tokens, "attention_mask": attention_mask, "target": target[:, :-1]},
+        answers,
+        np.arange(len(rows)),
+    )
 
 
 @pytest.mark.parametrize("peer", [torch_nn, huggingface])
@@ -105,6 +116,6 @@ def test_their_training_trains(peer: object, rows: list[np.ndarray], monkeypatch
 def test_useful_arithmetic_is_what_a_trace_counts(model: Model) -> None:
     same = [np.arange(5, 12), np.arange(6, 13)]
     inputs = batch(same).inputs
-    traced, _ = trace(model, {**inputs, "real": None})
+    traced, _ = trace(model, {**inputs, "attention_mask": None})
     counted = flops.encoder_decoder_flops(SIZES, np.array([7, 7]), np.array([8, 8]))
     assert counted == traced

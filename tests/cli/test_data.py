@@ -85,11 +85,11 @@ def test_a_set_in_full(ask: Ask, small_set: Path, capfd: pytest.CaptureFixture[s
 
 def test_what_cannot_be_fetched_is_not_to_be_fetched(ask: Ask) -> None:
     (error,) = ask("check", "cls_books_fr", code=2)["errors"]
-    assert error["remedy"] == "set GLASSFORMER_DATA; glassformer data list cls_books_fr says where it is from"
+    assert error["hint"] == "set GLASSFORMER_DATA; glassformer data list cls_books_fr says where it is from"
 
 
 def test_fetch_then_list_then_check(ask: Ask, small_set: Path, folder: Path) -> None:
-    assert ask("check", "small", code=2)["errors"][0]["remedy"].startswith("glassformer data fetch small")
+    assert ask("check", "small", code=2)["errors"][0]["hint"].startswith("glassformer data fetch small")
     (row,) = ask("fetch", "small", says="checksums right")["sets"]
     assert row["fetched"] == [str(folder / "data" / "small" / "a.txt")]
     assert {row["name"]: row["state"] for row in ask("list")["sets"]}["small"] == "whole"

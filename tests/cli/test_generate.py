@@ -145,5 +145,5 @@ def test_options_that_cannot_be(ask: Ask, writer: Path, options: list[str], plac
 def test_only_language_models_write(ask: Ask, run_folder: RunFolder, tmp_path: Path) -> None:
     (error,) = ask(run_folder.path, "1 2", code=2)["errors"]
     assert error["place"] == str(run_folder.path) and "is no language model" in error["problem"]
-    assert error["remedy"] == f"glassformer predict {run_folder.path} INPUT"
+    assert error["hint"] == f"glassformer predict {run_folder.path} INPUT"
     assert ask(tmp_path / "none", code=2)["errors"]

@@ -167,7 +167,7 @@ def test_runs(ask: Ask, run_folder: RunFolder, trained_once: Path) -> None:
     assert ask("runs", "--runs", run_folder.path / "none", says="no runs in") == {"runs": []}
     (row,) = ask("runs", "--runs", run_folder.path.parent, says="done")["runs"]
     assert row["run"] == str(run_folder.path) and (row["status"], row["step"]) == ("done", 24)
-    assert row["headline"] == "accuracy" and is_number(row["value"])
+    assert row["primary_metric"] == "accuracy" and is_number(row["value"])
     assert ask("runs", "compare", run_folder.path, trained_once) == {"differences": {}}
     assert ask("runs", "remove", run_folder.path) == {"removed": [str(run_folder.path)]}
     assert not run_folder.path.exists()
@@ -214,7 +214,7 @@ def test_intervene(ask: Ask, run_folder: RunFolder) -> None:
 def test_a_refusal_is_a_document_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["evaluate", str(tmp_path), "--json"]) == 2
     (error,) = json.loads(capfd.readouterr().out)["errors"]
-    assert error["place"] == str(tmp_path) and error["problem"] and error["remedy"]
+    assert error["place"] == str(tmp_path) and error["problem"] and error["hint"]
 
 
 def test_numbers_that_json_does_not_know(capfd: pytest.CaptureFixture[str]) -> None:

@@ -140,4 +140,4 @@ def test_a_preset_builds_the_model_that_is_counted(preset: str) -> None:
     config = resolve(preset, SMALL)
     model = Experiment(config).build_model()
     counted = sum(parameter.numel() for parameter in model.parameters())
-    assert counted == sum(config.model.parameter_terms(model.shape).values())
+    assert counted == sum(config.model.parameter_terms(model.task_type).values())

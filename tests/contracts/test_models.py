@@ -22,30 +22,30 @@ from glassformer.blocks.heads import IGNORED, OutputConfig, PoolingConfig
 from glassformer.blocks.norms import NormConfig
 from glassformer.blocks.positions import Position, PositionConfig, distances
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import Kind, kinds, register, unregister
-from glassformer.models.base import Generating, Model
+from glassformer.models.base import Model, SupportsGeneration
 from glassformer.models.task_types import (
-    MaskedToken,
-    NextToken,
-    PerSequence,
-    PerToken,
-    SequenceToSequence,
-    Shape,
+    CausalLM,
+    MaskedLM,
+    Seq2Seq,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
 )
 from glassformer.models.transformer import TransformerConfig
 
 VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH, CLASSES = 13, 7, 11, 5, 3
 SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 12}
 
-SHAPES: dict[str, Shape] = {
-    "per token": PerToken(VOCABULARY, LENGTH, CLASSES),
-    "per sequence": PerSequence(VOCABULARY, LENGTH, CLASSES),
-    "real number": PerSequence(VOCABULARY, LENGTH, 1, is_real=True),
-    "next token": NextToken(VOCABULARY, LENGTH),
-    "masked token": MaskedToken(VOCABULARY, LENGTH),
-    "sequence to sequence": SequenceToSequence(VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH),
-    "shared vocabulary": SequenceToSequence(VOCABULARY, LENGTH, VOCABULARY, TARGET_LENGTH, True),
+SHAPES: dict[str, TaskType] = {
+    "per token": TokenClassification(VOCABULARY, LENGTH, CLASSES),
+    "per sequence": SequenceClassification(VOCABULARY, LENGTH, CLASSES),
+    "real number": SequenceClassification(VOCABULARY, LENGTH, 1, is_real=True),
+    "next token": CausalLM(VOCABULARY, LENGTH),
+    "masked token": MaskedLM(VOCABULARY, LENGTH),
+    "sequence to sequence": Seq2Seq(VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH),
+    "shared vocabulary": Seq2Seq(VOCABULARY, LENGTH, VOCABULARY, TARGET_LENGTH, True),
 }
 ANSWERS = {
     "per token": (2, LENGTH, CLASSES),
@@ -72,20 +72,20 @@ def configure(**options: Any) -> TransformerConfig:
     return validate(TransformerConfig, {**SMALL, **options})
 
 
-def built(config: TransformerConfig, shape: Shape, seed: int = 0) -> Model:
+def built(config: TransformerConfig, task_type: TaskType, seed: int = 0) -> Model:
     torch.manual_seed(seed)
-    return config.build(shape)
+    return config.build(task_type)
 
 
-def inputs_for(shape: Shape) -> dict[str, Tensor | None]:
+def inputs_for(task_type: TaskType) -> dict[str, Tensor | None]:
     """Two rows, the second one padded."""
     random = torch.Generator().manual_seed(0)
     inputs: dict[str, Tensor | None] = {
-        "tokens": torch.randint(shape.vocabulary, (2, LENGTH), generator=random),
-        "real": torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3]]),
+        "tokens": torch.randint(task_type.vocabulary, (2, LENGTH), generator=random),
+        "attention_mask": torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3]]),
     }
-    if isinstance(shape, SequenceToSequence):
-        inputs["target"] = torch.randint(shape.target_vocabulary, (2, TARGET_LENGTH), generator=random)
+    if isinstance(task_type, Seq2Seq):
+        inputs["target"] = torch.randint(task_type.target_vocabulary, (2, TARGET_LENGTH), generator=random)
     return inputs
 
 
@@ -105,7 +105,7 @@ def fulfil_contract(config: TransformerConfig, name: str) -> None:
 
     model = built(config, shape)
     inputs, targets = inputs_for(shape), targets_for(name)
-    score = model.score(inputs, targets)
+    score = model.compute_loss(inputs, targets)
     assert score.loss.isfinite() and 0 <= score.correct <= score.count
     assert score.count == (targets != IGNORED).sum()
     score.loss.backward()
@@ -119,7 +119,7 @@ def fulfil_contract(config: TransformerConfig, name: str) -> None:
     answers = model.eval()(**inputs)
     assert answers.shape == ANSWERS[name] and answers.dtype == torch.float32
     assert torch.equal(other.eval()(**inputs), answers)
-    assert isinstance(model, Generating) == isinstance(shape, (NextToken, SequenceToSequence))
+    assert isinstance(model, SupportsGeneration) == isinstance(shape, (CausalLM, Seq2Seq))
 
 
 @each_shape
@@ -201,9 +201,9 @@ def test_a_sequence_that_is_too_long_works_or_says_why(position: str, shape: str
     longer = {name: torch.cat([x, x], 1) for name, x in inputs.items() if x is not None}
     try:
         assert model(**longer).isfinite().all()
-    except Problem as problem:
+    except ErrorDetail as problem:
         assert position == "learned"
-        assert "learned positions end at length" in problem.problem and problem.remedy
+        assert "learned positions end at length" in problem.message and problem.hint
 
 
 @each_shape
@@ -213,8 +213,8 @@ def test_learned_positions_end_where_the_shape_says(shape: str) -> None:
     inputs = {name: x for name, x in inputs_for(SHAPES[shape]).items() if x is not None}
     for name, limit in (("tokens", LENGTH), ("target", TARGET_LENGTH)):
         if name in inputs:
-            longer = {**inputs, "real": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
-            with pytest.raises(Problem, match=f"end at length {limit}, this sequence needs {limit + 1}"):
+            longer = {**inputs, "attention_mask": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
+            with pytest.raises(ErrorDetail, match=f"end at length {limit}, this sequence needs {limit + 1}"):
                 model(**longer)
 
 
@@ -238,8 +238,8 @@ def test_what_cannot_be_built_is_refused_before(options: dict[str, Any], place: 
 
 
 def test_an_unknown_shape_is_refused() -> None:
-    with pytest.raises(Problem, match="cannot answer Shape"):
-        configure().build(Shape(VOCABULARY, LENGTH))
+    with pytest.raises(ErrorDetail, match="cannot answer TaskType"):
+        configure().build(TaskType(VOCABULARY, LENGTH))
 
 
 # ---------------------------------------------------------------- a kind of one's own
@@ -309,7 +309,7 @@ def test_kinds_of_ones_own_fulfil_the_contract() -> None:
 @pytest.mark.usefixtures("own_kinds")
 def test_a_position_of_ones_own_works_with_a_cache() -> None:
     model = built(configure(position="fading"), SHAPES["next token"]).double().eval()
-    assert isinstance(model, Generating)
+    assert isinstance(model, SupportsGeneration)
     tokens = torch.arange(LENGTH)[None]
     state = model.start(tokens=tokens)
     for place in range(LENGTH):

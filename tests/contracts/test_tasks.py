@@ -15,12 +15,12 @@ import torch
 
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import kinds, register, unregister
 from glassformer.data.batching import Examples
-from glassformer.models.task_types import PerSequence
+from glassformer.models.task_types import SequenceClassification
 from glassformer.models.transformer import TransformerConfig
-from glassformer.tasks.base import PerSequenceTask, Task, TaskConfig
+from glassformer.tasks.base import SequenceClassificationTask, Task, TaskConfig
 from glassformer.tasks.language import LanguageTask
 
 MODEL = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=8, feed_forward_dim=8)
@@ -64,15 +64,15 @@ def fulfil_contract(kind: str) -> None:
     # The examples follow from the config alone, not from the run's seed.
     assert config.build(seed=1).checksum() == task.checksum()
     restored = config.restore(task.state())
-    assert restored.shape == task.shape and restored.checksum() == task.checksum()
+    assert restored.shape == task.task_type and restored.checksum() == task.checksum()
 
     torch.manual_seed(0)
-    model = MODEL.build(task.shape).eval()
+    model = MODEL.build(task.task_type).eval()
     for split, examples in task.splits.items():
         indices = np.arange(min(len(examples), 4))
         batch, again = task.batch(split, indices), task.batch(split, indices)
         assert torch.equal(batch.targets, again.targets)
-        score = model.score(batch.inputs, batch.targets)
+        score = model.compute_loss(batch.inputs, batch.targets)
         assert score.loss.isfinite() and score.count == batch.target_count() > 0
 
     # What is shown can be typed again, an answer can be shown, and an empty line is refused.
@@ -81,9 +81,9 @@ def fulfil_contract(kind: str) -> None:
     typed = task.parse(task.show_input(row.tolist()))
     assert task.parse(task.show_input(typed.tolist())).tolist() == typed.tolist()
     assert typed.tolist() == row.tolist() or isinstance(task, LanguageTask)  # a window holds several texts
-    [[answer, *_]] = task.answer(model, [row])
+    [[answer, *_]] = task.predict(model, [row])
     assert isinstance(task.show_output(answer.tokens), str)
-    with pytest.raises(Problem):
+    with pytest.raises(ErrorDetail):
         task.parse("")
 
 
@@ -96,10 +96,12 @@ def test_every_task_fulfils_the_contract(kind: str) -> None:
 # ---------------------------------------------------------------- a task of one's own
 
 
-class MajorityTask(PerSequenceTask):
+class MajorityTask(SequenceClassificationTask):
     def __init__(self, config: MajorityConfig) -> None:
         self.config = config
-        super().__init__(PerSequence(vocabulary=2, max_length=config.length, outputs=2), self._generate)
+        super().__init__(
+            SequenceClassification(vocabulary=2, max_length=config.length, outputs=2), self._generate
+        )
 
     def _generate(self) -> dict[str, Examples]:
         rng = np.random.default_rng(0)
@@ -113,7 +115,7 @@ class MajorityTask(PerSequenceTask):
 
     def parse(self, text: str) -> np.ndarray:
         if not text.split():
-            raise Problem("the line is empty")
+            raise ErrorDetail("the line is empty")
         return np.array([int(word) for word in text.split()])
 
     def input_symbols(self, tokens: Any) -> list[str]:

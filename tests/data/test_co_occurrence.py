@@ -26,7 +26,7 @@ def dense_information(texts: list[np.ndarray]) -> np.ndarray:
                     counts[row[other], token] += 1
     totals = counts.sum(1)
     chances = totals**0.75 / (totals**0.75).sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(make_strategy="ignore", invalid="ignore"):
         return np.nan_to_num(np.maximum(np.log(counts / (totals[:, None] * chances)), 0))
 
 
@@ -74,7 +74,7 @@ def test_vectors_of_shared_texts_are_those_of_the_dense_factorisation() -> None:
     texts = rows()
     counts = np.stack([np.bincount(row, minlength=VOCABULARY) for row in texts], 1)
     chances = counts.sum(0) ** 0.75 / (counts.sum(0) ** 0.75).sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(make_strategy="ignore", invalid="ignore"):
         information = np.nan_to_num(np.maximum(np.log(counts / (counts.sum(1)[:, None] * chances)), 0))
     left, values, _ = np.linalg.svd(information, full_matrices=False)
     expected = torch.nn.functional.normalize(torch.from_numpy(left * np.sqrt(values)).float(), dim=1)
@@ -85,10 +85,10 @@ def test_vectors_of_shared_texts_are_those_of_the_dense_factorisation() -> None:
 def test_tokens_of_the_same_texts_are_alike_however_far_apart() -> None:
     texts = [np.array([0, *[4] * 50, 1]), np.array([2, *[4] * 50, 3])] * 5
     vectors = same_text_vectors(texts, VOCABULARY, 2, lambda note: None)
-    alike = vectors @ vectors.T
-    assert alike[0, 1] > 0.99
-    assert alike[2, 3] > 0.99
-    assert alike[0, 2] < 0.01
+    split_balanced = vectors @ vectors.T
+    assert split_balanced[0, 1] > 0.99
+    assert split_balanced[2, 3] > 0.99
+    assert split_balanced[0, 2] < 0.01
 
 
 @pytest.mark.parametrize("texts", [[], [np.array([3, 4, 4])]])

@@ -24,12 +24,12 @@ from glassformer.datasets.grammar.verbs import VERBS
 Pairs = list[tuple[str, str]]
 
 
-def listed(words: str, separator: str | None = None) -> list[str]:
+def join_names(words: str, separator: str | None = None) -> list[str]:
     return words.split(separator)
 
 
 GENDERS = dict.fromkeys(
-    listed("""
+    join_names("""
     père grand-père frère fils oncle ami voisin homme garçon enfant roi prince médecin professeur étudiant
     soldat touriste artiste voleur héros chien chat cheval oiseau lapin loup hibou ours âne œuf gâteau
     oignon biscuit pain fromage riz miel chocolat lait thé café vin argent chapeau manteau gant couteau
@@ -38,7 +38,7 @@ GENDERS = dict.fromkeys(
     musée restaurant marché parc pont"""),
     "m",
 ) | dict.fromkeys(
-    listed("""
+    join_names("""
     mère grand-mère sœur fille tante femme reine princesse infirmière actrice serveuse vache souris oie
     araignée poule pomme orange tomate fraise poire viande soupe eau bière chemise robe chaussure écharpe
     jupe clé lampe horloge balle assiette tasse hache boîte bouteille valise lettre histoire chanson leçon
@@ -51,7 +51,7 @@ GENDERS = dict.fromkeys(
 # Where the plural is not simply one s more.
 PLURALS = dict(
     pair.split("/")
-    for pair in listed("""
+    for pair in join_names("""
     fils/fils héros/héros souris/souris ours/ours bus/bus riz/riz cheval/chevaux journal/journaux
     hôpital/hôpitaux oiseau/oiseaux gâteau/gâteaux chapeau/chapeaux manteau/manteaux couteau/couteaux
     cadeau/cadeaux tableau/tableaux bureau/bureaux bateau/bateaux château/châteaux eau/eaux hibou/hiboux
@@ -62,7 +62,7 @@ PLURAL_GENDERS = {PLURALS.get(word, word + "s"): gender for word, gender in GEND
 # Masculine and feminine, written out.
 FEMININES = dict(
     pair.split("/")
-    for pair in listed("""
+    for pair in join_names("""
     vieux/vieille beau/belle nouveau/nouvelle bon/bonne mauvais/mauvaise petit/petite grand/grande joli/jolie
     long/longue jeune/jeune rouge/rouge bleu/bleue vert/verte blanc/blanche noir/noire gris/grise
     heureux/heureuse triste/triste fatigué/fatiguée malade/malade riche/riche pauvre/pauvre
@@ -77,7 +77,7 @@ FEMININES = dict(
 # Where the masculine plural is not simply one s more.
 ADJECTIVE_PLURALS = dict(
     pair.split("/")
-    for pair in listed("""
+    for pair in join_names("""
     vieux/vieux beau/beaux nouveau/nouveaux mauvais/mauvais gris/gris heureux/heureux courageux/courageux
     jaloux/jaloux sérieux/sérieux paresseux/paresseux loyal/loyaux ennuyeux/ennuyeux dangereux/dangereux
     délicieux/délicieux frais/frais original/originaux français/français""")
@@ -94,7 +94,7 @@ for _masculine, _feminine in FEMININES.items():
     ):
         ADJECTIVE_FORMS.setdefault(_form, set()).add(_is)
 
-PARTICIPLES = listed("""
+PARTICIPLES = join_names("""
     vu acheté vendu mangé bu trouvé perdu cherché regardé écouté attendu ouvert fermé cassé lavé nettoyé
     dessiné peint écrit pris choisi construit porté compris entendu oublié aidé suivi invité appelé visité
     caché gardé jeté fini commencé reçu rencontré remercié réparé conduit attrapé admiré""")
@@ -103,7 +103,7 @@ PARTICIPLES = listed("""
 # Third person, past and -ing of the verbs for which they are not simply s, ed and ing.
 ENGLISH_FORMS = {
     forms.split()[0]: forms.split()[1:]
-    for forms in listed(
+    for forms in join_names(
         """
     be is was being|begin begins began beginning|break breaks broke breaking|bring brings brought bringing|
     build builds built building|buy buys bought buying|carry carries carried carrying|
@@ -179,7 +179,7 @@ def test_what_stands_before_a_noun_has_its_gender(french_sentences: list[str]) -
         "le un ce cet du au quel vieux vieil beau bel nouveau nouvel bon mauvais petit grand joli long"
     )
     feminine = "la une cette quelle vieille belle nouvelle bonne mauvaise petite grande jolie longue sa ma ta"
-    before = dict.fromkeys(listed(masculine), "m") | dict.fromkeys(listed(feminine), "f")
+    before = dict.fromkeys(join_names(masculine), "m") | dict.fromkeys(join_names(feminine), "f")
     homographs = {"ferme", "porte", "souris", "bus", "fils", "héros", "ours"}
     seen: Counter[str] = Counter()
     for text in french_sentences:
@@ -192,7 +192,7 @@ def test_what_stands_before_a_noun_has_its_gender(french_sentences: list[str]) -
 
 def test_what_stands_before_a_plural_has_its_gender(french_sentences: list[str]) -> None:
     before = dict.fromkeys(("tous les", "quels", "beaux", "nouveaux"), "m") | dict.fromkeys(
-        ("toutes les", *listed("quelles vieilles belles nouvelles bonnes grandes petites")), "f"
+        ("toutes les", *join_names("quelles vieilles belles nouvelles bonnes grandes petites")), "f"
     )
     seen = set()
     for text in french_sentences:

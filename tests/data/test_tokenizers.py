@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, pre_tokenizers, processors
 
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import kinds
 from glassformer.data.tokenizers import (
     BEGIN,
@@ -285,7 +285,7 @@ def test_a_file_without_a_token_for_the_unknown(save: Save, model: models.Model)
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = save(inner)
     assert len(tokenizer.encode("good book")) == 2
-    with pytest.raises(Problem, match="cannot cut"):
+    with pytest.raises(ErrorDetail, match="cannot cut"):
         tokenizer.encode("a good book")
 
 

@@ -11,20 +11,26 @@ import pytest
 import torch
 
 from glassformer.blocks.heads import IGNORED
-from glassformer.data.batching import Batch, Examples, collate_per_token
+from glassformer.data.batching import Batch, Examples, collate_token_classification
 from glassformer.doctor.checks import Subject
 from glassformer.models.base import Model
 from glassformer.models.task_types import (
-    MaskedToken,
-    NextToken,
-    PerSequence,
-    PerToken,
-    SequenceToSequence,
-    Shape,
+    CausalLM,
+    MaskedLM,
+    Seq2Seq,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
 )
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.experiment import Experiment, ExperimentConfig
-from glassformer.tasks.base import NextTokenTask, PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task
+from glassformer.tasks.base import (
+    CausalLMTask,
+    Seq2SeqTask,
+    SequenceClassificationTask,
+    Task,
+    TokenClassificationTask,
+)
 
 VOCABULARY, LENGTH, CLASSES, HIDDEN = 9, 12, 4, 8
 BEGIN, END = 7, 8
@@ -43,7 +49,7 @@ class HiddenWordsTask(Task):
     """Every third token is hidden, and asked for."""
 
     def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
-        batch = collate_per_token(self.splits[split], indices)
+        batch = collate_token_classification(self.splits[split], indices)
         tokens = batch.inputs["tokens"]
         assert tokens is not None
         is_hidden = torch.arange(tokens.shape[1]) % 3 == 1
@@ -55,15 +61,27 @@ def make_task(name: str) -> Task:
     inputs = rows(0, 4, LENGTH)
     sums = np.array([int(row.sum()) for row in inputs])
     written = [np.array([BEGIN, *row, END]) for row in rows(1, 3, 5)]
-    shapes: dict[str, tuple[type[Task], Shape, Any]] = {
-        "per token": (PerTokenTask, PerToken(VOCABULARY, LENGTH, CLASSES), [row % CLASSES for row in inputs]),
-        "per sequence": (PerSequenceTask, PerSequence(VOCABULARY, LENGTH, CLASSES), sums % CLASSES),
-        "real number": (PerSequenceTask, PerSequence(VOCABULARY, LENGTH, 1, is_real=True), sums * 100.0),
-        "next token": (NextTokenTask, NextToken(VOCABULARY, LENGTH), inputs),
-        "masked token": (HiddenWordsTask, MaskedToken(VOCABULARY, LENGTH), inputs),
+    shapes: dict[str, tuple[type[Task], TaskType, Any]] = {
+        "per token": (
+            TokenClassificationTask,
+            TokenClassification(VOCABULARY, LENGTH, CLASSES),
+            [row % CLASSES for row in inputs],
+        ),
+        "per sequence": (
+            SequenceClassificationTask,
+            SequenceClassification(VOCABULARY, LENGTH, CLASSES),
+            sums % CLASSES,
+        ),
+        "real number": (
+            SequenceClassificationTask,
+            SequenceClassification(VOCABULARY, LENGTH, 1, is_real=True),
+            sums * 100.0,
+        ),
+        "next token": (CausalLMTask, CausalLM(VOCABULARY, LENGTH), inputs),
+        "masked token": (HiddenWordsTask, MaskedLM(VOCABULARY, LENGTH), inputs),
         "sequence to sequence": (
-            SequenceToSequenceTask,
-            SequenceToSequence(VOCABULARY, LENGTH, VOCABULARY, 7),
+            Seq2SeqTask,
+            Seq2Seq(VOCABULARY, LENGTH, VOCABULARY, 7),
             written,
         ),
     }
@@ -81,8 +99,8 @@ def make_subject(
     **options: Any,
 ) -> Subject:
     class BrokenConfig(TransformerConfig):
-        def build(self, shape: Shape) -> Model:
-            model = super().build(shape)
+        def build(self, task_type: TaskType) -> Model:
+            model = super().build(task_type)
             if sabotage is not None:
                 sabotage(model)
             return model

@@ -19,7 +19,7 @@ from glassformer.blocks.attention import (
     explicit_scores,
     fused_kernel,
 )
-from glassformer.blocks.heads import ClassHead, Score
+from glassformer.blocks.heads import ClassHead, LossOutput
 from glassformer.blocks.masks import Mask
 from glassformer.blocks.positions import Position
 from glassformer.data.batching import Batch
@@ -144,7 +144,7 @@ def test_attention_to_padding(kernel: Kernel, shape: str, subject_of: SubjectOf)
 
 
 class PlainMean(nn.Module):
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         return x_BLD.mean(1)
 
 
@@ -156,8 +156,8 @@ def test_pooling_over_padding(subject_of: SubjectOf) -> None:
 
 
 class CountsPadding(ClassHead):
-    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
-        return super().score(answers, targets.clamp(min=0), label_smoothing)
+    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
+        return super().compute_loss(answers, targets.clamp(min=0), label_smoothing)
 
 
 @pytest.mark.parametrize("shape", ["per token", "next token", "sequence to sequence"])
@@ -199,14 +199,14 @@ class WithState:
 class FromZero(DecodingState):
     """Forgets how many tokens there are already."""
 
-    def place(self, tokens_BL: Tensor, real_BL: Tensor | None) -> tuple[Tensor, Mask]:
-        positions_BL, mask = super().place(tokens_BL, real_BL)
+    def place(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
+        positions_BL, mask = super().place(tokens_BL, attention_mask_BL)
         return positions_BL - positions_BL[:, :1], mask
 
 
 class PaddingIsReal(DecodingState):
-    def place(self, tokens_BL: Tensor, real_BL: Tensor | None) -> tuple[Tensor, Mask]:
-        positions_BL, mask = super().place(tokens_BL, real_BL)
+    def place(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
+        positions_BL, mask = super().place(tokens_BL, attention_mask_BL)
         return positions_BL, Mask(is_causal=mask.is_causal)
 
 
@@ -261,8 +261,10 @@ def test_a_masked_row_that_is_not_zero(kernel: Kernel, shape: str, subject_of: S
 
 
 class DividesByLength(nn.Module):
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        weights_BL = torch.ones_like(x_BLD[..., 0]) if real_BL is None else real_BL.to(x_BLD.dtype)
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        weights_BL = (
+            torch.ones_like(x_BLD[..., 0]) if attention_mask_BL is None else attention_mask_BL.to(x_BLD.dtype)
+        )
         return (x_BLD * weights_BL[..., None]).sum(1) / weights_BL.sum(1, keepdim=True)
 
 
@@ -396,7 +398,7 @@ class AveragesBatches(Trainer):
     def step(self, batches: list[Batch]) -> bool:
         self.optimizer.zero_grad()
         for batch in batches:
-            score = self.model.score(batch.inputs, batch.targets)
+            score = self.model.compute_loss(batch.inputs, batch.targets)
             (score.loss / score.count / len(batches)).backward()
         self.optimizer.step()
         return False
@@ -408,7 +410,7 @@ class AddsBatches(Trainer):
     def step(self, batches: list[Batch]) -> bool:
         self.optimizer.zero_grad()
         for batch in batches:
-            score = self.model.score(batch.inputs, batch.targets)
+            score = self.model.compute_loss(batch.inputs, batch.targets)
             (score.loss / score.count).backward()
         self.optimizer.step()
         return False
@@ -427,12 +429,12 @@ def test_accumulation_that_is_not_the_big_batch(
     engine: type[Trainer], shape: str, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "Trainer", engine)
-    assert_caught(learning.accumulation, subject_of(shape), "targets")
+    assert_caught(learning.gradient_accumulation, subject_of(shape), "targets")
 
 
 def test_accumulation_that_counts_padding(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "target_count", lambda batch: batch.targets.numel())
-    assert_caught(learning.accumulation, subject_of("per token"))
+    assert_caught(learning.gradient_accumulation, subject_of("per token"))
 
 
 def test_parameters_that_never_learn(subject_of: SubjectOf) -> None:

@@ -78,9 +78,11 @@ class WordCounts(Model):
         self.words = nn.Embedding(shape.vocabulary, 32)
         self.head = ClassHead(nn.Identity(), 32, shape.outputs)
 
-    def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        real_BL = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-        shares_BL = real_BL.float() / real_BL.sum(1, keepdim=True).clamp(min=1)
+    def hidden(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        attention_mask_BL = (
+            torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
+        )
+        shares_BL = attention_mask_BL.float() / attention_mask_BL.sum(1, keepdim=True).clamp(min=1)
         return torch.bmm(shares_BL[:, None], self.words(tokens))[:, 0]
 
 

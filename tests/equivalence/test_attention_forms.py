@@ -52,15 +52,15 @@ def tensors(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def masks() -> dict[str, Tensor | None]:
-    real = torch.tensor([[True] * 4 + [False] * 3, [True] * 7])
+    attention_mask = torch.tensor([[True] * 4 + [False] * 3, [True] * 7])
     arbitrary = torch.rand(BATCH, 1, QUERIES, KEYS, generator=torch.Generator().manual_seed(3)) > 0.5
     arbitrary[0, 0, 2] = False
     arbitrary[1, 0, 0] = False
     return {
         "none": None,
         "causal": causal(QUERIES, KEYS)[None, None],
-        "padding": padding(real).expand(-1, -1, QUERIES, -1),
-        "both": padding(real) & causal(QUERIES, KEYS),
+        "padding": padding(attention_mask).expand(-1, -1, QUERIES, -1),
+        "both": padding(attention_mask) & causal(QUERIES, KEYS),
         "with empty rows": arbitrary,
     }
 

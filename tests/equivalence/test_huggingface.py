@@ -21,9 +21,9 @@ from transformers import (
     MarianMTModel,
 )
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.interchange.huggingface import from_huggingface
-from glassformer.models.task_types import MaskedToken, NextToken, SequenceToSequence
+from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq
 
 VOCABULARY, LENGTH, WIDTH, PADDING = 23, 9, 16, 0
 equal = partial(assert_close, atol=1e-5, rtol=1e-5)
@@ -81,9 +81,9 @@ def tokens(vocabulary: int = VOCABULARY) -> Tensor:
 def test_gpt2(options: dict[str, Any]) -> None:
     theirs = gpt2(**options)
     ours = from_huggingface(theirs)
-    assert ours.shape == NextToken(VOCABULARY, 12)
+    assert ours.shape == CausalLM(VOCABULARY, 12)
     read = tokens()
-    logits = ours(tokens=read, real=REAL)
+    logits = ours(tokens=read, attention_mask=REAL)
     equal(logits[REAL], theirs(input_ids=read, attention_mask=REAL.long()).logits[REAL])
     equal(ours(tokens=read), theirs(input_ids=read).logits)
 
@@ -92,9 +92,9 @@ def test_gpt2(options: dict[str, Any]) -> None:
 def test_bert(options: dict[str, Any]) -> None:
     theirs = bert(**options)
     ours = from_huggingface(theirs)
-    assert ours.shape == MaskedToken(VOCABULARY, 12)
+    assert ours.shape == MaskedLM(VOCABULARY, 12)
     read = tokens()
-    equal(ours(tokens=read, real=REAL), theirs(input_ids=read, attention_mask=REAL.long()).logits)
+    equal(ours(tokens=read, attention_mask=REAL), theirs(input_ids=read, attention_mask=REAL.long()).logits)
     equal(ours(tokens=read), theirs(input_ids=read).logits)
 
 
@@ -112,12 +112,12 @@ def test_marian(options: dict[str, Any], is_shared: bool) -> None:
     theirs = marian(**options)
     ours = from_huggingface(theirs)
     target_vocabulary = options.get("decoder_vocab_size", VOCABULARY)
-    assert ours.shape == SequenceToSequence(VOCABULARY, 12, target_vocabulary, 12, is_shared)
+    assert ours.shape == Seq2Seq(VOCABULARY, 12, target_vocabulary, 12, is_shared)
     read, target = tokens(), tokens(target_vocabulary)[:, :7]
-    for real in (None, REAL):
-        mask = None if real is None else real.long()
+    for attention_mask in (None, REAL):
+        mask = None if attention_mask is None else attention_mask.long()
         expected = theirs(input_ids=read, attention_mask=mask, decoder_input_ids=target).logits
-        equal(ours(tokens=read, real=real, target=target), expected)
+        equal(ours(tokens=read, attention_mask=attention_mask, target=target), expected)
 
 
 @pytest.mark.parametrize("build", [gpt2, bert, marian])
@@ -126,8 +126,11 @@ def test_rounding_is_all_that_differs(build: Any) -> None:
     theirs = build().double()
     ours = from_huggingface(theirs)
     read = tokens()
-    inputs, arguments = {"tokens": read, "real": REAL}, {"input_ids": read, "attention_mask": REAL.long()}
-    if isinstance(ours.shape, SequenceToSequence):
+    inputs, arguments = (
+        {"tokens": read, "attention_mask": REAL},
+        {"input_ids": read, "attention_mask": REAL.long()},
+    )
+    if isinstance(ours.shape, Seq2Seq):
         inputs["target"] = arguments["decoder_input_ids"] = read.flip(1)
     logits, expected = ours(**inputs), theirs(**arguments).logits
     assert_close(logits[REAL], expected[REAL], atol=1e-12, rtol=1e-12)
@@ -167,7 +170,7 @@ def test_the_weights_are_copies_and_the_mode_is_kept() -> None:
     ids=lambda case: case if isinstance(case, str) else "",
 )
 def test_what_ours_cannot_do_is_refused(model: Any, place: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ErrorDetail) as caught:
         from_huggingface(model())
     assert caught.value.place == place
     assert caught.value.allowed and len(caught.value.lines()) <= 5
@@ -176,12 +179,12 @@ def test_what_ours_cannot_do_is_refused(model: Any, place: str) -> None:
 def test_added_and_missing_weights_are_refused() -> None:
     added = gpt2()
     added.transformer.h[0].adapter = nn.Linear(WIDTH, WIDTH)
-    with pytest.raises(Problem, match="no place in our model") as caught:
+    with pytest.raises(ErrorDetail, match="no place in our model") as caught:
         from_huggingface(added)
     assert caught.value.place == "transformer.h.0.adapter.weight"
     missing = gpt2()
     del missing.transformer.h[1].ln_2
-    with pytest.raises(Problem, match="no such weight"):
+    with pytest.raises(ErrorDetail, match="no such weight"):
         from_huggingface(missing)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from glassformer.blocks.attention import CrossAttention, Placement, SelfAttention
+from glassformer.blocks.attention import CrossAttention, PositionContext, SelfAttention
 from glassformer.blocks.feed_forward import FeedForward
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
 from glassformer.blocks.masks import Mask
@@ -30,11 +30,11 @@ class Case:
     """The same mask, as ours and as theirs: for them True means *may not attend*."""
 
     is_causal: bool = False
-    real: Tensor | None = None
+    attention_mask: Tensor | None = None
 
     @property
     def ours(self) -> Mask:
-        return Mask.of(is_causal=self.is_causal, real_BM=self.real)
+        return Mask.of(is_causal=self.is_causal, attention_mask_BM=self.attention_mask)
 
     @property
     def attn_mask(self) -> Tensor | None:
@@ -42,14 +42,14 @@ class Case:
 
     @property
     def key_padding_mask(self) -> Tensor | None:
-        return None if self.real is None else ~self.real
+        return None if self.attention_mask is None else ~self.attention_mask
 
 
 CASES = {
     "no mask": Case(),
-    "padding": Case(real=REAL),
+    "padding": Case(attention_mask=REAL),
     "causal": Case(is_causal=True),
-    "both": Case(is_causal=True, real=REAL),
+    "both": Case(is_causal=True, attention_mask=REAL),
 }
 each_mask = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 each_placement = pytest.mark.parametrize("placement", ["pre", "post"])
@@ -61,9 +61,9 @@ def _seed() -> None:
     torch.manual_seed(5)
 
 
-def placed(length: int = LENGTH) -> Placement:
+def placed(length: int = LENGTH) -> PositionContext:
     positions = torch.arange(length)[None]
-    return Placement(Position(), positions, positions)
+    return PositionContext(Position(), positions, positions)
 
 
 def vectors(length: int = LENGTH) -> Tensor:
@@ -159,16 +159,16 @@ def test_self_attention(case: Case) -> None:
     )
 
 
-@pytest.mark.parametrize("real", [None, MEMORY_REAL], ids=["no mask", "padding"])
-def test_cross_attention(real: Tensor | None) -> None:
+@pytest.mark.parametrize("attention_mask", [None, MEMORY_REAL], ids=["no mask", "padding"])
+def test_cross_attention(attention_mask: Tensor | None) -> None:
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     shake(theirs)
     ours = CrossAttention(WIDTH, HEADS)
     copy_attention(ours, theirs)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, memory, Mask.of(real_BM=real)),
-        lambda: theirs(x, memory, memory, None if real is None else ~real, False)[0],
+        lambda: ours(x, memory, Mask.of(attention_mask_BM=attention_mask)),
+        lambda: theirs(x, memory, memory, None if attention_mask is None else ~attention_mask, False)[0],
         x,
         memory,
     )
@@ -202,7 +202,7 @@ def test_decoder_block(case: Case, placement: NormPlacement, activation: Callabl
     ours = decoder_block(theirs, placement, activation)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, placed(), case.ours, memory, Mask.of(real_BM=MEMORY_REAL)),
+        lambda: ours(x, placed(), case.ours, memory, Mask.of(attention_mask_BM=MEMORY_REAL)),
         lambda: theirs(x, memory, case.attn_mask, None, case.key_padding_mask, ~MEMORY_REAL),
         x,
         memory,
@@ -226,10 +226,12 @@ def test_stacks(placement: NormPlacement, activation: Callable[[Tensor], Tensor]
     copy(encoder.final_norm, theirs.encoder.norm)
     copy(decoder.final_norm, theirs.decoder.norm)
     source, target = vectors(MEMORY), vectors()
-    real = Mask.of(real_BM=MEMORY_REAL)
+    attention_mask = Mask.of(attention_mask_BM=MEMORY_REAL)
     both = CASES["both"]
     compare(
-        lambda: decoder(target, placed(), both.ours, encoder(source, placed(MEMORY), real), real),
+        lambda: decoder(
+            target, placed(), both.ours, encoder(source, placed(MEMORY), attention_mask), attention_mask
+        ),
         lambda: theirs(
             source,
             target,
@@ -279,7 +281,7 @@ def test_grouped_cross_attention_is_attention_with_repeated_heads(groups: int) -
     copy(theirs.out_proj, ours.output)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, memory, Mask.of(real_BM=MEMORY_REAL)),
+        lambda: ours(x, memory, Mask.of(attention_mask_BM=MEMORY_REAL)),
         lambda: theirs(x, memory, memory, ~MEMORY_REAL, False)[0],
         x,
         memory,

@@ -14,12 +14,12 @@ from glassformer.data.batching import Examples
 from glassformer.evaluation.evaluate import EvaluationConfig, evaluate, measure
 from glassformer.evaluation.text_scores import score_corpus
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Answer
+from glassformer.generation.predict import Prediction
 from glassformer.models.base import Model
-from glassformer.models.task_types import PerSequence, SequenceToSequence
+from glassformer.models.task_types import Seq2Seq, SequenceClassification
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.experiment import Experiment, resolve
-from glassformer.tasks.base import NextTokenTask, PerSequenceTask, SequenceToSequenceTask, Task
+from glassformer.tasks.base import CausalLMTask, Seq2SeqTask, SequenceClassificationTask, Task
 
 SMALL = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=8, feed_forward_dim=8)
 FEW_A_BATCH = EvaluationConfig(batch_tokens=24)
@@ -27,10 +27,10 @@ FEW_A_BATCH = EvaluationConfig(batch_tokens=24)
 
 def build(task: Task) -> Model:
     torch.manual_seed(0)
-    return SMALL.build(task.shape).eval()
+    return SMALL.build(task.task_type).eval()
 
 
-class Echo(SequenceToSequenceTask):
+class Echo(Seq2SeqTask):
     """Each answer is its input without the last token; the right answers are the inputs. 0 begins, 1 ends."""
 
     begin, end = 0, 1
@@ -40,16 +40,16 @@ class Echo(SequenceToSequenceTask):
         inputs = [random.integers(2, 12, size) for size in random.integers(2, 9, 30)]
         targets = [np.array([0, *row, 1]) for row in inputs]
         self.sources = [" ".join(map(str, row)) for row in inputs]
-        super().__init__(SequenceToSequence(12, 10, 12, 12), {"test": Examples(inputs, targets)})
+        super().__init__(Seq2Seq(12, 10, 12, 12), {"test": Examples(inputs, targets)})
 
-    def answer(
+    def predict(
         self,
         model: Model,
         rows: Sequence[np.ndarray],
         decoding: DecodingConfig | None = None,
         is_scored: bool = True,
-    ) -> list[list[Answer]]:
-        return [[Answer(row[: max(len(row) - 1, 2)].tolist(), None, [], [])] for row in rows]
+    ) -> list[list[Prediction]]:
+        return [[Prediction(row[: max(len(row) - 1, 2)].tolist(), None, [], [])] for row in rows]
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
@@ -115,7 +115,7 @@ def test_intervals_change_no_metric(preset: str) -> None:
         assert low <= quick[name] <= high and low < high
 
 
-class Letters(NextTokenTask):
+class Letters(CausalLMTask):
     """Rows of unequal length, each token standing for two characters."""
 
     def __init__(self, shape_of: Task) -> None:
@@ -133,7 +133,7 @@ def test_bits_per_character_equal_a_plain_loop() -> None:
     loss, tokens = 0.0, 0
     with torch.inference_mode():
         for row in task.splits["test"].inputs:
-            logits_LV = model(tokens=torch.from_numpy(row[None, :-1]), real=None)[0]
+            logits_LV = model(tokens=torch.from_numpy(row[None, :-1]), attention_mask=None)[0]
             loss += float(F.cross_entropy(logits_LV, torch.from_numpy(row[1:]), reduction="sum"))
             tokens += len(row) - 1
     measured = measure(model, task, "test", EvaluationConfig(batch_tokens=30))
@@ -146,13 +146,13 @@ def test_bits_per_character_equal_a_plain_loop() -> None:
     assert "bits_per_character" not in evaluate(model, task, "test", EvaluationConfig(max_examples=5))
 
 
-class Sums(PerSequenceTask):
-    headline = "mean_absolute_error"
+class Sums(SequenceClassificationTask):
+    primary_metric = "mean_absolute_error"
 
     def __init__(self) -> None:
         rows = np.random.default_rng(0).integers(0, 9, (50, 4))
         examples = Examples(rows, rows.sum(1).astype(np.float32))
-        super().__init__(PerSequence(9, 4, outputs=1, is_real=True), {"test": examples})
+        super().__init__(SequenceClassification(9, 4, outputs=1, is_real=True), {"test": examples})
 
 
 def test_real_targets() -> None:
@@ -163,5 +163,5 @@ def test_real_targets() -> None:
     assert measured.metrics.keys() == measured.intervals.keys() == names | {"loss"}
     assert measured.metrics["root_mean_squared_error"] ** 2 == pytest.approx(measured.metrics["loss"])
     targets = np.asarray(task.splits["test"].targets)
-    values = [answer.value for [answer] in task.answer(model, list(task.splits["test"].inputs))]
+    values = [answer.value for [answer] in task.predict(model, list(task.splits["test"].inputs))]
     assert measured.metrics["mean_absolute_error"] == pytest.approx(np.abs(values - targets).mean())

@@ -10,26 +10,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.blocks.heads import ClassHead, Head, RealHead
-from glassformer.core.errors import Problem
+from glassformer.blocks.heads import ClassHead, Head, RegressionHead
+from glassformer.core.errors import ErrorDetail
 from glassformer.inspection import attribution
 from glassformer.inspection.attribution import outputs, word_effects
 from glassformer.models.base import Model
-from glassformer.models.task_types import PerSequence
-from glassformer.tasks.base import PerSequenceTask
+from glassformer.models.task_types import SequenceClassification
+from glassformer.tasks.base import SequenceClassificationTask
 
 GOOD = {"good": 2.0, "fine": 1.0, "bad": -3.0}
 
 
-class Letters(PerSequenceTask):
+class Letters(SequenceClassificationTask):
     """Every letter is a token, so that a word is several."""
 
     def __init__(self, is_real: bool = False) -> None:
-        super().__init__(PerSequence(128, 60, outputs=1 if is_real else 2, is_real=is_real), {})
+        super().__init__(SequenceClassification(128, 60, outputs=1 if is_real else 2, is_real=is_real), {})
 
     def parse(self, text: str) -> np.ndarray:
         if not text.strip():
-            raise Problem("the line is empty")
+            raise ErrorDetail("the line is empty")
         return np.array([ord(letter) for letter in text])
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -41,17 +41,17 @@ class Looker(Model):
 
     def __init__(self, is_real: bool = False) -> None:
         super().__init__(Letters(is_real).shape)
-        self.head: Head = (RealHead if is_real else ClassHead)(nn.Identity(), 1, 1 if is_real else 2)
+        self.head: Head = (RegressionHead if is_real else ClassHead)(nn.Identity(), 1, 1 if is_real else 2)
         self.is_real = is_real
         self.batches: list[int] = []
 
     def forward(self, **inputs: Tensor | None) -> Tensor:
-        tokens, real = inputs["tokens"], inputs["real"]
+        tokens, attention_mask = inputs["tokens"], inputs["attention_mask"]
         assert tokens is not None
         self.batches.append(len(tokens))
         scores = []
         for number, row in enumerate(tokens):
-            kept = row if real is None else row[real[number]]
+            kept = row if attention_mask is None else row[attention_mask[number]]
             text = "".join(map(chr, kept.tolist()))
             scores.append(sum(worth for word, worth in GOOD.items() if word in text))
         worth = torch.tensor(scores)[:, None]

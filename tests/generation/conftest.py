@@ -38,13 +38,17 @@ class Scripted:
         nothing_B0 = torch.empty(len(tokens), 0)
         return Histories([], nothing_B0, nothing_B0, rows=[(int(row[0]), ()) for row in tokens])
 
-    def advance(self, state: Histories, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+    def advance(self, state: Histories, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         assert len(tokens_BL) == len(state.rows)
-        real_BL = torch.ones_like(tokens_BL, dtype=torch.bool) if real_BL is None else real_BL
+        attention_mask_BL = (
+            torch.ones_like(tokens_BL, dtype=torch.bool) if attention_mask_BL is None else attention_mask_BL
+        )
         self.lines.append(len(tokens_BL))
         state.rows = [
-            (name, (*written, *new[real].tolist()))
-            for (name, written), new, real in zip(state.rows, tokens_BL, real_BL, strict=True)
+            (name, (*written, *new[attention_mask].tolist()))
+            for (name, written), new, attention_mask in zip(
+                state.rows, tokens_BL, attention_mask_BL, strict=True
+            )
         ]
         return torch.tensor([self.logits(*row) for row in state.rows], dtype=torch.float64)
 

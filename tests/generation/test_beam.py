@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassformer.generation import BeamConfig, GreedyConfig, Hypothesis, generate
 from glassformer.generation.strategies import top
-from glassformer.models.task_types import NextToken, SequenceToSequence
+from glassformer.models.task_types import CausalLM, Seq2Seq
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END = 0, 1
@@ -169,10 +169,10 @@ def test_a_beam_of_one_is_exactly_greedy(half_of_them_write, seed):
     source_BM = torch.randint(2, 300, (40, 6))
     cases: list[tuple[Any, dict[str, Any]]] = [
         (
-            config.build(SequenceToSequence(300, 6, 300, 30)),
+            config.build(Seq2Seq(300, 6, 300, 30)),
             {"inputs": {"tokens": source_BM}, "begin": BEGIN},
         ),
-        (config.build(NextToken(300, 30)), {"prompt_BL": source_BM}),
+        (config.build(CausalLM(300, 30)), {"prompt_BL": source_BM}),
     ]
     for model, start in cases:
         end = half_of_them_write(generate(model, **start, end=None, max_length=20))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.core.config import Node, validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.generation import (
     BeamConfig,
     DecodingConfig,
@@ -20,7 +20,7 @@ from glassformer.generation import (
     generate,
 )
 from glassformer.generation.search import _total
-from glassformer.models.task_types import NextToken, PerToken, SequenceToSequence
+from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 6
@@ -161,9 +161,11 @@ def test_forbidden_tokens_are_never_written_and_probabilities_stay_the_models(
 def test_a_prompt_follows_the_beginning_and_may_be_ragged(scripted, random_table, strategy):
     model = scripted(random_table(1, VOCABULARY))
     prompt_BL = torch.tensor([[2, 3, 4], [5, 0, 0], [0, 0, 0]])
-    real_BL = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]]).bool()
+    attention_mask_BL = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]]).bool()
     options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": 5, "strategy": strategy}
-    together = generate(model, inputs(7, 8, 9), prompt_BL=prompt_BL, real_BL=real_BL, **options)
+    together = generate(
+        model, inputs(7, 8, 9), prompt_BL=prompt_BL, attention_mask_BL=attention_mask_BL, **options
+    )
     for row, prompt in enumerate(([2, 3, 4], [5], [])):
         alone = generate(
             model,
@@ -184,7 +186,7 @@ def test_of_equal_tokens_the_lowest_is_taken(scripted):
 
 def test_dropout_is_off_and_each_module_gets_its_mode_back():
     torch.manual_seed(0)
-    model = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8, dropout=0.5).build(NextToken(7, 12))
+    model = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8, dropout=0.5).build(CausalLM(7, 12))
     model.train()
     model.encoder.layers[0].eval()
     modes = [module.training for module in model.modules()]
@@ -197,18 +199,23 @@ def test_dropout_is_off_and_each_module_gets_its_mode_back():
 def test_the_default_limit_is_the_models_room():
     for position in ("learned", "rotary"):
         config = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8, position={"kind": position})
-        language_model = config.build(NextToken(7, 12))
-        prompt_BL, real_BL = torch.ones(2, 4, dtype=torch.long), torch.tensor([[1] * 4, [1, 1, 0, 0]]).bool()
-        written = generate(language_model, prompt_BL=prompt_BL, real_BL=real_BL, end=None)
+        language_model = config.build(CausalLM(7, 12))
+        prompt_BL, attention_mask_BL = (
+            torch.ones(2, 4, dtype=torch.long),
+            torch.tensor([[1] * 4, [1, 1, 0, 0]]).bool(),
+        )
+        written = generate(language_model, prompt_BL=prompt_BL, attention_mask_BL=attention_mask_BL, end=None)
         assert [len(hypotheses[0].tokens) for hypotheses in written] == [9, 11]
-        translator = config.build(SequenceToSequence(7, 5, 7, max_target_length=6))
-        written = generate(translator, {"tokens": prompt_BL, "real": real_BL}, begin=BEGIN, end=None)
+        translator = config.build(Seq2Seq(7, 5, 7, max_target_length=6))
+        written = generate(
+            translator, {"tokens": prompt_BL, "attention_mask": attention_mask_BL}, begin=BEGIN, end=None
+        )
         assert [len(hypotheses[0].tokens) for hypotheses in written] == [6, 6]
 
 
 # ---------------------------------------------------------------- what is refused
 
-LANGUAGE_MODEL = NextToken(7, 12)
+LANGUAGE_MODEL = CausalLM(7, 12)
 LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
 
 
@@ -221,8 +228,8 @@ LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
         ({"max_length": 3, "min_length": 4}, "max_length", "at least 4"),
         ({"prompt_BL": torch.ones(1, 13).long()}, "prompt_BL", "at most 12"),
         ({"prompt_BL": torch.ones(1, 0).long()}, "prompt_BL", "row 0 is empty"),
-        ({"real_BL": torch.zeros(1, 3).bool()}, "prompt_BL", "row 0 is empty"),
-        ({"real_BL": LEFT_PADDED}, "real_BL", "on the right"),
+        ({"attention_mask_BL": torch.zeros(1, 3).bool()}, "prompt_BL", "row 0 is empty"),
+        ({"attention_mask_BL": LEFT_PADDED}, "attention_mask_BL", "on the right"),
         (
             {"prompt_BL": None, "inputs": {"tokens": torch.ones(1, 3).long()}},
             "begin",
@@ -237,21 +244,23 @@ LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
 @pytest.mark.parametrize("wrap", [lambda model: model, NoCache], ids=["cache", "no-cache"])
 def test_what_cannot_be_done_is_said_with_place_and_remedy(options, place, words, wrap):
     model = wrap(TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(LANGUAGE_MODEL))
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ErrorDetail) as caught:
         generate(model, **{"prompt_BL": torch.ones(1, 3).long(), "end": 1, **options})
     assert caught.value.place == place
     assert words in str(caught.value)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_model_without_a_shape_needs_a_limit(scripted):
-    with pytest.raises(Problem, match="give one"):
+    with pytest.raises(ErrorDetail, match="give one"):
         generate(scripted(spell), inputs(0), begin=BEGIN, end=END)
 
 
 def test_a_model_that_cannot_write_is_refused():
-    labeller = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(PerToken(7, 5, classes=3))
-    with pytest.raises(Problem, match="TokenPredictor cannot write"):
+    labeller = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(
+        TokenClassification(7, 5, classes=3)
+    )
+    with pytest.raises(ErrorDetail, match="TokenPredictor cannot write"):
         generate(labeller, prompt_BL=torch.ones(1, 2).long(), end=1, max_length=2)
 
 
@@ -263,7 +272,7 @@ def test_scores_that_are_not_numbers_are_named(scripted, strategy, broken, is_sc
         ill = name == 5 and len(written) == 3
         return [0.0, -9.0, 1.0, 0.5, broken if ill else 0.0, 0.0]
 
-    with pytest.raises(Problem, match="token 3 of row 1"):
+    with pytest.raises(ErrorDetail, match="token 3 of row 1"):
         generate(
             scripted(logits),
             inputs(4, 5),

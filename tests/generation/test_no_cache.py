@@ -15,7 +15,7 @@ from glassformer.blocks.positions import PositionConfig
 from glassformer.core.registry import kinds
 from glassformer.generation import BeamConfig, GreedyConfig, NoCache, SampleConfig, generate
 from glassformer.models.base import Model
-from glassformer.models.task_types import NextToken, SequenceToSequence, Shape
+from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, VOCABULARY, LONGEST, ROWS = 0, 23, 14, 9
@@ -26,32 +26,36 @@ STRATEGIES = [
     BeamConfig(size=1),
     BeamConfig(size=4, n_best=3),
 ]
-SHAPES: list[Shape] = [NextToken(VOCABULARY, LONGEST), SequenceToSequence(VOCABULARY, 7, VOCABULARY, LONGEST)]
+SHAPES: list[TaskType] = [CausalLM(VOCABULARY, LONGEST), Seq2Seq(VOCABULARY, 7, VOCABULARY, LONGEST)]
 
 
-def build(shape: Shape, position: str, **options: Any) -> Model:
+def build(task_type: TaskType, position: str, **options: Any) -> Model:
     torch.manual_seed(1)
     config = TransformerConfig(
         num_layers=2, num_heads=2, hidden_dim=16, feed_forward_dim=24, position={"kind": position}, **options
     )
-    return config.build(shape).double()
+    return config.build(task_type).double()
 
 
-def start(shape: Shape) -> dict[str, Any]:
+def start(task_type: TaskType) -> dict[str, Any]:
     """Rows of every length, as inputs or as prompts."""
     random = torch.Generator().manual_seed(2)
     tokens_BL = torch.randint(1, VOCABULARY, (ROWS, 7), generator=random)
-    real_BL = torch.arange(7) < torch.randint(1, 8, (ROWS, 1), generator=random)
-    if isinstance(shape, SequenceToSequence):
-        prompts = {"prompt_BL": tokens_BL[:, 4:], "real_BL": real_BL.flip(0)[:, 2:5]}
-        return {"inputs": {"tokens": tokens_BL, "real": real_BL}, "begin": BEGIN, **prompts}
-    return {"prompt_BL": tokens_BL, "real_BL": real_BL}
+    attention_mask_BL = torch.arange(7) < torch.randint(1, 8, (ROWS, 1), generator=random)
+    if isinstance(task_type, Seq2Seq):
+        prompts = {"prompt_BL": tokens_BL[:, 4:], "attention_mask_BL": attention_mask_BL.flip(0)[:, 2:5]}
+        return {
+            "inputs": {"tokens": tokens_BL, "attention_mask": attention_mask_BL},
+            "begin": BEGIN,
+            **prompts,
+        }
+    return {"prompt_BL": tokens_BL, "attention_mask_BL": attention_mask_BL}
 
 
 @pytest.fixture
-def check(half_of_them_write: Callable[..., int]) -> Callable[[Model, Shape, Any], None]:
-    def check(model: Model, shape: Shape, strategy: Any) -> None:
-        options: dict[str, Any] = {**start(shape), "forbidden": [BEGIN], "strategy": strategy}
+def check(half_of_them_write: Callable[..., int]) -> Callable[[Model, TaskType, Any], None]:
+    def check(model: Model, task_type: TaskType, strategy: Any) -> None:
+        options: dict[str, Any] = {**start(task_type), "forbidden": [BEGIN], "strategy": strategy}
         end = half_of_them_write(generate(model, **options, end=None))
         cached = generate(model, **options, end=end, min_length=1)
         full = generate(NoCache(model), **options, end=end, min_length=1)
@@ -85,11 +89,11 @@ def test_without_a_cache_the_logits_are_those_of_the_whole_model(shape):
     model = build(shape, "sinusoidal").eval()
     source_BM = torch.randint(2, VOCABULARY, (1, 7))
     prompt_BL = torch.tensor([[BEGIN, 5, 6]])
-    inputs = {"tokens": source_BM} if isinstance(shape, SequenceToSequence) else {"tokens": prompt_BL}
+    inputs = {"tokens": source_BM} if isinstance(shape, Seq2Seq) else {"tokens": prompt_BL}
     [[best]] = generate(NoCache(model), inputs, prompt_BL=prompt_BL, end=None, max_length=5)
     written = torch.tensor([[BEGIN, 5, 6, *best.tokens]])
     with torch.no_grad():
-        if isinstance(shape, SequenceToSequence):
+        if isinstance(shape, Seq2Seq):
             logits_BLV = model(tokens=source_BM, target=written)
         else:
             logits_BLV = model(tokens=written)

@@ -17,12 +17,12 @@ from glassformer.generation import (
     Hypothesis,
     SampleConfig,
     cpu,
-    dealt,
     generate,
     observing,
-    side_by_side,
+    round_robin,
+    run_concurrently,
 )
-from glassformer.models.task_types import SequenceToSequence
+from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 37
@@ -40,7 +40,7 @@ def three_threads() -> Iterator[None]:
 def model() -> Any:
     torch.manual_seed(0)
     config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=16, feed_forward_dim=24, dropout=0.5)
-    return config.build(SequenceToSequence(VOCABULARY, 9, VOCABULARY, 20)).double().train()
+    return config.build(Seq2Seq(VOCABULARY, 9, VOCABULARY, 20)).double().train()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_it_is_what_one_after_another_gives(model, batches, strategy, by_numpy):
         return generate(model, {"tokens": tokens_BM}, begin=BEGIN, end=END, strategy=strategy)
 
     done: list[int] = []
-    together = side_by_side(model, answer, batches, done.append)
+    together = run_concurrently(model, answer, batches, done.append)
     assert {threads for _, threads in seen} == {1} and threading.get_ident() not in dict(seen)
     assert done == list(range(1, len(batches) + 1))
     assert torch.get_num_threads() == 3
@@ -72,7 +72,7 @@ def test_it_is_what_one_after_another_gives(model, batches, strategy, by_numpy):
     assert all(parameter.is_contiguous() for parameter in model.parameters())
     torch.set_num_threads(1)
     seen.clear()
-    assert side_by_side(model, answer, batches) == together
+    assert run_concurrently(model, answer, batches) == together
     assert seen == {(threading.get_ident(), 1)}
 
 
@@ -86,16 +86,16 @@ def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch)
 
     def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
         used.append(cpu.by_numpy(torch.ones(1)))
-        real_BM = tokens_BM % 5 > 0
-        real_BM[:, 0] = tokens_BM.shape[1] > 4  # rows of the shortest may have nothing to read
-        inputs = {"tokens": tokens_BM, "real": real_BM}
+        attention_mask_BM = tokens_BM % 5 > 0
+        attention_mask_BM[:, 0] = tokens_BM.shape[1] > 4  # rows of the shortest may have nothing to read
+        inputs = {"tokens": tokens_BM, "attention_mask": attention_mask_BM}
         return generate(model, inputs, begin=BEGIN, end=END, strategy=strategy)
 
     written = {}
     for is_faster in (False, True):
         monkeypatch.setattr(cpu, "numpy_is_faster", lambda is_faster=is_faster: is_faster)
         used.clear()
-        written[is_faster] = side_by_side(model, answer, batches)
+        written[is_faster] = run_concurrently(model, answer, batches)
         assert set(used) == {is_faster}
     assert not cpu.by_numpy(torch.ones(1))
     for mine, theirs in zip(written[True], written[False], strict=True):
@@ -110,18 +110,18 @@ def test_numpy_has_one_thread_then_and_as_many_as_before_afterwards(model, batch
 
     with threadpool_limits(2, user_api="blas"):
         before = threads()
-        assert set().union(*side_by_side(model, threads, batches)) == {1}
+        assert set().union(*run_concurrently(model, threads, batches)) == {1}
         assert threads() == before
 
 
 def test_dealt_rows_are_all_there_in_parts_of_like_size():
-    assert dealt(range(7), 3) == [[0, 3, 6], [1, 4], [2, 5]]
-    assert dealt("ab", 3) == [["a"], ["b"]]
-    assert dealt([], 3) == []
+    assert round_robin(range(7), 3) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert round_robin("ab", 3) == [["a"], ["b"]]
+    assert round_robin([], 3) == []
 
 
 def test_new_threads_get_all_cores_again(model, batches):
-    side_by_side(model, len, batches)
+    run_concurrently(model, len, batches)
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     thread.start()
@@ -136,7 +136,7 @@ def test_an_error_is_the_callers_and_the_mode_is_set_back(model, batches):
         return tokens_BM.shape[1]
 
     with pytest.raises(ValueError, match="no fives"):
-        side_by_side(model, answer, batches)
+        run_concurrently(model, answer, batches)
     assert model.training and torch.get_num_threads() == 3
 
 
@@ -146,5 +146,5 @@ def test_what_is_observed_is_written_in_turn(model, batches):
         return threading.get_ident()
 
     with observing() as trace:
-        assert set(side_by_side(model, answer, batches)) == {threading.get_ident()}
+        assert set(run_concurrently(model, answer, batches)) == {threading.get_ident()}
     assert len(trace.rows) == len(batches[-1])

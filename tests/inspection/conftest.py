@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from glassformer.core.config import validate
-from glassformer.inspection import AttentionMaps, Checks, PlaceMaps
+from glassformer.inspection import AttentionMaps, Checks, SiteMaps
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 
 BuildExperiment = Callable[..., Experiment]
@@ -38,7 +38,7 @@ def make_maps(weights: np.ndarray, allowed: np.ndarray | None = None, **about: s
     four = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float32)
     mask = None if allowed is None else allowed.reshape((1,) * (4 - allowed.ndim) + allowed.shape)
     layers, heads, queries, keys = four.shape
-    place = PlaceMaps(
+    place = SiteMaps(
         name="self-attention",
         weights=four,
         allowed=mask,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from glassformer.blocks import reference
-from glassformer.blocks.attention import MultiHeadAttention, Placement, SelfAttention, fused_kernel
+from glassformer.blocks.attention import MultiHeadAttention, PositionContext, SelfAttention, fused_kernel
 from glassformer.blocks.masks import Mask
 from glassformer.blocks.positions import ALiBiConfig, NoPositionConfig
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.generation import BeamConfig, generate
 from glassformer.inspection import (
     AttentionMaps,
@@ -27,7 +27,7 @@ from glassformer.inspection import (
 )
 from glassformer.inspection import maps as selection_module
 from glassformer.inspection.maps import EVERYTHING
-from glassformer.inspection.record import Tap, capture
+from glassformer.inspection.record import AttentionRecorder, capture
 from glassformer.runs.experiment import Experiment
 
 from .conftest import experiment
@@ -60,7 +60,7 @@ def test_weights_and_output_equal_the_reference_for_made_up_heads(
     allowed = torch.rand(1, 1, 5, 7) > 0.4
     allowed[0, 0, 2] = False  # a query that may attend to nothing
     bias = torch.randn(1, 2, 5, 7)
-    tap = Tap(EVERYTHING)
+    tap = AttentionRecorder(EVERYTHING)
     output = tap.kernel("encoder")(q, k, v, Mask(allowed=allowed), bias, 0.5)
     expected = reference.weights(q @ k.transpose(-2, -1) / math.sqrt(4) + bias, allowed)
     (record,) = tap.records["encoder"]
@@ -73,14 +73,14 @@ def test_weights_and_output_equal_the_reference_for_made_up_heads(
 def test_a_row_that_does_not_add_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "weights", lambda scores, mask: scores.softmax(-1) * 0.9)
     q, k, v = random_heads(3, 3)
-    tap = Tap(EVERYTHING)
+    tap = AttentionRecorder(EVERYTHING)
     tap.kernel("encoder")(q, k, v, Mask(), None, 0.0)
     assert tap.row_error == pytest.approx(0.1, abs=1e-6)
 
 
 def test_a_weight_that_is_no_number_is_noticed() -> None:
     q, k, v = random_heads(3, 3)
-    tap = Tap(EVERYTHING)
+    tap = AttentionRecorder(EVERYTHING)
     tap.kernel("encoder")(q * torch.nan, k, v, Mask(), None, 0.0)
     tap.kernel("encoder")(q, k, v, Mask(), None, 0.0)
     assert math.isnan(tap.row_error)
@@ -187,7 +187,7 @@ def test_names_of_a_written_answer(arithmetic: Experiment) -> None:
 def test_an_answer_that_was_not_chosen_can_be_looked_at(arithmetic: Experiment) -> None:
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
-    (answers,) = task.answer(model, [tokens], BeamConfig(size=3, n_best=3))
+    (answers,) = task.predict(model, [tokens], BeamConfig(size=3, n_best=3))
     readings = [read_answer(model, task, tokens, answer) for answer in answers]
     assert len({tuple(reading.names["decoder"].queries) for reading in readings}) == 3
     for reading in readings:
@@ -242,7 +242,7 @@ def test_one_part_can_be_chosen(arithmetic: Experiment) -> None:
     ],
 )
 def test_what_is_not_there_is_refused(selection: Selection, place: str, reversal: Experiment) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ErrorDetail) as caught:
         maps_of(reversal, selection)
     assert caught.value.place == place
     assert len(caught.value.lines()) > 1
@@ -259,12 +259,12 @@ def test_maps_that_do_not_fit_are_refused_with_an_offer(
     assert one_layer < whole
     monkeypatch.setattr(selection_module, "peak_memory", lambda: 0)
     monkeypatch.setattr(selection_module, "available_memory", lambda: one_layer)
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ErrorDetail) as caught:
         maps_of(reversal)
-    assert "memory" in caught.value.problem and "--layers 0" in caught.value.remedy
+    assert "memory" in caught.value.problem and "--layers 0" in caught.value.hint
     assert maps_of(reversal, Selection(layers=[0]))["encoder"].weights.shape[0] == 1
     monkeypatch.setattr(selection_module, "available_memory", lambda: 0)
-    with pytest.raises(Problem, match="a shorter input"):
+    with pytest.raises(ErrorDetail, match="a shorter input"):
         maps_of(reversal)
 
 
@@ -276,7 +276,7 @@ def test_a_position_that_biases_scores_is_part_of_the_weights() -> None:
     def weights(config: ALiBiConfig | NoPositionConfig) -> Tensor:
         position = config.build(hidden_dim=8, num_heads=2, max_length=6, is_causal=False)
         with capture(attention) as tap:
-            attention(x, Placement(position, positions, positions))
+            attention(x, PositionContext(position, positions, positions))
         return tap.records["encoder"][0].weights_BHLM
 
     assert not torch.allclose(weights(ALiBiConfig()), weights(NoPositionConfig()), atol=1e-3)

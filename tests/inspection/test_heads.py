@@ -56,7 +56,7 @@ def test_averages_are_those_of_the_single_maps(
 def test_texts_of_all_lengths_are_never_padded() -> None:
     of = experiment({"kind": "classification", "examples": 20, "max_length": 24})
     model, groups = of.build_model(), groups_of(of.task, "test", 5)
-    assert all(group.batch.inputs["real"] is None for group in groups) and len(groups) > 1
+    assert all(group.batch.inputs["attention_mask"] is None for group in groups) and len(groups) > 1
     averages = average_heads(model, of.task, groups)["encoder"]
     rows = [row for group in groups for row in group.inputs]
     found = [head_statistics(attention_maps(model, read(model, of.task, row))["encoder"]) for row in rows]
@@ -235,7 +235,7 @@ def test_the_last_lens_is_the_models_own_answer_and_the_first_has_read_nothing(r
     tokens = np.asarray(task.splits["test"].inputs[0]).astype(np.int64)
     lens = logit_lens(model, task, read(model, task, tokens), top=3)
     assert lens.layers == [0, 1, 2] and lens.positions == [str(token) for token in tokens]
-    (answer,) = task.answer(model, [tokens])[0]
+    (answer,) = task.predict(model, [tokens])[0]
     assert lens.answers == task.output_symbols(answer.tokens)
     for row, probability in zip(lens.guesses[-1], answer.probabilities, strict=True):
         assert row[0].probability == pytest.approx(probability, rel=1e-5) and len(row) == 3

@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.blocks import reference
 from glassformer.blocks.attention import MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.generation import BeamConfig, GreedyConfig
 from glassformer.inspection.ablation import (
@@ -30,7 +30,7 @@ from glassformer.inspection.ablation import (
     without_token,
 )
 from glassformer.inspection.examples import first_example, groups_of, question
-from glassformer.inspection.record import HeadPlace, attention_at, attentions
+from glassformer.inspection.record import HeadId, attention_at, attentions
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment
 from glassformer.runs.run import Run
@@ -101,7 +101,7 @@ def test_every_shape_can_be_asked_and_is_left_as_it_was(
     before, weights = kernels(model), {k: v.clone() for k, v in model.state_dict().items()}
     state = torch.get_rng_state()
     asked = question(model, of.task, tokens_of(of))
-    where = HeadPlace("encoder", 0, 1)
+    where = HeadId("encoder", 0, 1)
     off = without_head(model, of.task, where, "mean", groups_of(of.task, "test", 4), asked=asked)
     edge = without_edge(model, of.task, Edge(where, 2, 1), asked, split="test", examples=3)
     token = without_token(model, of.task, asked, 2, split="train", examples=6)
@@ -128,7 +128,7 @@ def test_a_head_switched_off_equals_a_projection_without(
     """Zero: the head's columns of the output projection might as well be zero."""
     of, model = built["sequence to sequence"]
     groups = groups_of(of.task, "test", 6)
-    where = HeadPlace("cross", 1, 1)
+    where = HeadId("cross", 1, 1)
     changed = scores(model, of.task, groups, None, switch_off(model, where, "zero", groups))
     by_hand = experiment(TASKS["sequence to sequence"]).build_model()
     by_hand.load_state_dict(model.state_dict())
@@ -147,7 +147,7 @@ def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[
     groups = groups_of(of.task, "test", 5)
     assert len(groups) > 1  # of several lengths, none of them padded
     seen: list[Tensor] = []
-    where = HeadPlace("encoder", 1, 0)
+    where = HeadId("encoder", 1, 0)
     attention = attention_at(model, where)
     kernel = attention.kernel
 
@@ -173,7 +173,7 @@ def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[
 @pytest.mark.parametrize("renormalises", [True, False])
 def test_a_cut_row_is_the_softmax_without_the_key(renormalises: bool) -> None:
     _, model = sharp(experiment(TASKS["per token"]))
-    where = HeadPlace("encoder", 0, 1)
+    where = HeadId("encoder", 0, 1)
     q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
     allowed = torch.ones(2, 1, 1, 5, dtype=torch.bool)
     allowed[1, ..., 4] = False
@@ -193,7 +193,7 @@ def test_a_cut_row_is_the_softmax_without_the_key(renormalises: bool) -> None:
 
 def test_the_only_key_of_a_row_leaves_zeros() -> None:
     _, model = sharp(experiment(TASKS["next token"]))
-    where = HeadPlace("encoder", 0, 0)
+    where = HeadId("encoder", 0, 0)
     q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
     with cut(model, Edge(where, 0, 0))():
         found = attention_at(model, where).kernel(q, k, v, Mask(is_causal=True), None, 0.0)
@@ -212,21 +212,21 @@ def test_an_edge_is_cut_in_the_cached_decoding_too(
     tokens = torch.from_numpy(tokens_of(of))[None]
     answers = []
     for query, key in ((0, 0), (1, 1), (2, 1)):
-        change = cut(model, Edge(HeadPlace(place, 0, 1), query, key))
+        change = cut(model, Edge(HeadId(place, 0, 1), query, key))
         options = {"begin": 10, "end": 11, "max_length": 5, "strategy": decoding}
         with change():
-            cached = generate(model, {"tokens": tokens, "real": None}, **options)
+            cached = generate(model, {"tokens": tokens, "attention_mask": None}, **options)
 
         class Anew(NoCache):
             def advance(self, *arguments: Any, change: Any = change) -> Tensor:
                 with change():  # each pass begins with the first query
                     return super().advance(*arguments)
 
-        whole = generate(Anew(model), {"tokens": tokens, "real": None}, **options)
+        whole = generate(Anew(model), {"tokens": tokens, "attention_mask": None}, **options)
         assert [h.tokens for h in cached[0]] == [h.tokens for h in whole[0]]
         np.testing.assert_allclose(cached[0][0].log_probabilities, whole[0][0].log_probabilities, atol=1e-4)
         answers.append(cached[0][0].log_probabilities)
-    untouched = generate(model, {"tokens": tokens, "real": None}, **options)[0][0].log_probabilities
+    untouched = generate(model, {"tokens": tokens, "attention_mask": None}, **options)[0][0].log_probabilities
     assert all(not np.allclose(each, untouched, atol=1e-6) for each in answers[1:])
 
 
@@ -234,30 +234,30 @@ def test_what_is_not_there_is_said(built: dict[str, tuple[Experiment, Model]]) -
     of, model = built["sequence to sequence"]
     asked = question(model, of.task, tokens_of(of))
     for where, place in (
-        (HeadPlace("middle", 0, 0), "place"),  # type: ignore[arg-type]
-        (HeadPlace("cross", 2, 0), "layer"),
-        (HeadPlace("cross", 0, 2), "head"),
-        (HeadPlace("cross", -1, 0), "layer"),
+        (HeadId("middle", 0, 0), "place"),  # type: ignore[arg-type]
+        (HeadId("cross", 2, 0), "layer"),
+        (HeadId("cross", 0, 2), "head"),
+        (HeadId("cross", -1, 0), "layer"),
     ):
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ErrorDetail) as caught:
             switch_off(model, where, "zero", [])
         assert caught.value.place == place and caught.value.lines()
     for edge, place in (
-        (Edge(HeadPlace("cross", 0, 0), 99, 0), "query"),
-        (Edge(HeadPlace("cross", 0, 0), 0, 99), "key"),
-        (Edge(HeadPlace("decoder", 0, 0), 1, 2), "key"),
+        (Edge(HeadId("cross", 0, 0), 99, 0), "query"),
+        (Edge(HeadId("cross", 0, 0), 0, 99), "key"),
+        (Edge(HeadId("decoder", 0, 0), 1, 2), "key"),
     ):
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ErrorDetail) as caught:
             without_edge(model, of.task, edge, asked, split="test")
         assert caught.value.place == place
-    with pytest.raises(Problem, match="cannot be hidden"):  # BOS stands in every expression
+    with pytest.raises(ErrorDetail, match="cannot be hidden"):  # BOS stands in every expression
         without_token(model, of.task, asked, 0, split="test", examples=5)
-    with pytest.raises(Problem, match="no such token"):
+    with pytest.raises(ErrorDetail, match="no such token"):
         without_token(model, of.task, asked, 99, split="test", examples=5)
-    with pytest.raises(Problem, match="at least 1"):
+    with pytest.raises(ErrorDetail, match="at least 1"):
         groups_of(of.task, "test", 0)
-    with pytest.raises(Problem, match="not one of the choices"):
-        switch_off(model, HeadPlace("cross", 0, 0), "half", [])  # type: ignore[arg-type]
+    with pytest.raises(ErrorDetail, match="not one of the choices"):
+        switch_off(model, HeadId("cross", 0, 0), "half", [])  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- a model that has learned something
@@ -314,7 +314,7 @@ def test_of_a_text_without_a_right_answer_the_models_own_is_the_measure(
     asked = question(model, of.task, tokens_of(of))
     assert "own answer" in asked.reference
     (loss,) = scores(model, of.task, [asked.group], None).loss
-    chosen = of.task.answer(model, [asked.group.inputs[0]])[0][0]
+    chosen = of.task.predict(model, [asked.group.inputs[0]])[0][0]
     assert loss == pytest.approx(-math.log(chosen.probability or 0), rel=1e-4)
     assert shown_answer(model, of.task, asked.group.inputs[0], None) == of.task.show_output(chosen.tokens)
 

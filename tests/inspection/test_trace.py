@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.generation import (
     BeamConfig,
     DecodingConfig,
@@ -53,7 +53,7 @@ def tokens_of(of: Experiment, count: int | None = None) -> np.ndarray:
 def test_answers_are_those_of_the_decoding(decoding: DecodingConfig, arithmetic: Experiment) -> None:
     model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
     traced = trace(model, arithmetic.task, tokens, decoding)
-    (answers,) = arithmetic.task.answer(model, [tokens], decoding)
+    (answers,) = arithmetic.task.predict(model, [tokens], decoding)
     given = [outcome for outcome in traced.answers if outcome.is_answer]
     assert len(given) == len(answers)
     for outcome, answer in zip(given, answers, strict=True):
@@ -118,7 +118,7 @@ def test_maps_of_a_branch_are_what_the_decoding_attended_to(
     of: Experiment = request.getfixturevalue(task)
     model, tokens = sharpened(of), tokens_of(of, None if task == "arithmetic" else 3)
     with capture(model) as tap, observing() as observed:
-        of.task.answer(model, [tokens], decoding)
+        of.task.predict(model, [tokens], decoding)
     place = "cross" if task == "arithmetic" else "encoder"
     layers = 3 if task == "arithmetic" else 2
     calls = tap.records[place]  # type: ignore[index]
@@ -146,12 +146,12 @@ def test_maps_of_a_branch_are_what_the_decoding_attended_to(
 def test_observing_notes_and_changes_nothing(arithmetic: Experiment) -> None:
     model, task = sharpened(arithmetic), arithmetic.task
     rows = [np.asarray(row).astype(np.int64) for row in task.splits["test"].inputs[:2]]
-    alone = task.answer(model, rows, BeamConfig(size=3))
+    alone = task.predict(model, rows, BeamConfig(size=3))
     with observing() as observed:
-        watched = task.answer(model, rows, BeamConfig(size=3))
+        watched = task.predict(model, rows, BeamConfig(size=3))
     assert watched == alone and len(observed.rows) == 2
     observed.rows.clear()
-    task.answer(model, rows, BeamConfig(size=3))
+    task.predict(model, rows, BeamConfig(size=3))
     assert observed.rows == []  # it is over
 
 
@@ -163,7 +163,7 @@ def test_a_trace_that_is_handed_over_goes_before(arithmetic: Experiment) -> None
     with observing() as observed:
         generate(
             model,
-            {"tokens": torch.from_numpy(tokens_of(arithmetic))[None], "real": None},
+            {"tokens": torch.from_numpy(tokens_of(arithmetic))[None], "attention_mask": None},
             begin=10,
             end=11,
             max_length=4,
@@ -190,13 +190,13 @@ def test_what_is_not_written_has_steps_and_no_tree(task: dict[str, Any], steps: 
     assert traced.answers[0].probability == pytest.approx(
         math.prod(moment.probability or 0 for moment in traced.steps)
     )
-    with pytest.raises(Problem, match="no branches"):
+    with pytest.raises(ErrorDetail, match="no branches"):
         traced.written(0)
-    with pytest.raises(Problem, match="at least 1"):
+    with pytest.raises(ErrorDetail, match="at least 1"):
         trace(model, of.task, tokens_of(of), alternatives=0)
 
 
 def test_a_branch_that_is_not_there(arithmetic: Experiment) -> None:
     traced: Trace = trace(arithmetic.build_model(), arithmetic.task, tokens_of(arithmetic))
-    with pytest.raises(Problem, match="numbered from 0"):
+    with pytest.raises(ErrorDetail, match="numbered from 0"):
         traced.written(10_000)

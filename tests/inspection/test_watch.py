@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer.core.config import dump_yaml, read_yaml_file, validate
 from glassformer.core.errors import UserError
 from glassformer.inspection.examples import groups_of
-from glassformer.inspection.heads import HeadWatch, InspectionConfig, average_heads
+from glassformer.inspection.heads import HeadProbe, InspectionConfig, average_heads
 from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
@@ -141,7 +141,7 @@ def test_one_sees_at_which_step_a_head_became_the_reversal_head(tmp_path: Path) 
 def test_looking_leaves_the_model_and_chance_alone(tiny_config: MakeConfig) -> None:
     experiment = Experiment(tiny_config())
     model = experiment.build_model().train()
-    watch = HeadWatch(experiment.task, InspectionConfig(every=3, examples=2))
+    watch = HeadProbe(experiment.task, InspectionConfig(every=3, examples=2))
     assert [step for step in range(8) if watch.is_due(step)] == [0, 3, 6]
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     assert watch.look(model) == watch.look(model)

@@ -89,21 +89,21 @@ def test_a_head_scores_vectors_as_it_scores_answers(is_tied: bool, monkeypatch: 
     targets = torch.randint(9, (3, 5))
     targets[0, 2:] = targets[1, :] = IGNORED
     trained = [hidden, *head.parameters(), *([] if tied is None else [tied])]
-    ours = head.score_hidden(hidden, targets, tied, 0.1)
-    theirs = head.score(head(hidden, tied), targets, 0.1)
+    ours = head.loss_from_hidden(hidden, targets, tied, 0.1)
+    theirs = head.compute_loss(head(hidden, tied), targets, 0.1)
     assert int(ours.count) == int(theirs.count) == 7 and int(ours.correct) == int(theirs.correct)
     torch.testing.assert_close(ours.loss, theirs.loss, **EXACT)
     for own, other in zip(
         torch.autograd.grad(ours.loss, trained), torch.autograd.grad(theirs.loss, trained), strict=True
     ):
         torch.testing.assert_close(own, other, **EXACT)
-    nothing = head.score_hidden(hidden, torch.full_like(targets, IGNORED), tied)
+    nothing = head.loss_from_hidden(hidden, torch.full_like(targets, IGNORED), tied)
     assert nothing.loss.item() == 0 and int(nothing.count) == 0
 
 
 def test_a_row_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, bias, targets = parts(11)
-    at_once, _ = linear_cross_entropy(hidden, weight, bias, targets)
+    concurrency, _ = linear_cross_entropy(hidden, weight, bias, targets)
     monkeypatch.setattr(loss_module, "CHUNK", 1)
     by_row, _ = linear_cross_entropy(hidden, weight, bias, targets)
-    torch.testing.assert_close(by_row, at_once, **EXACT)
+    torch.testing.assert_close(by_row, concurrency, **EXACT)

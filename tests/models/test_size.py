@@ -25,34 +25,34 @@ from glassformer.cost.parameters import Size, count_by_module, count_tokens, mea
 from glassformer.data.batching import (
     Batch,
     Examples,
-    collate_next_token,
-    collate_per_sequence,
-    collate_per_token,
-    collate_sequence_to_sequence,
+    collate_causal_lm,
+    collate_seq2seq,
+    collate_sequence_classification,
+    collate_token_classification,
 )
 from glassformer.models.base import Model
 from glassformer.models.closed_form import Count, compare, starred
 from glassformer.models.task_types import (
-    MaskedToken,
-    NextToken,
-    PerSequence,
-    PerToken,
-    SequenceToSequence,
-    Shape,
+    CausalLM,
+    MaskedLM,
+    Seq2Seq,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
 )
 from glassformer.models.transformer import TransformerConfig
 from glassformer.training.optimizers import OptimizerConfig
 
 VOCABULARY, LENGTH, TARGET_LENGTH = 100, 32, 24
 
-SHAPES: dict[str, Shape] = {
-    "per token": PerToken(VOCABULARY, LENGTH, classes=7),
-    "per sequence": PerSequence(VOCABULARY, LENGTH, outputs=2),
-    "real number": PerSequence(VOCABULARY, LENGTH, outputs=1, is_real=True),
-    "next token": NextToken(VOCABULARY, LENGTH),
-    "masked token": MaskedToken(VOCABULARY, LENGTH),
-    "sequence to sequence": SequenceToSequence(VOCABULARY, LENGTH, 60, TARGET_LENGTH),
-    "shared vocabulary": SequenceToSequence(VOCABULARY, LENGTH, VOCABULARY, TARGET_LENGTH, True),
+SHAPES: dict[str, TaskType] = {
+    "per token": TokenClassification(VOCABULARY, LENGTH, classes=7),
+    "per sequence": SequenceClassification(VOCABULARY, LENGTH, outputs=2),
+    "real number": SequenceClassification(VOCABULARY, LENGTH, outputs=1, is_real=True),
+    "next token": CausalLM(VOCABULARY, LENGTH),
+    "masked token": MaskedLM(VOCABULARY, LENGTH),
+    "sequence to sequence": Seq2Seq(VOCABULARY, LENGTH, 60, TARGET_LENGTH),
+    "shared vocabulary": Seq2Seq(VOCABULARY, LENGTH, VOCABULARY, TARGET_LENGTH, True),
 }
 
 PARTS: dict[str, type[Kind]] = {
@@ -76,38 +76,38 @@ HAND_COUNTED = {
 }
 
 
-def make_batch(shape: Shape, sequences: int = 8) -> Batch:
+def make_batch(task_type: TaskType, sequences: int = 8) -> Batch:
     """As a task would make it: without padding, and with whole numbers or reals as targets."""
     rng = np.random.default_rng(0)
     indices = np.arange(sequences)
-    inputs = rng.integers(0, shape.vocabulary, (sequences, shape.max_length))
-    match shape:
-        case PerToken():
-            return collate_per_token(Examples(inputs, inputs % shape.classes), indices)
-        case PerSequence(is_real=True):
-            return collate_per_sequence(Examples(inputs, rng.random(sequences)), indices)
-        case PerSequence():
-            return collate_per_sequence(Examples(inputs, inputs[:, 0] % 2), indices)
-        case SequenceToSequence():
-            targets = rng.integers(0, shape.target_vocabulary, (sequences, shape.max_target_length))
-            return collate_sequence_to_sequence(Examples(inputs, targets), indices)
-        case NextToken():
-            return collate_next_token(Examples(inputs, inputs), indices)
+    inputs = rng.integers(0, task_type.vocabulary, (sequences, task_type.max_length))
+    match task_type:
+        case TokenClassification():
+            return collate_token_classification(Examples(inputs, inputs % task_type.classes), indices)
+        case SequenceClassification(is_real=True):
+            return collate_sequence_classification(Examples(inputs, rng.random(sequences)), indices)
+        case SequenceClassification():
+            return collate_sequence_classification(Examples(inputs, inputs[:, 0] % 2), indices)
+        case Seq2Seq():
+            targets = rng.integers(0, task_type.target_vocabulary, (sequences, task_type.max_target_length))
+            return collate_seq2seq(Examples(inputs, targets), indices)
+        case CausalLM():
+            return collate_causal_lm(Examples(inputs, inputs), indices)
         case _:
-            return collate_per_token(Examples(inputs, inputs), indices)
+            return collate_token_classification(Examples(inputs, inputs), indices)
 
 
-def size_of(config: TransformerConfig, shape: Shape, **options: Any) -> Size:
-    return measure(lambda: config.build(shape), make_batch(shape), **options)
+def size_of(config: TransformerConfig, task_type: TaskType, **options: Any) -> Size:
+    return measure(lambda: config.build(task_type), make_batch(task_type), **options)
 
 
-def assert_formula_holds(config: TransformerConfig, shape: Shape) -> None:
+def assert_formula_holds(config: TransformerConfig, task_type: TaskType) -> None:
     with torch.device("meta"):
-        model = config.build(shape)
-    comparisons = compare(config.parameter_terms(shape), count_by_module(model))
+        model = config.build(task_type)
+    comparisons = compare(config.parameter_terms(task_type), count_by_module(model))
     assert [comparison for comparison in comparisons if not comparison.agrees] == []
     counted = sum(parameter.numel() for parameter in model.parameters())
-    assert sum(config.parameter_terms(shape).values()) == counted
+    assert sum(config.parameter_terms(task_type).values()) == counted
 
 
 # ---------------------------------------------------------------- parameters
@@ -115,16 +115,16 @@ def assert_formula_holds(config: TransformerConfig, shape: Shape) -> None:
 
 def test_hand_counted_models() -> None:
     config = TransformerConfig.model_validate(HAND_COUNTED)
-    classifier = size_of(config, PerSequence(VOCABULARY, LENGTH, outputs=2))
-    language_model = size_of(config, NextToken(VOCABULARY, LENGTH))
+    classifier = size_of(config, SequenceClassification(VOCABULARY, LENGTH, outputs=2))
+    language_model = size_of(config, CausalLM(VOCABULARY, LENGTH))
     encoder = sum(count for path, count in classifier.by_module.items() if path != "head")
     assert (encoder, classifier.total, language_model.total) == (988_000, 988_402, 1_008_100)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize(("part", "kind"), EVERY_PART)
-def test_formula_holds_for_every_kind_in_every_shape(part: str, kind: str, shape: Shape) -> None:
-    assert_formula_holds(TransformerConfig.model_validate({part: kind}), shape)
+def test_formula_holds_for_every_kind_in_every_shape(part: str, kind: str, task_type: TaskType) -> None:
+    assert_formula_holds(TransformerConfig.model_validate({part: kind}), task_type)
 
 
 @st.composite
@@ -150,8 +150,8 @@ def configs(draw: st.DrawFn) -> TransformerConfig:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(config=configs(), shape=st.sampled_from(list(SHAPES.values())))
-def test_formula_holds_for_all_combinations(config: TransformerConfig, shape: Shape) -> None:
-    assert_formula_holds(config, shape)
+def test_formula_holds_for_all_combinations(config: TransformerConfig, task_type: TaskType) -> None:
+    assert_formula_holds(config, task_type)
 
 
 def test_a_count_shows_its_formula() -> None:
@@ -199,7 +199,7 @@ def test_only_blocks_are_alike() -> None:
 # ---------------------------------------------------------------- FLOPs
 
 
-def expected_flops(config: TransformerConfig, shape: Shape, batch: Batch) -> int:
+def expected_flops(config: TransformerConfig, task_type: TaskType, batch: Batch) -> int:
     """The textbook's count for a model with a linear output: 2 a weight, 4·L·M·D an attention."""
     tokens = batch.inputs["tokens"]
     assert tokens is not None
@@ -211,47 +211,49 @@ def expected_flops(config: TransformerConfig, shape: Shape, batch: Batch) -> int
         return layers * (2 * positions * (projections + feed_forward) + 4 * positions * positions * width)
 
     total = stack(config.num_layers, length)
-    match shape:
-        case SequenceToSequence():
+    match task_type:
+        case Seq2Seq():
             target = batch.inputs["target"]
             assert target is not None
             written = target.shape[1]
             crossing = 2 * 2 * width * width * (written + length) + 4 * written * length * width
             total += stack(config.num_decoder_layers, written) + config.num_decoder_layers * crossing
-            total += 2 * written * width * shape.target_vocabulary
-        case PerSequence():
-            total += 2 * width * shape.outputs
-        case PerToken():
-            total += 2 * length * width * shape.classes
+            total += 2 * written * width * task_type.target_vocabulary
+        case SequenceClassification():
+            total += 2 * width * task_type.outputs
+        case TokenClassification():
+            total += 2 * length * width * task_type.classes
         case _:
-            total += 2 * length * width * shape.vocabulary
+            total += 2 * length * width * task_type.vocabulary
     return sequences * total
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("kind", ["gelu", "swiglu"])
-def test_flops_equal_the_textbook_formula(shape: Shape, kind: str) -> None:
+def test_flops_equal_the_textbook_formula(task_type: TaskType, kind: str) -> None:
     config = TransformerConfig.model_validate({"feed_forward": kind, "decoder_layers": 1})
-    assert size_of(config, shape).forward_flops == expected_flops(config, shape, make_batch(shape))
+    assert size_of(config, task_type).forward_flops == expected_flops(
+        config, task_type, make_batch(task_type)
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("position", ["relative", "rotary"])
-def test_flops_equal_those_that_pytorch_counts_in_a_real_pass(shape: Shape, position: str) -> None:
+def test_flops_equal_those_that_pytorch_counts_in_a_real_pass(task_type: TaskType, position: str) -> None:
     """PyTorch's counter does not know the CPU's fused kernel, but all parts of the unfused one."""
     config = TransformerConfig.model_validate({"position": position, "output": "mlp", "pooling": "attention"})
-    model, batch = config.build(shape), make_batch(shape)
+    model, batch = config.build(task_type), make_batch(task_type)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(**batch.inputs)
-    assert size_of(config, shape).forward_flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert size_of(config, task_type).forward_flops == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 def test_training_flops_are_near_those_of_a_real_backward_pass() -> None:
-    shape = NextToken(VOCABULARY, LENGTH)
+    shape = CausalLM(VOCABULARY, LENGTH)
     config = TransformerConfig()
     model, batch = config.build(shape), make_batch(shape)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        model.head.score(model(**batch.inputs), batch.targets).loss.backward()
+        model.head.compute_loss(model(**batch.inputs), batch.targets).loss.backward()
     training = size_of(config, shape).flops_per_token()["training"]
     assert training == pytest.approx(counter.get_total_flops() / count_tokens(batch), rel=0.01)
 
@@ -259,8 +261,8 @@ def test_training_flops_are_near_those_of_a_real_backward_pass() -> None:
 def test_tokens_of_both_sides_count_and_the_padding_mask_does_not() -> None:
     indices = np.arange(2)
     inputs = [np.arange(5), np.arange(3)]
-    batch = collate_sequence_to_sequence(Examples(inputs, [np.arange(4), np.arange(4)]), indices)
-    assert batch.inputs["real"] is not None
+    batch = collate_seq2seq(Examples(inputs, [np.arange(4), np.arange(4)]), indices)
+    assert batch.inputs["attention_mask"] is not None
     assert count_tokens(batch) == 2 * 5 + 2 * 3
 
 
@@ -276,32 +278,34 @@ def allocated_by(run: Callable[[], object]) -> int:
     return allocated
 
 
-def assert_activations_match_an_allocation(config: TransformerConfig, shape: Shape, batch: Batch) -> None:
-    model = config.build(shape)
+def assert_activations_match_an_allocation(
+    config: TransformerConfig, task_type: TaskType, batch: Batch
+) -> None:
+    model = config.build(task_type)
     answers = model(**batch.inputs)  # what is allocated once and for all is so now
     allocated = allocated_by(lambda: model(**batch.inputs)) - answers.nbytes
-    traced = measure(lambda: config.build(shape), batch).activation_bytes
+    traced = measure(lambda: config.build(task_type), batch).activation_bytes
     assert traced == pytest.approx(allocated, rel=0.01)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_activations_match_what_a_forward_pass_allocates(shape: Shape, dropout: float) -> None:
+def test_activations_match_what_a_forward_pass_allocates(task_type: TaskType, dropout: float) -> None:
     config = TransformerConfig(dropout=dropout, attention_dropout=dropout)
-    assert_activations_match_an_allocation(config, shape, make_batch(shape))
+    assert_activations_match_an_allocation(config, task_type, make_batch(task_type))
 
 
 @pytest.mark.parametrize(("part", "kind"), EVERY_PART)
 def test_activations_of_every_kind_match_an_allocation(part: str, kind: str) -> None:
-    shape = PerSequence(VOCABULARY, LENGTH, outputs=2)
+    shape = SequenceClassification(VOCABULARY, LENGTH, outputs=2)
     config = TransformerConfig.model_validate({part: kind, "num_key_value_heads": 2})
     assert_activations_match_an_allocation(config, shape, make_batch(shape))
 
 
 def test_padding_and_its_mask_are_counted() -> None:
-    shape = PerToken(VOCABULARY, LENGTH, classes=7)
+    shape = TokenClassification(VOCABULARY, LENGTH, classes=7)
     rows = [np.zeros(length, dtype=np.int64) for length in (LENGTH, 5, 9, 1)]
-    batch = collate_per_token(Examples(rows, rows), np.arange(4))
+    batch = collate_token_classification(Examples(rows, rows), np.arange(4))
     config = TransformerConfig()
     traced, model = measure(lambda: config.build(shape), batch), config.build(shape)
     assert (traced.forward_flops, traced.activation_bytes) == trace(model, batch.inputs)
@@ -309,7 +313,7 @@ def test_padding_and_its_mask_are_counted() -> None:
 
 
 def test_mixed_precision_keeps_less() -> None:
-    shape = NextToken(VOCABULARY, LENGTH)
+    shape = CausalLM(VOCABULARY, LENGTH)
     single, mixed = (size_of(TransformerConfig(), shape, dtype=d) for d in (torch.float32, torch.bfloat16))
     assert single.activation_bytes is not None and mixed.activation_bytes is not None
     assert mixed.activation_bytes < 0.8 * single.activation_bytes
@@ -320,13 +324,13 @@ def test_mixed_precision_keeps_less() -> None:
 def test_weights_gradients_and_optimizer_match_a_real_step(kind: str) -> None:
     optimizer_config = kinds(OptimizerConfig)[kind]()  # type: ignore[call-arg]
     assert isinstance(optimizer_config, OptimizerConfig)
-    shape = NextToken(VOCABULARY, LENGTH)
+    shape = CausalLM(VOCABULARY, LENGTH)
     config = TransformerConfig(dropout=0.0)
     model, batch = config.build(shape), make_batch(shape)
     optimizer = optimizer_config.build(model)
-    model.score(batch.inputs, batch.targets).loss.backward()
+    model.compute_loss(batch.inputs, batch.targets).loss.backward()
     optimizer.step()
-    real = {
+    attention_mask = {
         "weights": sum(parameter.nbytes for parameter in model.parameters()),
         "gradients": sum(p.grad.nbytes for p in model.parameters() if p.grad is not None),
         "optimizer": sum(
@@ -339,24 +343,24 @@ def test_weights_gradients_and_optimizer_match_a_real_step(kind: str) -> None:
     memory = size_of(config, shape).memory_bytes(optimizer_config.state_floats_per_parameter)
     if kind == "muon":  # one state less for the matrices of the blocks: the estimate is what it takes at most
         matrices = sum(p.nbytes for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2)
-        real["optimizer"] += matrices
-    for name, count in real.items():
+        attention_mask["optimizer"] += matrices
+    for name, count in attention_mask.items():
         assert memory[name] == pytest.approx(count, rel=0.001), name  # AdamW also counts its steps
     assert memory["total"] == sum(count or 0 for name, count in memory.items() if name != "total")
 
 
 def test_averaged_weights_are_one_more_copy() -> None:
-    size = size_of(TransformerConfig(), NextToken(VOCABULARY, LENGTH))
+    size = size_of(TransformerConfig(), CausalLM(VOCABULARY, LENGTH))
     assert size.memory_bytes(2)["average"] == 0
     assert size.memory_bytes(2, is_averaged=True)["average"] == size.weight_bytes
-    whole, parted = size.memory_bytes(2), size.memory_bytes(2, gradients=4, at_once=0.5)
+    whole, parted = size.memory_bytes(2), size.memory_bytes(2, gradients=4, concurrency=0.5)
     assert parted["gradients"] == 4 * size.trainable_bytes
     assert parted["activations"] == round(whole["activations"] / 2)
     assert parted["total"] == sum(value for name, value in parted.items() if name != "total")
 
 
 def test_a_frozen_part_needs_no_gradient() -> None:
-    shape, config = NextToken(VOCABULARY, LENGTH), TransformerConfig()
+    shape, config = CausalLM(VOCABULARY, LENGTH), TransformerConfig()
 
     def build() -> Model:
         model = config.build(shape)
@@ -369,7 +373,7 @@ def test_a_frozen_part_needs_no_gradient() -> None:
 
 def test_a_model_that_does_not_fit_can_be_sized() -> None:
     config = TransformerConfig(num_layers=2, hidden_dim=20_480, feed_forward_dim=81_920)
-    size = size_of(config, NextToken(50_000, LENGTH))
+    size = size_of(config, CausalLM(50_000, LENGTH))
     assert size.weight_bytes > 40 * 2**30
     assert size.activation_bytes
 
@@ -380,7 +384,7 @@ def test_a_model_that_does_not_fit_can_be_sized() -> None:
 class RealOnly(nn.Module):
     """Its shapes depend on values: the real places are picked out."""
 
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         picked = x_BLD[x_BLD.sum(-1) > 0]
         return x_BLD[:, 0] + picked.sum()
 
@@ -400,9 +404,11 @@ def data_dependent_pooling() -> Iterator[str]:
 
 def test_a_model_that_cannot_be_traced_is_still_counted(data_dependent_pooling: str) -> None:
     config = TransformerConfig.model_validate({"pooling": data_dependent_pooling})
-    size = size_of(config, PerSequence(VOCABULARY, LENGTH, outputs=2))
+    size = size_of(config, SequenceClassification(VOCABULARY, LENGTH, outputs=2))
     assert "depend on its data" in size.why_not
-    assert size.total == sum(config.parameter_terms(PerSequence(VOCABULARY, LENGTH, outputs=2)).values())
+    assert size.total == sum(
+        config.parameter_terms(SequenceClassification(VOCABULARY, LENGTH, outputs=2)).values()
+    )
     assert size.flops_per_token() == {"forward": None, "training": None}
     memory = size.memory_bytes(2)
     assert memory["activations"] is None and memory["total"] is None

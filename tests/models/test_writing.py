@@ -14,20 +14,20 @@ from torch.testing import assert_close
 from glassformer.blocks.attention import LayerCache, MultiHeadAttention, fused_kernel, select_rows
 from glassformer.blocks.heads import ClassHead
 from glassformer.generation import BeamConfig, generate
-from glassformer.generation.cpu import ready, ready_product
-from glassformer.models.base import Branching
+from glassformer.generation.cpu import prepack, prepack_head, prepack_linear
+from glassformer.models.base import Model, SupportsBeams
 from glassformer.models.seq2seq import EncoderDecoder, like_lengths
-from glassformer.models.task_types import NextToken, SequenceToSequence, Shape
+from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 37
-SHAPES: list[Shape] = [NextToken(VOCABULARY, 20), SequenceToSequence(VOCABULARY, 9, VOCABULARY, 20)]
+SHAPES: list[TaskType] = [CausalLM(VOCABULARY, 20), Seq2Seq(VOCABULARY, 9, VOCABULARY, 20)]
 
 
-def build(shape: Shape, **options: Any) -> Any:
+def build(task_type: TaskType, **options: Any) -> Any:
     torch.manual_seed(0)
     config = TransformerConfig(num_layers=2, num_heads=2, hidden_dim=16, feed_forward_dim=24, **options)
-    return config.build(shape).double().eval()
+    return config.build(task_type).double().eval()
 
 
 @pytest.mark.parametrize("outputs", [3, 16, 17, 31, 32, 100])
@@ -38,14 +38,16 @@ def test_a_head_made_ready_answers_the_same(outputs: int, is_tied: bool, bias: b
     head = ClassHead(nn.ReLU(), 8, outputs, is_tied, bias).double()
     tied_VD = torch.randn(outputs, 8, dtype=torch.float64) if is_tied else None
     hidden = torch.randn(2, 3, 8, dtype=torch.float64)
-    assert_close(head.ready(tied_VD)(hidden), head(hidden, tied_VD), atol=1e-12, rtol=0)
+    model = Model(CausalLM(outputs, 9))
+    model.head, model.tied_weight = head, lambda: tied_VD  # type: ignore[method-assign]
+    assert_close(prepack_head(model)(hidden), head(hidden, tied_VD), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("sizes", [(5, 9), (9, 5), (7, 7)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_product_made_ready_is_the_linear_map(sizes: tuple[int, int], bias: bool) -> None:
     layer = nn.Linear(*sizes, bias=bias).double()
-    product = ready_product(layer.weight.data, layer.bias.data if bias else None)
+    product = prepack_linear(layer.weight.data, layer.bias.data if bias else None)
     for shape in ((3,), (2, 3), (2, 3, 1), (0,)):
         x = torch.randn(*shape, sizes[0], dtype=torch.float64)
         assert_close(product(x), layer(x), atol=1e-12, rtol=0)
@@ -56,17 +58,21 @@ def test_a_product_made_ready_is_the_linear_map(sizes: tuple[int, int], bias: bo
 @pytest.mark.parametrize("feed_forward", ["relu", "gelu", "swiglu"])
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
 def test_a_model_made_ready_says_the_same_and_is_itself_again_afterwards(
-    shape: Shape, placement: str, feed_forward: str, norm: str
+    task_type: TaskType, placement: str, feed_forward: str, norm: str
 ) -> None:
     model = build(
-        shape, norm_placement=placement, feed_forward={"kind": feed_forward}, norm={"kind": norm}, dropout=0.5
+        task_type,
+        norm_placement=placement,
+        feed_forward={"kind": feed_forward},
+        norm={"kind": norm},
+        dropout=0.5,
     )
     tokens_BL = torch.randint(2, VOCABULARY, (3, 6))
-    inputs = {"tokens": tokens_BL} | ({"target": tokens_BL} if isinstance(shape, SequenceToSequence) else {})
+    inputs = {"tokens": tokens_BL} | ({"target": tokens_BL} if isinstance(task_type, Seq2Seq) else {})
     before = {name: set(vars(module)) for name, module in model.named_modules()}
     with torch.no_grad():
         expected = model(**inputs)
-        with ready(model):
+        with prepack(model):
             assert any(set(vars(module)) != before[name] for name, module in model.named_modules())
             assert_close(model(**inputs), expected, atol=1e-10, rtol=0)
         assert torch.equal(model(**inputs), expected)
@@ -79,7 +85,9 @@ def test_a_head_with_a_way_of_its_own_keeps_it() -> None:
             return 2 * super().forward(hidden, tied_VD)
 
     head, hidden = Doubled(nn.Identity(), 8, 19), torch.randn(3, 8)
-    assert torch.equal(head.ready()(hidden), head(hidden))
+    model = Model(CausalLM(19, 9))
+    model.head = head
+    assert torch.equal(prepack_head(model)(hidden), head(hidden))
 
 
 @given(lengths=st.lists(st.integers(0, 30), max_size=40), tokens=st.integers(1, 100))
@@ -99,12 +107,12 @@ def test_a_source_read_in_groups_is_as_if_read_alone(monkeypatch: pytest.MonkeyP
     model = build(SHAPES[1])
     assert isinstance(model, EncoderDecoder)
     tokens_BM = torch.randint(2, VOCABULARY, (7, 9))
-    real_BM = torch.arange(9) < torch.tensor([9, 2, 4, 4, 1, 9, 6])[:, None]
-    real_BM[6, 2] = False
+    attention_mask_BM = torch.arange(9) < torch.tensor([9, 2, 4, 4, 1, 9, 6])[:, None]
+    attention_mask_BM[6, 2] = False
     begin_B1 = torch.full((7, 1), BEGIN)
     with torch.no_grad():
-        logits_BV = model.advance(model.start(tokens=tokens_BM, real=real_BM), begin_B1)
-        expected_BV = model(tokens=tokens_BM, real=real_BM, target=begin_B1)[:, -1]
+        logits_BV = model.advance(model.start(tokens=tokens_BM, attention_mask=attention_mask_BM), begin_B1)
+        expected_BV = model(tokens=tokens_BM, attention_mask=attention_mask_BM, target=begin_B1)[:, -1]
     assert_close(logits_BV, expected_BV, atol=1e-9, rtol=0)
 
 
@@ -129,20 +137,22 @@ def test_a_cache_that_is_filled_in_parts_is_zero_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
-def test_branches_that_share_a_row_find_what_lines_find(shape: Shape) -> None:
+def test_branches_that_share_a_row_find_what_lines_find(task_type: TaskType) -> None:
     """A kernel put in from outside, here the same one, has the branches of a beam in rows of their own."""
-    model = build(shape)
-    assert isinstance(model, Branching)
+    model = build(task_type)
+    assert isinstance(model, SupportsBeams)
     tokens_BM = torch.randint(2, VOCABULARY, (8, 9))
-    prompt = {"prompt_BL": tokens_BM} if isinstance(shape, NextToken) else {"inputs": {"tokens": tokens_BM}}
+    prompt = (
+        {"prompt_BL": tokens_BM} if isinstance(task_type, CausalLM) else {"inputs": {"tokens": tokens_BM}}
+    )
     options: dict[str, Any] = {**prompt, "begin": BEGIN, "end": END, "max_length": 11}
     strategy = BeamConfig(size=5, n_best=5)
-    assert model.can_branch
+    assert model.supports_beams
     shared = generate(model, **options, strategy=strategy)
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.kernel = lambda *inputs: fused_kernel(*inputs)
-    assert not model.can_branch
+    assert not model.supports_beams
     alone = generate(model, **options, strategy=strategy)
     for found, expected in zip(shared, alone, strict=True):
         assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in expected]

@@ -54,8 +54,8 @@ def test_causal_lets_the_last_query_see_everything(queries: int, keys: int) -> N
 
 @given(real_lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4))
 def test_padding_is_seen_by_nobody(real_lengths: list[int]) -> None:
-    real = torch.arange(5) < torch.tensor(real_lengths)[:, None]
-    mask = padding(real).expand(-1, 2, 3, -1)
+    attention_mask = torch.arange(5) < torch.tensor(real_lengths)[:, None]
+    mask = padding(attention_mask).expand(-1, 2, 3, -1)
     assert mask.sum(-1).tolist() == [[[length] * 3] * 2 for length in real_lengths]
 
 

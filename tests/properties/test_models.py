@@ -17,12 +17,12 @@ from glassformer.blocks.positions import PositionConfig
 from glassformer.core.registry import kinds
 from glassformer.models.base import Model
 from glassformer.models.task_types import (
-    MaskedToken,
-    NextToken,
-    PerSequence,
-    PerToken,
-    SequenceToSequence,
-    Shape,
+    CausalLM,
+    MaskedLM,
+    Seq2Seq,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
 )
 from glassformer.models.transformer import TransformerConfig
 
@@ -36,11 +36,11 @@ NOTHING = {"atol": 1e-9, "rtol": 1e-9}
 
 
 @cache
-def build(shape: Shape, position: str, **options: Any) -> Model:
+def build(task_type: TaskType, position: str, **options: Any) -> Model:
     torch.manual_seed(1)
     tree = {"num_heads": 4, "num_key_value_heads": 2, "hidden_dim": 16, "feed_forward_dim": 24}
     config = TransformerConfig.model_validate({**tree, "position": position, **options})
-    return config.build(shape).double().eval()
+    return config.build(task_type).double().eval()
 
 
 def draw_tokens(seed: int, *shape: int) -> Tensor:
@@ -65,9 +65,9 @@ def test_the_future_cannot_change_the_past(
     ) % VOCABULARY
     source = draw_tokens(seed + 2, 1, 5)
     for shape, options, fixed, name in (
-        (NextToken(VOCABULARY, LONGEST), {}, {}, "tokens"),
-        (PerToken(VOCABULARY, LONGEST, 3), {"is_causal": True}, {}, "tokens"),
-        (SequenceToSequence(VOCABULARY, 5, VOCABULARY, LONGEST), {}, {"tokens": source}, "target"),
+        (CausalLM(VOCABULARY, LONGEST), {}, {}, "tokens"),
+        (TokenClassification(VOCABULARY, LONGEST, 3), {"is_causal": True}, {}, "tokens"),
+        (Seq2Seq(VOCABULARY, 5, VOCABULARY, LONGEST), {}, {"tokens": source}, "target"),
     ):
         model = build(shape, position, norm_placement=placement, **options)
         changed = changed_places(model(**fixed, **{name: tokens}), model(**fixed, **{name: other}))[0]
@@ -81,18 +81,20 @@ def test_padding_cannot_change_real_positions(position: str, seed: int, length: 
     """A row alone, and the same row in a longer batch with any tokens behind it."""
     longest = min(length + more, LONGEST)
     batch = draw_tokens(seed, 3, longest)
-    real = torch.arange(longest) < torch.tensor([[longest], [length], [longest]])
+    attention_mask = torch.arange(longest) < torch.tensor([[longest], [length], [longest]])
     alone = batch[1:2, :length]
     target = draw_tokens(seed + 1, 3, 4)
     for shape in (
-        PerToken(VOCABULARY, LONGEST, 3),
-        NextToken(VOCABULARY, LONGEST),
-        MaskedToken(VOCABULARY, LONGEST),
+        TokenClassification(VOCABULARY, LONGEST, 3),
+        CausalLM(VOCABULARY, LONGEST),
+        MaskedLM(VOCABULARY, LONGEST),
     ):
         model = build(shape, position)
-        assert_close(model(tokens=batch, real=real)[1:2, :length], model(tokens=alone), **NOTHING)
-    model = build(SequenceToSequence(VOCABULARY, LONGEST, VOCABULARY, 4), position)
-    padded = model(tokens=batch, real=real, target=target)[1:2]
+        assert_close(
+            model(tokens=batch, attention_mask=attention_mask)[1:2, :length], model(tokens=alone), **NOTHING
+        )
+    model = build(Seq2Seq(VOCABULARY, LONGEST, VOCABULARY, 4), position)
+    padded = model(tokens=batch, attention_mask=attention_mask, target=target)[1:2]
     assert_close(padded, model(tokens=alone, target=target[1:2]), **NOTHING)
 
 
@@ -100,18 +102,22 @@ def test_padding_cannot_change_real_positions(position: str, seed: int, length: 
 @pytest.mark.parametrize("is_causal", [False, True])
 @given(seed=seeds, length=st.integers(1, LONGEST - 1))
 def test_padding_cannot_change_a_pooled_answer(pooling: str, is_causal: bool, seed: int, length: int) -> None:
-    model = build(PerSequence(VOCABULARY, LONGEST, 3), "sinusoidal", pooling=pooling, is_causal=is_causal)
+    model = build(
+        SequenceClassification(VOCABULARY, LONGEST, 3), "sinusoidal", pooling=pooling, is_causal=is_causal
+    )
     batch = draw_tokens(seed, 2, LONGEST)
-    real = torch.arange(LONGEST) < torch.tensor([[LONGEST], [length]])
-    assert_close(model(tokens=batch, real=real)[1:], model(tokens=batch[1:, :length]), **NOTHING)
+    attention_mask = torch.arange(LONGEST) < torch.tensor([[LONGEST], [length]])
+    assert_close(
+        model(tokens=batch, attention_mask=attention_mask)[1:], model(tokens=batch[1:, :length]), **NOTHING
+    )
 
 
 @pytest.mark.parametrize("pooling", sorted(kinds(PoolingConfig)))
 def test_an_empty_sequence_in_the_batch_stays_finite(pooling: str) -> None:
-    model = build(PerSequence(VOCABULARY, LONGEST, 3), "alibi", pooling=pooling)
+    model = build(SequenceClassification(VOCABULARY, LONGEST, 3), "alibi", pooling=pooling)
     tokens = draw_tokens(0, 2, 5)
-    real = torch.tensor([[True] * 5, [False] * 5])
-    answers = model(tokens=tokens, real=real)
+    attention_mask = torch.tensor([[True] * 5, [False] * 5])
+    answers = model(tokens=tokens, attention_mask=attention_mask)
     assert answers.isfinite().all() and answers.abs().max() < 100
     answers.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -121,17 +127,17 @@ def test_an_empty_sequence_in_the_batch_stays_finite(pooling: str) -> None:
 def test_without_positions_an_encoder_permutes_with_its_input(seed: int, length: int) -> None:
     tokens = draw_tokens(seed, 2, length)
     order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
-    for shape in (PerToken(VOCABULARY, LONGEST, 3), MaskedToken(VOCABULARY, LONGEST)):
+    for shape in (TokenClassification(VOCABULARY, LONGEST, 3), MaskedLM(VOCABULARY, LONGEST)):
         model = build(shape, "none")
         assert_close(model(tokens=tokens[:, order]), model(tokens=tokens)[:, order], **NOTHING)
     for pooling in ("mean", "max", "attention"):
-        model = build(PerSequence(VOCABULARY, LONGEST, 3), "none", pooling=pooling)
+        model = build(SequenceClassification(VOCABULARY, LONGEST, 3), "none", pooling=pooling)
         assert_close(model(tokens=tokens[:, order]), model(tokens=tokens), **NOTHING)
 
 
 @pytest.mark.parametrize("position", [kind for kind in POSITIONS if kind != "none"])
 def test_with_positions_it_does_not(position: str) -> None:
-    model = build(MaskedToken(VOCABULARY, LONGEST), position)
+    model = build(MaskedLM(VOCABULARY, LONGEST), position)
     tokens = torch.arange(8)[None]
     order = torch.tensor([2, 0, 1, 3, 7, 6, 5, 4])
     assert changed_places(model(tokens=tokens[:, order]), model(tokens=tokens)[:, order]).all()

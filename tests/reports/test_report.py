@@ -112,7 +112,9 @@ def spoil_weights(folder: RunFolder) -> None:
 
 def spoil_forms(folder: RunFolder) -> None:
     """JSON, but not what it should say."""
-    (folder.path / "results.json").write_bytes(seal_json({"metrics": [1], "intervals": 5, "headline": {}}))
+    (folder.path / "results.json").write_bytes(
+        seal_json({"metrics": [1], "intervals": 5, "primary_metric": {}})
+    )
     (folder.path / "environment.json").write_bytes(seal_json({"git": 7, "data_notes": "x", "created": None}))
     (folder.path / "events.jsonl").write_text(
         '[]\n{"event": "step", "step": "x"}\n{"event": "validation"}\nno\n'

@@ -155,9 +155,9 @@ def test_without_scikit_learn_the_control_is_left_out_and_that_is_said(
     said: list[str] = []
     document = reproduce(replace(study, labels=(10,), seeds=1), tmp_path / "study", say=said.append)
     assert [row["arm"] for row in document["rows"]] == [arm.name for arm in ARMS]
-    remedy = "pip install 'glassformer[classic]'"
-    assert any(remedy in line for line in said)
-    assert remedy in (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
+    hint = "pip install 'glassformer[classic]'"
+    assert any(hint in line for line in said)
+    assert hint in (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
 
 
 def test_no_test_text_is_pretrained_on(study: TransferStudy, tmp_path: Path) -> None:

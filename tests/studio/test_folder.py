@@ -23,7 +23,7 @@ from glassformer.studio.folder import RunsFolder
 
 ROWS = {
     *("name", "status", "step", "total_steps", "task", "model", "seed", "parameters", "created"),
-    *("seconds", "headline", "differences", "last"),
+    *("seconds", "primary_metric", "differences", "last"),
 }
 
 
@@ -37,7 +37,7 @@ def test_a_finished_run(client: TestClient, runs: Path) -> None:
     assert set(row) == ROWS
     assert (row["status"], row["step"], row["total_steps"]) == ("done", 24, 24)
     assert (row["task"], row["model"], row["seed"]) == ("reversal", "transformer", 0)
-    assert row["headline"] == {
+    assert row["primary_metric"] == {
         "name": "accuracy",
         "split": "test",
         "value": results["metrics"]["test"]["accuracy"],
@@ -92,7 +92,7 @@ def test_a_killed_run_shows_as_crashed_though_no_file_changes(client: TestClient
         ("status.json", b"[1]"),
         ("status.json", seal_json({"state": "running", "time": "now"})),
         ("results.json", b"null"),
-        ("results.json", seal_json({"metrics": 3, "headline": "x"})),
+        ("results.json", seal_json({"metrics": 3, "primary_metric": "x"})),
         ("environment.json", b""),
     ],
 )

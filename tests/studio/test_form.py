@@ -71,7 +71,7 @@ def test_every_kind_of_every_family_can_be_chosen(tmp_path: Path) -> None:
             chosen = {other.path: other.value for other in made.fields}
             assert chosen[field.path] == choice
             for problem in made.problems:  # such as a file that must be named
-                assert problem.problem
+                assert problem.message
 
 
 def test_bounds_types_and_texts_come_from_the_models(client: TestClient) -> None:

@@ -358,7 +358,7 @@ def test_too_many_at_once_are_told_when_to_come_back() -> None:
         await asyncio.sleep(0)
         status, headers, body = await _ask(gate, "/api/runs")
         assert status == 503 and int(headers[b"retry-after"]) > 0
-        assert json.loads(body)["error"]["remedy"]
+        assert json.loads(body)["error"]["hint"]
         let_go.set()
         assert [reply[0] for reply in await asyncio.gather(*waiting)] == [200] * limits.REQUESTS
         assert (await _ask(gate, "/api/runs"))[0] == 200

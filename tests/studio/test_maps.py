@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.cli import main
-from glassformer.inspection import AttentionMaps, Checks, PlaceMaps
+from glassformer.inspection import AttentionMaps, Checks, SiteMaps
 from glassformer.plotting.attention import to_bytes
 from glassformer.runs.run import Run
 from glassformer.studio import limits
@@ -37,7 +37,7 @@ def make_maps(shape: tuple[int, int, int, int], *, is_causal: bool = False) -> A
     layers, heads, queries, keys = shape
     weights = np.random.default_rng(0).dirichlet(np.ones(keys), (layers, heads, queries)).astype(np.float32)
     allowed = np.tril(np.ones((1, 1, queries, keys), dtype=bool)) if is_causal else None
-    place = PlaceMaps(
+    place = SiteMaps(
         "self-attention",
         weights,
         allowed,
@@ -121,7 +121,7 @@ def test_a_table_of_cells(client: TestClient, studio: Studio) -> None:
 def test_a_table_that_would_be_too_long(client: TestClient, studio: Studio) -> None:
     address = f"/api/maps/{studio.maps.add(make_maps((1, 3, 1000, 1000)))}/export?format=csv"
     reply = client.get(address)
-    assert reply.status_code == 400 and "npz" in reply.json()["error"]["remedy"]
+    assert reply.status_code == 400 and "npz" in reply.json()["error"]["hint"]
 
 
 def test_files_that_cannot_be(client: TestClient, asked: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
-from glassformer.sweeps.coordinator import Crew
+from glassformer.sweeps.coordinator import WorkerPool
 from glassformer.sweeps.definition import define
 from glassformer.sweeps.queue import Board, living, outcome_of
 from glassformer.sweeps.storage import Database
@@ -49,7 +49,7 @@ class Sweep:
         database = Database(self.url)
         database.set_heartbeat(1)
         self.board = Board.create(database, STUDY, definition, None)
-        self.crew = Crew(self.url, STUDY, self.runs, 1, 1, [])
+        self.crew = WorkerPool(self.url, STUDY, self.runs, 1, 1, [])
 
     def wait_for_checkpoint(self, run: Path) -> None:
         wait_until(lambda: (run / "checkpoints" / "latest").exists(), f"{run} has saved")

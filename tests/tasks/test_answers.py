@@ -14,10 +14,10 @@ def test_a_language_model_goes_on_as_far_as_it_has_room() -> None:
     experiment = Experiment(config)
     model = experiment.build_model().eval()
     rows = [np.array([1, 2, 3]), np.array([4, 5, 6, 7, 8])]
-    together = experiment.task.answer(model, rows)
+    together = experiment.task.predict(model, rows)
     assert [len(answers[0].tokens) for answers in together] == [7, 5]
     for row, answers in zip(rows, together, strict=True):
-        (alone,) = experiment.task.answer(model, [row])
+        (alone,) = experiment.task.predict(model, [row])
         assert alone[0].tokens == answers[0].tokens
 
 

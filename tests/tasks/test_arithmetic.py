@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data.readers import DataConfig
 from glassformer.tasks.arithmetic import BOS, EOS, ArithmeticConfig, ArithmeticTask
 
@@ -48,8 +48,8 @@ def compute(tokens: list[str], digits: int) -> int:
 def test_every_answer_of_the_whole_space(options: dict[str, Any], space: int, answer_length: int) -> None:
     config = ArithmeticConfig(**options)
     task = config.build(0)
-    assert task.shape.max_length == 2 * config.digits + 5
-    assert task.shape.max_target_length == answer_length
+    assert task.task_type.max_length == 2 * config.digits + 5
+    assert task.task_type.max_target_length == answer_length
     seen = set()
     for examples in task.splits.values():
         assert examples.inputs.dtype == np.uint8
@@ -70,9 +70,9 @@ def test_the_published_form() -> None:
     tokens = task.parse("BOS NEGATIVE 30 subtract NEGATIVE 34 EOS")
     assert " ".join(task.input_symbols(tokens)) == "BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS"
     assert " ".join(task.output_symbols([BOS, *task.solve(tokens), EOS])) == "BOS POSITIVE 0 4 EOS"
-    assert task.shape.vocabulary == task.shape.target_vocabulary == 16
+    assert task.task_type.vocabulary == task.task_type.target_vocabulary == 16
     assert ArithmeticConfig(operations=["add", "multiply"]).build(0).shape.vocabulary == 17
-    assert (task.begin, task.end, task.headline) == (BOS, EOS, "exact_match")
+    assert (task.begin, task.end, task.primary_metric) == (BOS, EOS, "exact_match")
 
 
 def test_splits_have_their_share() -> None:
@@ -127,7 +127,7 @@ def test_the_smallest_space_has_three_splits() -> None:
         ({"smallest": 5, "largest": 4}, "smallest"),
         ({"operations": ["add", "add"]}, "operations"),
         ({"operations": []}, "operations"),
-        ({"operations": ["divide"]}, "operations.0"),
+        ({"operations": ["make_strategy"]}, "operations.0"),
         ({"operations": ["multiply"], "digits": 10}, "digits"),
         ({"train_fraction": 0.99}, "train_fraction"),
         ({"leaky": True}, "leaky"),
@@ -226,13 +226,13 @@ class TestTyping:
         ],
     )
     def test_refusals_are_one_clear_line(self, text: str, said: str) -> None:
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ErrorDetail) as caught:
             self.task.parse(text)
         assert said in caught.value.problem
         assert "\n" not in caught.value.problem and len(caught.value.problem) < 160
 
     def test_an_operation_that_was_not_learned(self) -> None:
-        with pytest.raises(Problem, match="cannot multiply"):
+        with pytest.raises(ErrorDetail, match="cannot multiply"):
             ArithmeticConfig().build(0).parse("4 * 3")
 
     def test_answers_that_are_no_numbers_are_shown_as_they_are(self) -> None:
@@ -317,9 +317,9 @@ class TestFile:
         with pytest.raises(UserError) as caught:
             ArithmeticConfig(data=write(path, [*pairs(7), pair, *pairs(2)])).build(0)
         (problem,) = caught.value.problems
-        assert said in problem.problem
-        assert problem.place == f"{path}, row 8"
-        assert problem.remedy == "correct or remove 1 of 10 rows"
+        assert said in problem.message
+        assert problem.path == f"{path}, row 8"
+        assert problem.hint == "correct or remove 1 of 10 rows"
 
     def test_restoring_reads_no_file(self, tmp_path: Path) -> None:
         config = ArithmeticConfig(data=write(tmp_path / "sums.json", pairs(20)))

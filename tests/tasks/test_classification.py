@@ -15,7 +15,7 @@ import torch
 
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data.batching import generator
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, UNKNOWN
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
@@ -56,7 +56,7 @@ def make(tmp_path: Path) -> Make:
 
 def model_of(task: ClassificationTask) -> Model:
     torch.manual_seed(0)
-    return SMALL.build(task.shape).eval()
+    return SMALL.build(task.task_type).eval()
 
 
 def texts_of(task: ClassificationTask, split: str = "train") -> list[str]:
@@ -70,12 +70,12 @@ def labels_of(task: ClassificationTask, split: str = "train") -> list[str]:
 class TestLabels:
     def test_as_they_stand_in_the_file(self, make: Make) -> None:
         task = make()
-        assert task.labels.symbols == ["bad", "good", "so so"] and task.shape.outputs == 3
+        assert task.labels.symbols == ["bad", "good", "so so"] and task.task_type.outputs == 3
         assert list(zip(texts_of(task), labels_of(task), strict=True)) == list(ROWS)
         assert all(row[0] == BEGIN for row in task.splits["train"].inputs)
         assert UNKNOWN in task.tokenizer.encode("new"), "a word that only test has"
         restored = task.config.restore(json.loads(json.dumps(task.state())))
-        assert restored.shape == task.shape and restored.checksum() == task.checksum()
+        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
 
     def test_spaces_around_and_numbers_and_truths(self, make: Make) -> None:
         task = make(train=[("a", " yes "), ("b", "no"), ("c", "yes")], test=[("d", "yes")])
@@ -104,9 +104,9 @@ class TestLabels:
     def test_the_answer_is_a_label(self, make: Make) -> None:
         task = make()
         model = model_of(task)
-        [[answer]] = task.answer(model, [task.parse("text number 5")])
+        [[answer]] = task.predict(model, [task.parse("text number 5")])
         assert task.show_output(answer.tokens) in task.labels.symbols
-        with pytest.raises(Problem, match="empty"):
+        with pytest.raises(ErrorDetail, match="empty"):
             task.parse("  ")
         assert len(task.parse("text " * 50)) == 8, "longer than the model reads: its beginning"
 
@@ -144,15 +144,15 @@ class TestNumbers:
 
     def test_real_targets(self, make: Make) -> None:
         task = make(train=self.ROWS, test=self.ROWS[:2], answer="number")
-        assert task.shape.is_real and task.shape.outputs == 1
+        assert task.task_type.is_real and task.task_type.outputs == 1
         np.testing.assert_allclose(task.splits["train"].targets, [1.5, -2.0, 1e-3, 7.0])
         model = model_of(task)
         measured = measure(model, task, "test", EvaluationConfig())
-        values = [answer.value for [answer] in task.answer(model, list(task.splits["test"].inputs))]
+        values = [answer.value for [answer] in task.predict(model, list(task.splits["test"].inputs))]
         error = np.abs(np.array(values) - [1.5, -2.0]).mean()
         assert measured.metrics["mean_absolute_error"] == pytest.approx(error, rel=1e-5)
         restored = task.config.restore(task.state())
-        assert restored.shape == task.shape and restored.checksum() == task.checksum()
+        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
 
     @pytest.mark.parametrize("value", ["good", "", None, True, "nan", "1e400", [1], "1,5"])
     def test_what_is_no_number(self, make: Make, value: object) -> None:

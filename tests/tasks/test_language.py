@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.blocks.heads import IGNORED
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, RESERVED, UNKNOWN
 from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
@@ -57,7 +57,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def model_of(task: Task) -> Model:
     torch.manual_seed(0)
-    return SMALL.build(task.shape).eval()
+    return SMALL.build(task.task_type).eval()
 
 
 def tokens_of(task: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -78,7 +78,7 @@ def predicted(task: Task, split: str, size: int = 3) -> list[int]:
 def nats(model: Model, context: Sequence[int], target: int) -> float:
     """How surprised the model is by one token after these, and no others."""
     with torch.inference_mode():
-        logits_LV = model(tokens=torch.tensor([list(context)]), real=None)[0].double()
+        logits_LV = model(tokens=torch.tensor([list(context)]), attention_mask=None)[0].double()
     return -float(logits_LV[-1].log_softmax(-1)[target])
 
 
@@ -151,11 +151,11 @@ class TestCausal:
     def test_continue_a_text(self, make: Make) -> None:
         task = make()
         assert task.parse("a b").tolist() == [BEGIN, *task.tokenizer.encode("a b")]
-        with pytest.raises(Problem, match="empty"):
+        with pytest.raises(ErrorDetail, match="empty"):
             task.parse("")
-        with pytest.raises(Problem, match="too long: 7 tokens, and the model reads at most 5"):
+        with pytest.raises(ErrorDetail, match="too long: 7 tokens, and the model reads at most 5"):
             task.parse("a b c d e f")
-        [[answer]] = task.answer(model_of(task), [task.parse("a b")])
+        [[answer]] = task.predict(model_of(task), [task.parse("a b")])
         assert not {PAD, UNKNOWN, BEGIN, MASK} & set(answer.tokens) and len(answer.tokens) <= 2
 
 
@@ -194,7 +194,7 @@ class TestRunningText:
         task = make(running=self.TEXT, tokenizer={"kind": "characters"})
         assert task.start("") == task.tokenizer.encode("\n").tolist()
         assert task.start("To") == task.tokenizer.encode("To").tolist()
-        [[answer]] = task.answer(model_of(task), [task.parse("T")])
+        [[answer]] = task.predict(model_of(task), [task.parse("T")])
         assert len(answer.tokens) == 4 and min(answer.tokens) >= len(RESERVED), "a running text never ends"
 
 
@@ -281,7 +281,7 @@ class TestFiles:
     def test_a_restored_task_is_the_same(self, make: Make) -> None:
         task = make(stride=2)
         restored = task.config.restore(json.loads(json.dumps(task.state())))
-        assert restored.shape == task.shape and restored.checksum() == task.checksum()
+        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
         assert restored.characters("validation") == task.characters("validation")
 
 
@@ -365,13 +365,13 @@ class TestMasked:
         assert task.input_symbols(row.tolist()) == ["<begin>", *symbols, "<end>"]
         assert task.parse(task.show_input(row.tolist())).tolist() == row.tolist()
         model = model_of(task)
-        [[answer]] = task.answer(model, [row])
+        [[answer]] = task.predict(model, [row])
         hidden = row == MASK
         assert np.array_equal(np.array(answer.tokens)[~hidden], row[~hidden])
         assert min(answer.tokens[place] for place in np.flatnonzero(hidden)) >= len(RESERVED)
         assert all(answer.probabilities[place] == 1 for place in np.flatnonzero(~hidden)), "they were given"
         with torch.inference_mode():
-            logits = model(tokens=torch.from_numpy(row[None]), real=None)[0].double()
+            logits = model(tokens=torch.from_numpy(row[None]), attention_mask=None)[0].double()
             logits[:, : len(RESERVED)] = -torch.inf  # never asked for in training
             chances = logits.softmax(-1)
         best = chances[torch.from_numpy(hidden)].max(-1)
@@ -384,9 +384,9 @@ class TestMasked:
         assert task.caution(task.parse("<mask>").tolist()) is None
 
     def test_nothing_to_fill_in(self, task: MaskedLanguageTask) -> None:
-        with pytest.raises(Problem, match="no <mask> in the line"):
+        with pytest.raises(ErrorDetail, match="no <mask> in the line"):
             task.parse("the end")
-        with pytest.raises(Problem, match="too long: 9 tokens"):
+        with pytest.raises(ErrorDetail, match="too long: 9 tokens"):
             task.parse("a b c d e f <mask>")
 
     def test_no_bits_per_character(self, task: MaskedLanguageTask) -> None:

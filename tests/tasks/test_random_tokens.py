@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Examples
-from glassformer.models.task_types import NextToken, PerSequence
+from glassformer.models.task_types import CausalLM, SequenceClassification
 from glassformer.tasks.random_tokens import MajorityTask, RandomTokensConfig, RepetitionTask
 
 SIZES = {"train_examples": 500, "validation_examples": 40, "test_examples": 60}
@@ -31,7 +31,7 @@ def test_the_class_is_where_most_tokens_are() -> None:
     task = RandomTokensConfig.model_validate(
         {"predict": "class", "length": 7, "categories": 10, **SIZES}
     ).build(0)
-    assert isinstance(task, MajorityTask) and task.shape == PerSequence(10, 7, outputs=2)
+    assert isinstance(task, MajorityTask) and task.task_type == SequenceClassification(10, 7, outputs=2)
     examples = task.splits["train"]
     for row, label in zip(examples.inputs, examples.targets, strict=True):
         assert label == (sum(token >= 5 for token in row) >= 4)
@@ -46,7 +46,7 @@ def test_the_second_half_says_the_first_again(length: int) -> None:
         {"predict": "next", "length": length, "categories": 10, **SIZES}
     )
     task = config.build(0)
-    assert isinstance(task, RepetitionTask) and task.shape == NextToken(10, length)
+    assert isinstance(task, RepetitionTask) and task.task_type == CausalLM(10, length)
     period = (length + 1) // 2
     for row in task.splits["train"].inputs:
         assert len(row) == length
@@ -66,5 +66,5 @@ def test_what_a_person_types_is_read_or_refused() -> None:
     assert task.parse("3 1 4").tolist() == [3, 1, 4]
     assert task.output_symbols([1]) == ["1"]
     for line in ("", "3 11", "1 2 3 4 5", "1 2 3 4"):
-        with pytest.raises(Problem):
+        with pytest.raises(ErrorDetail):
             task.parse(line)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.tasks.base import Task
 from glassformer.tasks.sequences import (
     CopyConfig,
@@ -215,7 +215,7 @@ class TestTyping:
         ],
     )
     def test_refusals_are_one_clear_line(self, text: str, said: str) -> None:
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(ErrorDetail) as caught:
             self.task.parse(text)
         assert said in caught.value.problem
         assert "\n" not in caught.value.problem and len(caught.value.problem) < 160

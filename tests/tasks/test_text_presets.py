@@ -84,8 +84,8 @@ def test_a_step_a_measure_and_an_answer(name: str, tmp_path: Path, monkeypatch: 
     assert results["steps"] == 1 and results["parameters"] > 0
     run = Run(tmp_path / "run")
     measured = run.evaluate()
-    assert measured["examples"] in (3, 4) and measured["metrics"][run.task.headline] is not None
-    assert results["headline"] == run.task.headline
+    assert measured["examples"] in (3, 4) and measured["metrics"][run.task.primary_metric] is not None
+    assert results["primary_metric"] == run.task.primary_metric
     prediction = run.predict(INPUTS[task.kind])
     assert prediction["error"] is None and isinstance(prediction["output"], str)
     assert (tmp_path / "run" / "tokenizer.json").is_file()

@@ -11,8 +11,8 @@ import pytest
 
 from glassformer.blocks.heads import IGNORED
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
-from glassformer.models.task_types import PerSequence, PerToken, SequenceToSequence
+from glassformer.core.errors import ErrorDetail, UserError
+from glassformer.models.task_types import Seq2Seq, SequenceClassification, TokenClassification
 from glassformer.tasks.tokens import TokensConfig, TokensTask
 
 TAGGED = [("the cat sat", "D N V"), ("a dog ran off", "D N V P"), ("cats", "N"), ("dogs ran", "N V")]
@@ -41,7 +41,7 @@ def shown(task: TokensTask, split: str) -> list[tuple[str, str]]:
 
 def test_a_label_for_each_token(tmp_path: Path) -> None:
     task = build(tmp_path, {"train": TAGGED, "validation": TAGGED[:2]})
-    assert task.shape == PerToken(vocabulary=9 + 1, max_length=4, classes=4)
+    assert task.task_type == TokenClassification(vocabulary=9 + 1, max_length=4, classes=4)
     assert shown(task, "train") == TAGGED
     assert set(task.splits) == {"train", "validation"}
     batch = task.batch("train", np.array([0, 2]))
@@ -52,7 +52,7 @@ def test_a_label_for_each_token(tmp_path: Path) -> None:
 def test_a_label_for_the_sequence(tmp_path: Path) -> None:
     rows = [("good film", "yes"), ("bad film", "no"), ("good good", "yes")]
     task = build(tmp_path, {"train": rows, "validation": rows, "test": rows}, answer="label")
-    assert task.shape == PerSequence(vocabulary=4, max_length=2, outputs=2)
+    assert task.task_type == SequenceClassification(vocabulary=4, max_length=2, outputs=2)
     assert shown(task, "test") == rows
     assert task.batch("train", np.arange(3)).targets.tolist() == [1, 0, 1]
 
@@ -60,11 +60,11 @@ def test_a_label_for_the_sequence(tmp_path: Path) -> None:
 def test_a_number_for_the_sequence(tmp_path: Path) -> None:
     rows = [("good film", "1.5"), ("bad film", "-2"), ("film", "1e-3")]
     task = build(tmp_path, {"train": rows, "validation": rows}, answer="number")
-    assert task.shape == PerSequence(vocabulary=4, max_length=2, outputs=1, is_real=True)
+    assert task.task_type == SequenceClassification(vocabulary=4, max_length=2, outputs=1, is_real=True)
     batch = task.batch("train", np.arange(3))
     assert batch.targets.tolist() == pytest.approx([1.5, -2.0, 0.001])
     assert batch.targets.is_floating_point()
-    assert task.headline == "mean_absolute_error"
+    assert task.primary_metric == "mean_absolute_error"
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -73,10 +73,10 @@ def test_another_sequence(tmp_path: Path, is_shared: bool) -> None:
     task = build(
         tmp_path, {"train": rows, "validation": rows}, answer="sequence", shared_vocabulary=is_shared
     )
-    assert isinstance(task.shape, SequenceToSequence)
-    assert task.shape.is_shared_vocabulary == is_shared
-    assert (task.shape.vocabulary == task.shape.target_vocabulary) == is_shared
-    assert (task.shape.max_length, task.shape.max_target_length) == (3, 5)
+    assert isinstance(task.task_type, Seq2Seq)
+    assert task.task_type.is_shared_vocabulary == is_shared
+    assert (task.task_type.vocabulary == task.task_type.target_vocabulary) == is_shared
+    assert (task.task_type.max_length, task.task_type.max_target_length) == (3, 5)
     assert shown(task, "train") == rows
     for target in task.splits["train"].targets:
         assert (target[0], target[-1]) == (task.begin, task.end)
@@ -89,7 +89,7 @@ def test_every_kind_is_restored_without_its_files(tmp_path: Path) -> None:
         task = build(tmp_path, {"train": rows, "validation": rows}, answer=answer)
         state = json.loads(json.dumps(task.state()))
         restored = task.config.restore(state)
-        assert restored.shape == task.shape
+        assert restored.shape == task.task_type
         assert restored.checksum() == task.checksum()
         (tmp_path / "train.tsv").unlink()
         again = task.config.restore(state)
@@ -111,7 +111,7 @@ def test_a_restored_task_refuses_labels_that_came_later(tmp_path: Path) -> None:
 def test_characters_as_tokens(tmp_path: Path) -> None:
     rows = [("ACGT", "HHEC"), ("AC", "HE")]
     task = build(tmp_path, {"train": rows, "validation": rows}, separator="")
-    assert task.shape == PerToken(vocabulary=5, max_length=4, classes=3)
+    assert task.task_type == TokenClassification(vocabulary=5, max_length=4, classes=3)
     assert task.input_symbols(task.parse("GATA")) == ["G", "A", "T", "A"]
     assert task.show_output(task.splits["train"].targets[0]) == "HHEC"
 
@@ -200,8 +200,8 @@ def test_wrong_rows_are_named(tmp_path: Path, answer: str, row: str, said: str) 
     with pytest.raises(UserError) as caught:
         validate(TokensConfig, {"data": {"train": str(path)}, "answer": answer}).build(0)
     problem = caught.value.problems[0]
-    assert said in problem.problem
-    assert problem.place == f"{path}, line 4"
+    assert said in problem.message
+    assert problem.path == f"{path}, line 4"
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [["a"]], [None]])
@@ -225,7 +225,7 @@ def test_cells_that_are_no_tokens_are_named(tmp_path: Path, value: Any) -> None:
 )
 def test_refused_questions_are_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
     task = build(tmp_path, {"train": TAGGED, "validation": TAGGED})
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ErrorDetail) as caught:
         task.parse(text)
     assert said in caught.value.problem and "\n" not in caught.value.problem
 

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, RESERVED, UNKNOWN
 from glassformer.datasets.grammar import translation_pairs
 from glassformer.evaluation.evaluate import EvaluationConfig, evaluate, measure
 from glassformer.generation import BeamConfig, GreedyConfig
-from glassformer.generation.predict import Answer
+from glassformer.generation.predict import Prediction
 from glassformer.models.base import Model
 from glassformer.models.transformer import TransformerConfig
 from glassformer.tasks.base import TaskConfig
@@ -78,7 +78,7 @@ def make(tmp_path: Path) -> Make:
 
 def model_of(task: TranslationTask) -> Model:
     torch.manual_seed(0)
-    return SMALL.build(task.shape).eval()
+    return SMALL.build(task.task_type).eval()
 
 
 class TestAccounting:
@@ -105,7 +105,7 @@ class TestAccounting:
             for source, target in PAIRS:
                 read = torch.tensor([[*task.tokenizer.encode(source), END]])
                 written = torch.tensor([BEGIN, *task.tokenizer.encode(target), END])
-                logits_LV = model(tokens=read, real=None, target=written[None, :-1])[0]
+                logits_LV = model(tokens=read, attention_mask=None, target=written[None, :-1])[0]
                 loss += float(F.cross_entropy(logits_LV, written[1:], reduction="sum"))
                 right += int((logits_LV.argmax(-1) == written[1:]).sum())
                 count += len(written) - 1
@@ -188,8 +188,8 @@ class TestScores:
 
         def answer(
             model: Model, rows: Sequence[np.ndarray], decoding: object = None, is_scored: bool = True
-        ) -> list[list[Answer]]:
-            return [[Answer(right[tuple(row)], None, [], [])] for row in rows]
+        ) -> list[list[Prediction]]:
+            return [[Prediction(right[tuple(row)], None, [], [])] for row in rows]
 
         monkeypatch.setattr(task, "answer", answer)
         measured = measure(model_of(task), task, "test", EvaluationConfig(batch_tokens=30))
@@ -209,7 +209,7 @@ class TestScores:
         measured = measure(model, task, "test", EvaluationConfig(batch_tokens=24))
         assert measured.decoded is not None
         for (source, _), line in zip(test, measured.decoded.lines, strict=True):
-            [[answer]] = task.answer(model, [task.parse(source)])
+            [[answer]] = task.predict(model, [task.parse(source)])
             assert task.show_output(answer.tokens) == line
         assert len(set(measured.decoded.lines)) > 1
 
@@ -231,7 +231,7 @@ class TestScores:
                 if parameter.shape == (len(task.target_tokenizer),):
                     parameter[: len(RESERVED)] += 50.0
         for decoding in (GreedyConfig(), BeamConfig(size=3)):
-            for [answer, *_] in task.answer(model, [task.parse("the cat"), task.parse("yes")], decoding):
+            for [answer, *_] in task.predict(model, [task.parse("the cat"), task.parse("yes")], decoding):
                 assert not {PAD, UNKNOWN, BEGIN, MASK} & set(answer.tokens)
 
 
@@ -240,19 +240,19 @@ class TestVocabularies:
         task = make(shared_vocabulary=False)
         assert "▁chat" not in task.tokenizer.symbols(range(len(task.tokenizer)))
         assert "▁cat" not in task.target_tokenizer.symbols(range(len(task.target_tokenizer)))
-        assert task.shape.vocabulary == len(task.tokenizer) != task.shape.target_vocabulary
+        assert task.task_type.vocabulary == len(task.tokenizer) != task.task_type.target_vocabulary
         assert task.show_output(task.splits["validation"].targets[0].tolist()) == "un chat"
         assert task.show_input(task.splits["validation"].inputs[0].tolist()) == "a cat"
         state = json.loads(json.dumps(task.state()))
         assert set(state) == {"tokenizer", "target_tokenizer"}
         restored = task.config.restore(state)
-        assert restored.shape == task.shape and restored.checksum() == task.checksum()
+        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
         metrics = evaluate(model_of(task), task, "test", EvaluationConfig())
         assert {"loss", "accuracy", "bleu", "exact_match"} <= metrics.keys()
 
     def test_one_for_both(self, make: Make) -> None:
         task = make()
-        assert task.tokenizer is task.target_tokenizer and task.shape.is_shared_vocabulary
+        assert task.tokenizer is task.target_tokenizer and task.task_type.is_shared_vocabulary
         assert set(task.state()) == {"tokenizer"}
         assert UNKNOWN not in task.tokenizer.encode("the red cat est grande")
 
@@ -306,10 +306,10 @@ class TestInput:
         task = make()
         assert task.parse("the cat").tolist() == [*task.tokenizer.encode("the cat"), END]
         for empty in ("", "   "):
-            with pytest.raises(Problem, match="empty"):
+            with pytest.raises(ErrorDetail, match="empty"):
                 task.parse(empty)
         assert len(task.parse("the " * 10 + "cat")) == 12
-        with pytest.raises(Problem, match="too long: 12 tokens, and the model reads at most 11"):
+        with pytest.raises(ErrorDetail, match="too long: 12 tokens, and the model reads at most 11"):
             task.parse("the " * 11 + "cat")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from glassformer.data.batching import Examples, generator
-from glassformer.models.task_types import PerToken
+from glassformer.models.task_types import TokenClassification
 from glassformer.runs.experiment import Experiment, ExperimentConfig
-from glassformer.tasks.base import PerTokenTask
-from glassformer.training.context import Surroundings
+from glassformer.tasks.base import TokenClassificationTask
+from glassformer.training.context import TrainingContext
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -24,12 +24,14 @@ def _quick_and_exact(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-class RaggedTask(PerTokenTask):
+class RaggedTask(TokenClassificationTask):
     """Copying rows of 1 to 9 tokens."""
 
     def __init__(self, train_examples: int = 40) -> None:
         sizes = {"train": train_examples, "validation": 17}
-        super().__init__(PerToken(5, 9, classes=5), {split: _rows(split, n) for split, n in sizes.items()})
+        super().__init__(
+            TokenClassification(5, 9, classes=5), {split: _rows(split, n) for split, n in sizes.items()}
+        )
 
 
 def _rows(split: str, count: int) -> Examples:
@@ -47,9 +49,9 @@ def ragged_task() -> RaggedTask:
 def make_trainer(tiny_config: Callable[..., ExperimentConfig]) -> MakeTrainer:
     def make(
         overrides: Mapping[str, Any] | None = None,
-        task: PerTokenTask | None = None,
-        surroundings: Surroundings | None = None,
+        task: TokenClassificationTask | None = None,
+        context: TrainingContext | None = None,
     ) -> Trainer:
-        return Experiment(tiny_config(overrides), task).build_trainer(surroundings)
+        return Experiment(tiny_config(overrides), task).build_trainer(context)
 
     return make

@@ -123,12 +123,12 @@ def test_an_order_of_narrow_numbers_is_the_same_order(count: int) -> None:
 @quick
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=10))
 def test_padding_marks_what_is_real(rows: list[list[int]]) -> None:
-    padded_BL, real_BL = pad([np.array(row) for row in rows], padding=0)
+    padded_BL, attention_mask_BL = pad([np.array(row) for row in rows], padding=0)
     longest = max(map(len, rows))
     assert padded_BL.shape == (len(rows), longest)
-    if real_BL is None:
+    if attention_mask_BL is None:
         assert all(len(row) == longest for row in rows)
     else:
-        assert real_BL.sum(1).tolist() == [len(row) for row in rows]
-        assert (padded_BL[~real_BL] == 0).all()
+        assert attention_mask_BL.sum(1).tolist() == [len(row) for row in rows]
+        assert (padded_BL[~attention_mask_BL] == 0).all()
     assert [row[: len(given)].tolist() for row, given in zip(padded_BL, rows, strict=True)] == rows

@@ -19,18 +19,18 @@ import pytest
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from glassformer.blocks.heads import Score
+from glassformer.blocks.heads import LossOutput
 from glassformer.core.errors import UserError
 from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.context import Surroundings
+from glassformer.training.context import TrainingContext
 from glassformer.training.distributed import (
     Group,
     IdleBatch,
     LostRanks,
-    Ranks,
+    ProcessGroup,
     fresh_store,
     stay_on_this_machine,
 )
@@ -47,7 +47,7 @@ def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     calls = iter(range(1000))
 
-    def run(work: Callable[[Ranks], Any], count: int = 2, may_die: bool = False) -> list[Any]:
+    def run(work: Callable[[ProcessGroup], Any], count: int = 2, may_die: bool = False) -> list[Any]:
         folder = tmp_path / f"together-{next(calls)}"
         folder.mkdir()
         children = [_fork(work, folder, rank, count) for rank in range(count)]
@@ -61,7 +61,7 @@ def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
     return run
 
 
-def _fork(work: Callable[[Ranks], Any], folder: Path, rank: int, count: int) -> int:
+def _fork(work: Callable[[ProcessGroup], Any], folder: Path, rank: int, count: int) -> int:
     child = os.fork()
     if child:
         return child
@@ -90,9 +90,9 @@ def _wait(child: int, end: float) -> int:
     return -signal.SIGALRM
 
 
-def trained(config: Any, task: Any, ranks: Ranks, steps: int) -> dict[str, Any]:
+def trained(config: Any, task: Any, process_group: ProcessGroup, steps: int) -> dict[str, Any]:
     """Weights and state after so many steps, from nothing."""
-    trainer = Experiment(config, task).build_trainer(Surroundings(ranks=ranks))
+    trainer = Experiment(config, task).build_trainer(TrainingContext(process_group=process_group))
     trainer.model.train()
     groups = trainer._groups()
     for _ in range(steps):
@@ -133,17 +133,17 @@ def test_two_processes_train_as_one(
 ) -> None:
     """50 steps in fp32 on rows of unequal length: the same batches, the same loss, the same weights."""
     config = tiny_config({**PLAIN, "training.parallel.kind": kind, "training.batch_size": 7})
-    alone = trained(config, ragged_task, Ranks(), 50)
+    alone = trained(config, ragged_task, ProcessGroup(), 50)
     assert alone["step"] == 50
-    assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 50)), alone)
+    assert_same(together(lambda process_group: trained(config, ragged_task, process_group, 50)), alone)
 
 
 def test_three_processes_and_batches_smaller_than_they_are(together: Together, tiny_config: Any) -> None:
     """Batches of two, three to a step; the last step of an epoch has one."""
-    config = tiny_config({**PLAIN, "training.batch_size": 2, "training.accumulation": 3})
+    config = tiny_config({**PLAIN, "training.batch_size": 2, "training.gradient_accumulation": 3})
     task = config.task.build(0)
-    alone = trained(config, task, Ranks(), 24)
-    assert_same(together(lambda ranks: trained(config, task, ranks, 24), count=3), alone)
+    alone = trained(config, task, ProcessGroup(), 24)
+    assert_same(together(lambda process_group: trained(config, task, process_group, 24), count=3), alone)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -151,12 +151,12 @@ def test_an_idle_rank_keeps_in_step(kind: str, together: Together, tiny_config: 
     config = tiny_config({**PLAIN, "training.batch_size": 1, "training.parallel.kind": kind})
     task = config.task.build(0)
 
-    def work(ranks: Ranks) -> Any:
-        part = ranks.part(task, np.arange(1), 0)
-        assert isinstance(part, IdleBatch) == (ranks.rank == 1)
-        return trained(config, task, ranks, 8)
+    def work(process_group: ProcessGroup) -> Any:
+        part = process_group.part(task, np.arange(1), 0)
+        assert isinstance(part, IdleBatch) == (process_group.rank == 1)
+        return trained(config, task, process_group, 8)
 
-    assert_same(together(work), trained(config, task, Ranks(), 8))
+    assert_same(together(work), trained(config, task, ProcessGroup(), 8))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lion"])
@@ -165,16 +165,16 @@ def test_shards_and_averages_with_every_optimizer(
 ) -> None:
     options = {"training.optimizer": {"kind": optimizer}, "training.ema_decay": 0.9}
     config = tiny_config({**PLAIN, **options, "training.parallel.kind": "fsdp"})
-    alone = trained(config, ragged_task, Ranks(), 5)
-    assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 5)), alone)
+    alone = trained(config, ragged_task, ProcessGroup(), 5)
+    assert_same(together(lambda process_group: trained(config, ragged_task, process_group, 5)), alone)
 
 
 def test_muon_needs_whole_matrices(together: Together, tiny_config: Any, ragged_task: Any) -> None:
     config = tiny_config({**PLAIN, "training.optimizer": {"kind": "muon"}, "training.parallel.kind": "fsdp"})
 
-    def work(ranks: Ranks) -> Any:
+    def work(process_group: ProcessGroup) -> Any:
         with pytest.raises(UserError, match="spread over processes"):
-            trained(config, ragged_task, ranks, 1)
+            trained(config, ragged_task, process_group, 1)
         return {}
 
     together(work)
@@ -182,22 +182,24 @@ def test_muon_needs_whole_matrices(together: Together, tiny_config: Any, ragged_
 
 def test_layers_that_thaw(together: Together, tiny_config: Any, ragged_task: Any) -> None:
     """The wrapper is made anew when a layer begins to train."""
-    options = {"training.freeze": ["backbone"], "training.thaw": {"every": 2, "unit": "steps"}}
+    options = {"training.freeze": ["backbone"], "training.unfreeze": {"every": 2, "unit": "steps"}}
     config = tiny_config({**PLAIN, **options, "training.divergence.spike_factor": None})
-    alone = trained(config, ragged_task, Ranks(), 8)
+    alone = trained(config, ragged_task, ProcessGroup(), 8)
     first = Experiment(config, ragged_task).build_model().state_dict()
     before = {name: weight.tolist() for name, weight in first.items()}
     assert largest_difference(before, alone["weights"]) > 1e-3
-    assert_same(together(lambda ranks: trained(config, ragged_task, ranks, 8)), alone)
+    assert_same(together(lambda process_group: trained(config, ragged_task, process_group, 8)), alone)
 
 
 # ---------------------------------------------------------------- whole runs
 
 
-def run_of(config: Any, path: Path, ranks: Ranks, stop_at: int | None = None) -> dict[str, Any]:
+def run_of(
+    config: Any, path: Path, process_group: ProcessGroup, stop_at: int | None = None
+) -> dict[str, Any]:
     """A whole training; with `stop_at`, the last rank is told to stop after that step."""
-    training = Training(config, RunFolder(path), ranks=ranks)
-    if stop_at is not None and ranks.rank == ranks.count - 1:
+    training = Training(config, RunFolder(path), process_group=process_group)
+    if stop_at is not None and process_group.rank == process_group.count - 1:
         training.is_unwanted = lambda: (  # type: ignore[method-assign]
             training.trainer.state.step == stop_at and signal.raise_signal(signal.SIGTERM) is None
         )
@@ -227,18 +229,18 @@ def test_a_run_that_was_stopped_on_one_rank_goes_on_to_the_bit(
 ) -> None:
     """With dropout, of which each rank draws its own. The signal came to rank 1; both save and exit alike."""
     config = tiny_config({"training.max_epochs": 2, "training.parallel.kind": kind})
-    at_once, in_parts = tmp_path / "at-once", tmp_path / "in-parts"
-    first, second = together(lambda ranks: run_of(config, at_once, ranks))
+    concurrency, in_parts = tmp_path / "at-once", tmp_path / "in-parts"
+    first, second = together(lambda process_group: run_of(config, concurrency, process_group))
     assert first["exit_code"] == second["exit_code"] == 0
     assert first["weights"] == second["weights"]
-    stopped = together(lambda ranks: run_of(config, in_parts, ranks, stop_at=step))
+    stopped = together(lambda process_group: run_of(config, in_parts, process_group, stop_at=step))
     assert [rank["exit_code"] for rank in stopped] == [143, 143]
     assert [rank["results"]["ended"] for rank in stopped] == ["signal", "signal"]
     assert CheckpointStore(in_parts / "checkpoints").names() == [f"step-{step:08}-extra"]
-    together(lambda ranks: run_of(config, in_parts, ranks))
-    assert files_of(in_parts) == files_of(at_once)
-    assert RunFolder(in_parts).results()["metrics"] == RunFolder(at_once).results()["metrics"]
-    assert RunFolder(at_once).results()["processes"] == 2
+    together(lambda process_group: run_of(config, in_parts, process_group))
+    assert files_of(in_parts) == files_of(concurrency)
+    assert RunFolder(in_parts).results()["metrics"] == RunFolder(concurrency).results()["metrics"]
+    assert RunFolder(concurrency).results()["processes"] == 2
 
 
 def test_the_rank_that_measures_in_the_end_is_left_to_stop(
@@ -249,16 +251,16 @@ def test_the_rank_that_measures_in_the_end_is_left_to_stop(
 
     def with_a_signal(trainer: Trainer) -> None:
         finish(trainer)
-        if trainer.ranks.is_writer:
+        if trainer.process_group.is_rank_zero:
             signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_finish", with_a_signal)
-        first, second = together(lambda ranks: run_of(config, tmp_path, ranks))
+        first, second = together(lambda process_group: run_of(config, tmp_path, process_group))
     assert (first["exit_code"], second["exit_code"]) == (143, 0)
     assert (RunFolder(tmp_path).status().name, RunFolder(tmp_path).results()) == ("stopped", {})
     monkeypatch.setattr(Trainer, "step", None)
-    first, second = together(lambda ranks: run_of(config, tmp_path, ranks))
+    first, second = together(lambda process_group: run_of(config, tmp_path, process_group))
     assert (first["exit_code"], first["results"]["ended"]) == (0, "max_epochs")
     assert RunFolder(tmp_path).results()["metrics"]["test"]
 
@@ -274,11 +276,11 @@ def test_another_number_of_processes_goes_on(
         for count in counts
     )
     alone, path = tmp_path / "alone", tmp_path / "several"
-    expected = run_of(before, alone, Ranks())
-    together(lambda ranks: run_of(before, path, ranks, stop_at=5), count=counts[0])
+    expected = run_of(before, alone, ProcessGroup())
+    together(lambda process_group: run_of(before, path, process_group, stop_at=5), count=counts[0])
 
-    def go_on(ranks: Ranks) -> dict[str, Any]:
-        training = Training(after, RunFolder(path), ranks=ranks)
+    def go_on(process_group: ProcessGroup) -> dict[str, Any]:
+        training = Training(after, RunFolder(path), process_group=process_group)
         said: list[str] = []
         training.reporter.note = said.append  # type: ignore[method-assign]
         training.run()
@@ -295,8 +297,8 @@ def test_the_last_checkpoints_are_averaged_by_all(
 ) -> None:
     """One rank has the checkpoints; all of them measure whether the mean is better, and keep it or not."""
     config = tiny_config({"model.dropout": 0.0, "model.bias": False, "training.average_last": 2})
-    run_of(config, tmp_path / "alone", Ranks())
-    together(lambda ranks: run_of(config, tmp_path / "several", ranks))
+    run_of(config, tmp_path / "alone", ProcessGroup())
+    together(lambda process_group: run_of(config, tmp_path / "several", process_group))
     alone, several = (files_of(tmp_path / name) for name in ("alone", "several"))
     kept = [event for event in alone["events"] if event["event"] == "averaged"]
     assert kept and kept == [event for event in several["events"] if event["event"] == "averaged"]
@@ -310,13 +312,13 @@ def test_a_roll_back_is_everyones(together: Together, tiny_config: Any, tmp_path
     options = {"training.divergence.action": "roll-back", "training.max_epochs": 1}
     config = tiny_config(options)
 
-    def work(ranks: Ranks) -> dict[str, Any]:
-        training = Training(config, RunFolder(tmp_path / "run"), ranks=ranks)
+    def work(process_group: ProcessGroup) -> dict[str, Any]:
+        training = Training(config, RunFolder(tmp_path / "run"), process_group=process_group)
         score, calls = Replicated.score, iter(range(10**6))
 
-        def spoiled(parallel: Replicated, *arguments: Any) -> Score:
+        def spoiled(parallel: Replicated, *arguments: Any) -> LossOutput:
             right = score(parallel, *arguments)
-            is_wrong = next(calls) == 3 and ranks.rank == 1
+            is_wrong = next(calls) == 3 and process_group.rank == 1
             return replace(right, loss=right.loss * float("nan")) if is_wrong else right
 
         Replicated.score = spoiled  # type: ignore[method-assign]  this process ends with the function
@@ -339,8 +341,8 @@ def test_shards_are_watched_and_decode(together: Together, tmp_path: Path, decod
     training |= {"parallel": {"kind": "fsdp"}, "log_every": 1}
     changes = {"task.digits": 1, "model": model, "training": training, "inspection": inspection}
     config = resolve("arithmetic", {**changes, "evaluation.decoding": decoding})
-    run_of(config, tmp_path / "alone", Ranks())
-    together(lambda ranks: run_of(config, tmp_path / "shards", ranks))
+    run_of(config, tmp_path / "alone", ProcessGroup())
+    together(lambda process_group: run_of(config, tmp_path / "shards", process_group))
     alone, shards = (files_of(tmp_path / name) for name in ("alone", "shards"))
     assert shards["checkpoints"] == alone["checkpoints"]
     assert len(shards["events"]) == len(alone["events"])
@@ -353,14 +355,14 @@ def test_shards_are_watched_and_decode(together: Together, tmp_path: Path, decod
 
 
 def test_other_data_on_another_machine(together: Together, tiny_config: Any, tmp_path: Path) -> None:
-    def work(ranks: Ranks) -> str:
-        config = tiny_config({"task.data_seed": ranks.rank})
+    def work(process_group: ProcessGroup) -> str:
+        config = tiny_config({"task.data_seed": process_group.rank})
         try:
-            Training(config, RunFolder(tmp_path / "run"), ranks=ranks).run()
+            Training(config, RunFolder(tmp_path / "run"), process_group=process_group).run()
         except UserError as error:
             return str(error)
         except RuntimeError as error:
-            return str(ranks.explain(error))
+            return str(process_group.explain(error))
         return ""
 
     first, second = together(work, may_die=True)
@@ -376,9 +378,9 @@ def test_a_killed_rank_is_named_by_those_that_are_left(
 ) -> None:
     config = tiny_config({"training.max_epochs": 1000})
 
-    def work(ranks: Ranks) -> dict[str, Any]:
-        training = Training(config, RunFolder(tmp_path / "run"), ranks=ranks)
-        if ranks.rank == 1:
+    def work(process_group: ProcessGroup) -> dict[str, Any]:
+        training = Training(config, RunFolder(tmp_path / "run"), process_group=process_group)
+        if process_group.rank == 1:
             training.is_unwanted = lambda: (  # type: ignore[method-assign]
                 training.trainer.state.step == 3 and os.kill(os.getpid(), signal.SIGKILL) is None
             )
@@ -386,7 +388,7 @@ def test_a_killed_rank_is_named_by_those_that_are_left(
         try:
             training.run()
         except Exception as error:
-            lost = ranks.explain(error)
+            lost = process_group.explain(error)
             assert isinstance(lost, LostRanks), error
             return {"lost": str(lost), "seconds": time.monotonic() - started}
         return {}
@@ -399,17 +401,19 @@ def test_a_killed_rank_is_named_by_those_that_are_left(
 
 
 def test_what_is_wrong_for_all_is_said_by_one(together: Together) -> None:
-    assert together(lambda ranks: ranks.is_said_by_writer("the same")) == [False, True]
-    assert together(lambda ranks: ranks.is_said_by_writer(f"of rank {ranks.rank}")) == [False, False]
+    assert together(lambda process_group: process_group.is_said_by_writer("the same")) == [False, True]
+    assert together(
+        lambda process_group: process_group.is_said_by_writer(f"of rank {process_group.rank}")
+    ) == [False, False]
 
 
 def test_a_failure_of_the_writer_ends_all(together: Together, tiny_config: Any, tmp_path: Path) -> None:
     """A folder that cannot be made: one says why, and nobody waits for it."""
     (tmp_path / "file").write_text("")
 
-    def work(ranks: Ranks) -> str:
+    def work(process_group: ProcessGroup) -> str:
         try:
-            Training(tiny_config(), RunFolder(tmp_path / "file" / "run"), ranks=ranks).run()
+            Training(tiny_config(), RunFolder(tmp_path / "file" / "run"), process_group=process_group).run()
         except UserError as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -422,9 +426,9 @@ def test_a_failure_of_the_writer_ends_all(together: Together, tiny_config: Any, 
 def test_what_shards_cannot_do_is_refused(together: Together, tiny_config: Any, ragged_task: Any) -> None:
     config = tiny_config({"training.parallel.kind": "fsdp", "training.freeze": ["embedding"]})
 
-    def work(ranks: Ranks) -> str:
+    def work(process_group: ProcessGroup) -> str:
         with pytest.raises(UserError) as refused:
-            Experiment(config, ragged_task).build_trainer(Surroundings(ranks=ranks))
+            Experiment(config, ragged_task).build_trainer(TrainingContext(process_group=process_group))
         return str(refused.value)
 
     assert "training.freeze: does not go together with sharded weights" in together(work)[0]
@@ -437,13 +441,13 @@ def test_a_store_that_earlier_attempts_have_used(together: Together, tmp_path: P
     """One in which rank 1 was alone, and one that came to its end."""
     file = str(tmp_path / "kept")
 
-    def attempt(ranks: Ranks) -> str:
+    def attempt(process_group: ProcessGroup) -> str:
         store = FileStore(file, 2)
-        fresh = fresh_store(store, ranks.rank, ranks.count)
+        fresh = fresh_store(store, process_group.rank, process_group.count)
         assert not fresh.check(["address"])
-        ranks.sum(1)
+        process_group.sum(1)
         fresh.set("address", "here")
-        ranks.sum(1)
+        process_group.sum(1)
         return fresh.get("address").decode()
 
     FileStore(file, 2).set("name.1", "one that is no more")
@@ -458,27 +462,31 @@ def test_numbers_values_and_tensors(together: Together) -> None:
         "empty": torch.empty(0, 3),
     }
 
-    def work(ranks: Ranks) -> Any:
-        mine = tensors if ranks.is_writer else {}
-        received = ranks.tensors_from_writer(mine)
+    def work(process_group: ProcessGroup) -> Any:
+        mine = tensors if process_group.is_rank_zero else {}
+        received = process_group.tensors_from_writer(mine)
         assert received.keys() == tensors.keys()
         assert all(torch.equal(received[name], tensor) for name, tensor in tensors.items())
-        gathered = ranks.gather({"state": torch.tensor([ranks.rank * 10])})
+        gathered = process_group.gather({"state": torch.tensor([process_group.rank * 10])})
         assert {name: int(t) for name, t in gathered.items()} == {"state": 0, "state.1": 10}
-        assert int(ranks.own(gathered)["state"]) == ranks.rank * 10
-        value = ranks.from_writer({"text": "Größe"} if ranks.is_writer else None)
-        return [ranks.sum(1, 2**40 + ranks.rank), ranks.largest(ranks.rank, -ranks.rank), value]
+        assert int(process_group.own(gathered)["state"]) == process_group.rank * 10
+        value = process_group.from_rank_zero({"text": "Größe"} if process_group.is_rank_zero else None)
+        return [
+            process_group.sum(1, 2**40 + process_group.rank),
+            process_group.largest(process_group.rank, -process_group.rank),
+            value,
+        ]
 
     expected = [[2, 2**41 + 1], [1, 0], {"text": "Größe"}]
     assert together(work) == [expected, expected]
 
 
 def test_one_process_is_not_asked() -> None:
-    alone = Ranks()
-    assert alone.is_writer and alone.sum(1, 2.5) == [1, 2.5] and alone.largest(3) == [3]
-    assert alone.on_writer(lambda: object) is object  # whatever it is: it goes nowhere
+    alone = ProcessGroup()
+    assert alone.is_rank_zero and alone.sum(1, 2.5) == [1, 2.5] and alone.largest(3) == [3]
+    assert alone.on_rank_zero(lambda: object) is object  # whatever it is: it goes nowhere
     with pytest.raises(KeyError):
-        alone.on_writer(partial({}.__getitem__, "missing"))
+        alone.on_rank_zero(partial({}.__getitem__, "missing"))
 
 
 def test_how_the_work_is_shared_is_no_part_of_a_fingerprint(tiny_config: Any) -> None:

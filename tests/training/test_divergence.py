@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.blocks.heads import Score
+from glassformer.blocks.heads import LossOutput
 from glassformer.cli import main
 from glassformer.core.errors import UserError
 from glassformer.evaluation.metrics import is_better
@@ -35,10 +35,10 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, Condition], None
             trainers.append(build(self, *arguments))
             return trainers[-1]
 
-        def poisoned(self: Model, *arguments: Any) -> Score:
+        def poisoned(self: Model, *arguments: Any) -> LossOutput:
             found = score(self, *arguments)
             if trainers and self is trainers[-1].model and holds(trainers[-1]):
-                return Score(found.loss * factor, found.correct, found.count)
+                return LossOutput(found.loss * factor, found.correct, found.count)
             return found
 
         monkeypatch.setattr(Experiment, "build_trainer", remember)
@@ -184,7 +184,7 @@ def test_a_rate_that_explodes_at_once_is_an_error_of_a_few_lines(
 ) -> None:
     """Also while the expected time is measured, when such a rate takes effect for the first time."""
     rate = "training.optimizer={kind: sgd, learning_rate: 1e30, momentum: 0.0}"
-    arguments = [str(tiny_file), rate, "training.clip_norm=null", "training.schedule.kind=constant"]
+    arguments = [str(tiny_file), rate, "training.gradient_clip_norm=null", "training.schedule.kind=constant"]
     assert main(["train", *arguments, "--run", str(tmp_path / "run")]) == 2
     errors = capsys.readouterr().err
     assert "training diverged at step 2" in errors and "Traceback" not in errors

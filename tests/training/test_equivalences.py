@@ -34,7 +34,7 @@ def batches(trainer: Trainer, *groups: list[int]) -> list[Any]:
 
 def test_accumulation_equals_the_big_batch(make_trainer: MakeTrainer, ragged_task: Any) -> None:
     """Unequal batches of unequal lengths: every token weighs the same, wherever it stands."""
-    options = {"model.dropout": 0.0, "training.clip_norm": None, "training.optimizer.kind": "sgd"}
+    options = {"model.dropout": 0.0, "training.gradient_clip_norm": None, "training.optimizer.kind": "sgd"}
     whole, parts = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
     rows = list(range(20))
     counts = [batch.target_count() for batch in batches(parts, rows[:3], rows[3:13], rows[13:])]
@@ -130,20 +130,20 @@ def test_label_smoothing_equals_torchs(make_trainer: MakeTrainer, ragged_task: A
     trainer.step([batch])
     assert trainer.state.recent_losses[0] == pytest.approx(expected.item(), rel=1e-6)
     assert trainer.state.recent_losses[0] == pytest.approx(by_hand.item(), rel=1e-5)
-    plain = ClassHead(nn.Identity(), 16, 5).score(logits, batch.targets)
+    plain = ClassHead(nn.Identity(), 16, 5).compute_loss(logits, batch.targets)
     assert plain.loss.item() / plain.count.item() != pytest.approx(expected.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("clip_norm", [0.05, 1e6, None])
-def test_clipping(clip_norm: float | None, make_trainer: MakeTrainer) -> None:
+@pytest.mark.parametrize("gradient_clip_norm", [0.05, 1e6, None])
+def test_clipping(gradient_clip_norm: float | None, make_trainer: MakeTrainer) -> None:
     options = {"model.dropout": 0.0, "training.optimizer.kind": "sgd"}
-    free = make_trainer({**options, "training.clip_norm": None})
-    clipped = make_trainer({**options, "training.clip_norm": clip_norm})
+    free = make_trainer({**options, "training.gradient_clip_norm": None})
+    clipped = make_trainer({**options, "training.gradient_clip_norm": gradient_clip_norm})
     for trainer in (free, clipped):
         trainer.step(next(trainer._groups()))
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients(free).values()))
     assert norm > 0.05
-    factor = min(1.0, (clip_norm or math.inf) / norm)
+    factor = min(1.0, (gradient_clip_norm or math.inf) / norm)
     for name, gradient in gradients(free).items():
         torch.testing.assert_close(gradients(clipped)[name], gradient * factor, rtol=1e-4, atol=1e-8)
     # The record tells the norm before clipping.

@@ -17,12 +17,12 @@ SMALL = {
     "training.schedule": {"kind": "constant"},
     "training.validation_examples": 20,
 }
-NEIGHBOURS = {"training.first_vectors.kind": "co-occurrence"}
+NEIGHBOURS = {"training.embedding_init.kind": "co-occurrence"}
 
 
-def first_vectors(preset: str, changes: dict[str, object]) -> torch.Tensor:
+def embedding_init(preset: str, changes: dict[str, object]) -> torch.Tensor:
     trainer = Experiment(resolve(preset, {**SMALL, **changes})).build_trainer()
-    vectors_VD = trainer.model.token_vectors()
+    vectors_VD = trainer.model.token_embedding()
     assert vectors_VD is not None
     return vectors_VD.detach()
 
@@ -31,7 +31,7 @@ def first_vectors(preset: str, changes: dict[str, object]) -> torch.Tensor:
     "preset", ["language-model", "masked-language-model", "classification", "translation"]
 )
 def test_vectors_of_tokens_that_occur_are_replaced_at_their_usual_length(preset: str) -> None:
-    random, replaced = first_vectors(preset, {}), first_vectors(preset, NEIGHBOURS)
+    random, replaced = embedding_init(preset, {}), embedding_init(preset, NEIGHBOURS)
     assert not torch.equal(random, replaced)
     usual = float(random.norm(dim=1).mean())
     is_new = (random != replaced).any(1)
@@ -40,9 +40,9 @@ def test_vectors_of_tokens_that_occur_are_replaced_at_their_usual_length(preset:
 
 @pytest.mark.parametrize("preset", ["language-model", "classification"])
 def test_a_share_of_the_width_is_for_words_of_the_same_text(preset: str) -> None:
-    near = first_vectors(preset, NEIGHBOURS)
-    both = first_vectors(preset, {**NEIGHBOURS, "training.first_vectors.text_share": 0.25})
-    same_text = first_vectors(preset, {**NEIGHBOURS, "training.first_vectors.text_share": 1.0})
+    near = embedding_init(preset, NEIGHBOURS)
+    both = embedding_init(preset, {**NEIGHBOURS, "training.embedding_init.text_share": 0.25})
+    same_text = embedding_init(preset, {**NEIGHBOURS, "training.embedding_init.text_share": 1.0})
     is_new = (both != near).any(1)
     share = both[is_new, 12:].square().sum() / both[is_new].square().sum()
     assert 0.2 < share < 0.3
@@ -50,7 +50,7 @@ def test_a_share_of_the_width_is_for_words_of_the_same_text(preset: str) -> None
 
 
 def test_the_same_texts_give_the_same_vectors_whatever_the_seed() -> None:
-    one, two = (first_vectors("language-model", {**NEIGHBOURS, "seed": seed}) for seed in (0, 1))
+    one, two = (embedding_init("language-model", {**NEIGHBOURS, "seed": seed}) for seed in (0, 1))
     cosines = torch.nn.functional.cosine_similarity(one, two, dim=1)
     assert (cosines > 1 - 1e-5).float().mean() > 0.9
 
@@ -68,6 +68,6 @@ def test_no_step_at_all_keeps_the_first_weights(tmp_path: Path) -> None:
     options = {**SMALL, **NEIGHBOURS, "training.max_steps": 0}
     run = train("language-model", options, run=tmp_path / "run")
     assert run.folder.results()["steps"] == 0
-    kept = run.model.token_vectors()
+    kept = run.model.token_embedding()
     assert kept is not None
-    assert torch.equal(kept, first_vectors("language-model", NEIGHBOURS))
+    assert torch.equal(kept, embedding_init("language-model", NEIGHBOURS))

@@ -113,7 +113,7 @@ def test_a_killed_rank_is_replaced_once_and_then_named(
     assert code == 1
     (error,) = document["errors"]
     assert error["problem"] == f"rank 1 (process {killed}) was killed by SIGKILL; the others were ended"
-    assert error["remedy"] == f"glassformer train {run} --resume goes on from the last checkpoint"
+    assert error["hint"] == f"glassformer train {run} --resume goes on from the last checkpoint"
     assert "started again (1)" in child.errors and "Traceback" not in child.errors
     assert f"rank 1 of 2 is gone (process {killed} on " in child.errors
     steps = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]

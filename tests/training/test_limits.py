@@ -19,7 +19,7 @@ from glassformer.cost.estimate import duration, estimate
 from glassformer.models.base import Model
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
-from glassformer.training.context import Surroundings
+from glassformer.training.context import TrainingContext
 from glassformer.training.progress import LineReporter
 from glassformer.training.trainer import Trainer
 
@@ -137,21 +137,21 @@ def test_speed_counts_real_tokens_only(make_trainer: MakeTrainer, ragged_task: A
         def append(self, kind: str, **fields: Any) -> None:
             events.append({"event": kind, **fields})
 
-    surroundings = Surroundings(events=Record())  # type: ignore[arg-type]
+    context = TrainingContext(events=Record())  # type: ignore[arg-type]
     options = {"training.batch_size": 10, "training.max_epochs": 2, "training.log_every": 4}
-    trainer = make_trainer(options, ragged_task, surroundings)
-    real = int(ragged_task.splits["train"].lengths().sum())
+    trainer = make_trainer(options, ragged_task, context)
+    attention_mask = int(ragged_task.splits["train"].lengths().sum())
     padded = sum(
         trainer.task.batch("train", batch).inputs["tokens"].numel()
         for group in trainer.plan(0)
         for batch in group
     )
-    assert padded > 1.2 * real
+    assert padded > 1.2 * attention_mask
     state = trainer.fit()
-    assert state.tokens == 2 * real
+    assert state.tokens == 2 * attention_mask
     speeds = [event["tokens_per_second"] for event in events if event["event"] == "step"]
     clocks = np.diff([0.0, *(event["seconds"] for event in events if event["event"] == "step")])
-    assert sum(speeds * clocks) == pytest.approx(2 * real, rel=0.1)
+    assert sum(speeds * clocks) == pytest.approx(2 * attention_mask, rel=0.1)
 
 
 def test_tokens_of_every_shape(tiny_config: Any) -> None:
@@ -273,7 +273,7 @@ def test_watching_goes_into_the_record(make_trainer: MakeTrainer, tmp_path: Path
             return {"seen": next(seen)}
 
     folder, seen = RunFolder(tmp_path), count(1)
-    make_trainer(None, None, Surroundings(events=folder.events, watch=Every10())).fit()
+    make_trainer(None, None, TrainingContext(events=folder.events, watch=Every10())).fit()
     looks = [(event["step"], event["seen"]) for event in folder.events if event["event"] == "heads"]
     assert looks == [(0, 1), (10, 2), (20, 3), (24, 4)]
 

@@ -29,7 +29,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "everything": {
         "model.dropout": 0.3,
         "model.attention_dropout": 0.1,
-        "training.accumulation": 3,
+        "training.gradient_accumulation": 3,
         "training.max_epochs": 6,
         "training.log_every": 4,
         "training.ema_decay": 0.9,

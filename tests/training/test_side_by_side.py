@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.threads import Crew
-from glassformer.data.batching import Examples, alike, collate_sequence_to_sequence
+from glassformer.core.threads import ThreadPool
+from glassformer.data.batching import Examples, collate_seq2seq, split_balanced
 from glassformer.training import strategies
-from glassformer.training.strategies import SideBySide, can_learn_in_parts
+from glassformer.training.strategies import ThreadedStrategy, can_learn_in_parts
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -26,7 +26,7 @@ MakeTrainer = Callable[..., Trainer]
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is worth four parts, if it has so many examples."""
     monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
-    monkeypatch.setattr(SideBySide, "parts", lambda self, lengths: min(4, len(lengths)))
+    monkeypatch.setattr(ThreadedStrategy, "parts", lambda self, lengths: min(4, len(lengths)))
 
 
 @pytest.fixture(params=[1, 3])
@@ -58,11 +58,11 @@ def test_parts_give_the_whole_gradient(
     (batch,) = whole.batches(plan, 0)
     whole.step([batch])
     monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
-    monkeypatch.setattr(parted.parallel, "parts", lambda lengths: 4)
+    monkeypatch.setattr(parted.strategy, "parts", lambda lengths: 4)
     names: set[str] = set()
-    score = parted.parallel.score
+    score = parted.strategy.score
     monkeypatch.setattr(
-        parted.parallel, "score", lambda *a: (names.add(threading.current_thread().name), score(*a))[1]
+        parted.strategy, "compute_loss", lambda *a: (names.add(threading.current_thread().name), score(*a))[1]
     )
     parted.step(parted.batches(plan, 0))
     assert len(parted.batches(plan, 0)) == 4
@@ -127,7 +127,7 @@ def test_a_fault_in_a_part_is_a_fault_of_the_step(
     def fail(*arguments: Any) -> Any:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(trainer.parallel, "score", fail)
+    monkeypatch.setattr(trainer.strategy, "compute_loss", fail)
     with pytest.raises(MemoryError, match="no more"):
         weights_after(trainer, 1)
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
@@ -147,7 +147,7 @@ def test_a_worker_that_cannot_be_started_leaves_nobody_waiting(monkeypatch: pyte
     monkeypatch.setattr(threading.Thread, "start", fail_at_second)
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError, match="can't start"):
-        Crew(3, "few")
+        ThreadPool(3, "few")
     assert torch.get_num_threads() == before
     gc.collect()
     started[0].join(timeout=30)
@@ -156,7 +156,7 @@ def test_a_worker_that_cannot_be_started_leaves_nobody_waiting(monkeypatch: pyte
 
 def test_small_steps_stay_whole(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer()
-    assert isinstance(trainer.parallel, SideBySide)
+    assert isinstance(trainer.strategy, ThreadedStrategy)
     assert len(next(trainer._groups())) == 1
 
 
@@ -187,11 +187,11 @@ def test_no_more_gradients_are_held_than_are_told(
 ) -> None:
     assert strategies.gradients_held(count, workers) == expected
     monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
-    monkeypatch.setattr(SideBySide, "parts", lambda self, lengths: min(count, len(lengths)))
+    monkeypatch.setattr(ThreadedStrategy, "parts", lambda self, lengths: min(count, len(lengths)))
     before = torch.get_num_threads()
     trainer = make_trainer({"training.threads": workers, "training.batch_size": 16})
     begun, added, most = [0], [0], [0]
-    score, add = trainer.parallel.score, strategies._add
+    score, add = trainer.strategy.score, strategies._add
 
     def counting_score(*arguments: Any) -> Any:
         begun[0] += 1
@@ -202,7 +202,7 @@ def test_no_more_gradients_are_held_than_are_told(
         add(*arguments)
         added[0] += 1
 
-    monkeypatch.setattr(trainer.parallel, "score", counting_score)
+    monkeypatch.setattr(trainer.strategy, "compute_loss", counting_score)
     monkeypatch.setattr(strategies, "_add", counting_add)
     try:
         weights_after(trainer, 2)
@@ -219,14 +219,14 @@ def test_what_is_parted_is_worked_on_side_by_side(
 ) -> None:
     """Also where the side by whose length batches are planned is not the one that is read."""
     parallel = make_trainer().parallel
-    assert isinstance(parallel, SideBySide)
+    assert isinstance(parallel, ThreadedStrategy)
     parallel._parameters = parameters
     rng = np.random.default_rng(0)
     rows = [np.full(length, 3) for length in rng.integers(4, 60, 100)]
     targets = [np.full(int(longer * len(row)), 3) for row in rows]
     examples, indices = Examples(rows, targets), np.arange(100)
     count = parallel.parts(examples.lengths())
-    parts = [collate_sequence_to_sequence(examples, part) for part in alike(examples, indices, count)]
+    parts = [collate_seq2seq(examples, part) for part in split_balanced(examples, indices, count)]
     assert len(parts) == count
     assert count == 1 or parallel._is_much(parts)
 
@@ -252,7 +252,7 @@ def test_a_batch_falls_into_parts_of_like_work(count: int) -> None:
     rows = [np.zeros(length, dtype=np.int64) for length in rng.integers(1, 40, 300)]
     targets = [np.zeros(length, dtype=np.int64) for length in rng.integers(1, 40, 300)]
     examples, indices = Examples(rows, targets), rng.permutation(300)[:200]
-    found = alike(examples, indices, count)
+    found = split_balanced(examples, indices, count)
     assert len(found) == count
     assert sorted(np.concatenate(found)) == sorted(indices)
     sizes = [[len(rows[i]) + len(targets[i]) for i in part] for part in found]
@@ -263,5 +263,5 @@ def test_a_batch_falls_into_parts_of_like_work(count: int) -> None:
 
 def test_examples_with_one_answer_are_parted_by_their_length() -> None:
     rows = [np.zeros(length, dtype=np.int64) for length in (5, 1, 9, 3)]
-    short, long = alike(Examples(rows, np.arange(4)), np.arange(4), 2)
+    short, long = split_balanced(Examples(rows, np.arange(4)), np.arange(4), 2)
     assert max(len(rows[i]) for i in short) <= min(len(rows[i]) for i in long)

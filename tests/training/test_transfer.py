@@ -1,6 +1,6 @@
 """Starting from another run: copied to the bit, told in full, refused where it would only look right.
 
-And what follows it: frozen layers, layers that thaw, a rate per layer, and a resume that needs no source.
+And what follows it: frozen layers, layers that unfreeze, a rate per layer, and a resume that needs no source.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from glassformer.core.config import Tree, dump_yaml, merge, unflatten, validate
 from glassformer.core.errors import UserError
 from glassformer.core.registry import kinds
 from glassformer.models.base import Model
-from glassformer.models.task_types import SequenceToSequence
+from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
@@ -32,7 +32,7 @@ from glassformer.runs.session import Training
 from glassformer.runs.transfer import Part, transfer
 from glassformer.runs.verify import prove_resume, without_clocks
 from glassformer.storage.files import file_sha256
-from glassformer.tasks.base import SequenceToSequenceTask
+from glassformer.tasks.base import Seq2SeqTask
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.context import StopSignals
 from glassformer.training.optimizers import OptimizerConfig, layers_of
@@ -200,11 +200,11 @@ def test_learned_positions_of_another_length_are_copied_in_part(length: int, run
     assert report.loaded_parameters == sum(BACKBONE.values()) + common * 8
 
 
-class Rewriting(SequenceToSequenceTask):
+class Rewriting(Seq2SeqTask):
     """Reads what the small tasks read, and writes; it has no examples."""
 
     def __init__(self, letters: str = "abcd") -> None:
-        super().__init__(SequenceToSequence(6, 8, target_vocabulary=len(letters), max_target_length=8), {})
+        super().__init__(Seq2Seq(6, 8, target_vocabulary=len(letters), max_target_length=8), {})
         self.letters = letters
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -217,7 +217,7 @@ class Rewriting(SequenceToSequenceTask):
 def model_for(task: Any) -> tuple[Model, TransformerConfig]:
     config = small().model
     assert isinstance(config, TransformerConfig)
-    return config.build(task.shape), config
+    return config.build(task.task_type), config
 
 
 def test_a_module_that_only_one_model_has_is_new_as_a_whole(runs: Any) -> None:
@@ -286,7 +286,7 @@ def test_half_a_backbone_is_refused(runs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told", "remedy"),
+    ("option", "value", "told", "hint"),
     [
         ("num_heads", 4, "model.num_heads is 4, in the run 2", "model.num_heads=2"),
         (
@@ -302,11 +302,11 @@ def test_half_a_backbone_is_refused(runs: Any) -> None:
     ],
 )
 def test_what_the_weights_do_not_show_is_refused(
-    option: str, value: Any, told: str, remedy: str, runs: Any
+    option: str, value: Any, told: str, hint: str, runs: Any
 ) -> None:
     text = refusal(runs(), {f"model.{option}": value})
     assert "the run's weights fit, but they were trained to work otherwise" in text
-    assert told in text and remedy in text.splitlines()[-1]
+    assert told in text and hint in text.splitlines()[-1]
 
 
 def test_the_remedy_is_one(runs: Any) -> None:
@@ -437,9 +437,12 @@ def test_a_part_is_meant_by_its_whole_name() -> None:
         ({"training.freeze": ["encoder.layers.2"]}, "did you mean 'encoder.layers.1'?"),
         ({"training.freeze": ["nonsense"]}, "training.freeze: no such part of the model"),
         ({"training.freeze": ["backbone", "head"]}, "training.freeze: nothing is left to train"),
-        ({"training.thaw.every": 2}, "training.thaw.every: nothing is frozen"),
+        ({"training.unfreeze.every": 2}, "training.unfreeze.every: nothing is frozen"),
         ({"training.freeze": [3]}, "training.freeze.0: must be a valid string"),
-        ({"training.layer_rate_decay": 1.5}, "training.layer_rate_decay: must be less than or equal to 1"),
+        (
+            {"training.layerwise_lr_decay": 1.5},
+            "training.layerwise_lr_decay: must be less than or equal to 1",
+        ),
     ],
 )
 def test_what_cannot_be_frozen(overrides: Any, told: str) -> None:
@@ -452,7 +455,7 @@ def test_what_cannot_be_frozen(overrides: Any, told: str) -> None:
 def test_layers_thaw_from_the_top_down(unit: str) -> None:
     """Embedding and two blocks: eight steps until the next, and at last everything."""
     every = {"steps": 8, "epochs": 2}[unit]
-    options = {"training.freeze": "backbone", "training.thaw": {"every": every, "unit": unit}}
+    options = {"training.freeze": "backbone", "training.unfreeze": {"every": every, "unit": unit}}
     trainer = Experiment(small({**options, "training.max_epochs": 9})).build_trainer()
     trained: set[str] = {"head"}
     for more in (
@@ -493,8 +496,12 @@ def test_layers_are_counted_as_the_data_go() -> None:
 def test_each_layer_has_its_rate() -> None:
     """Without momentum a step of SGD is the rate times the gradient."""
     options = {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}
-    overrides = {"training.optimizer": options, "training.schedule": "constant", "training.clip_norm": None}
-    trainer = Experiment(small({**overrides, "training.layer_rate_decay": 0.5})).build_trainer()
+    overrides = {
+        "training.optimizer": options,
+        "training.schedule": "constant",
+        "training.gradient_clip_norm": None,
+    }
+    trainer = Experiment(small({**overrides, "training.layerwise_lr_decay": 0.5})).build_trainer()
     before = weights(trainer)
     steps(trainer, 1)
     shares = {"embedding": 0.125, "encoder.layers.0": 0.25, "encoder": 0.5, "head": 1.0}
@@ -508,7 +515,7 @@ def test_each_layer_has_its_rate() -> None:
 @pytest.mark.parametrize("optimizer", sorted(kinds(OptimizerConfig)))
 def test_every_optimizer_has_all_parameters_once_whatever_the_rates(optimizer: str) -> None:
     trainer = Experiment(
-        small({"training.layer_rate_decay": 0.9, "training.optimizer.kind": optimizer})
+        small({"training.layerwise_lr_decay": 0.9, "training.optimizer.kind": optimizer})
     ).build_trainer()
     grouped = [id(p) for group in trainer.optimizer.param_groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in trainer.model.parameters())
@@ -525,8 +532,8 @@ def test_every_optimizer_has_all_parameters_once_whatever_the_rates(optimizer: s
 FINE_TUNING = {
     "model.dropout": 0.2,
     "training.freeze": "backbone",
-    "training.thaw": {"every": 3, "unit": "steps"},
-    "training.layer_rate_decay": 0.7,
+    "training.unfreeze": {"every": 3, "unit": "steps"},
+    "training.layerwise_lr_decay": 0.7,
     "training.ema_decay": 0.9,
     "training.optimizer.weight_decay": 0.1,
     "training.save_every": 2,
@@ -592,7 +599,7 @@ def test_the_run_tells_and_records_where_it_started(runs: Any, tmp_path: Path) -
     first, *others = folder.events
     assert first["event"] == "transfer" and first["sha256"] == sha256 and first["run"] == str(source)
     assert sum(first["loaded"].values()) == sum(BACKBONE.values()) and sum(first["new"].values()) == 18
-    thaws = [event for event in others if event["event"] == "thaw"]
+    thaws = [event for event in others if event["event"] == "unfreeze"]
     assert [(event["step"], event["released"]) for event in thaws] == [
         (4, ["encoder.layers.1", "encoder.final_norm"]),
         (7, ["encoder.layers.0"]),
@@ -632,7 +639,7 @@ def test_a_run_from_before_these_options_goes_on(tmp_path: Path) -> None:
     stop(small(), tmp_path / "run", 5)
     file = tmp_path / "run" / "config.yaml"
     tree = yaml.safe_load(file.read_text())
-    for option in ("start_from", "freeze", "thaw", "layer_rate_decay"):
+    for option in ("start_from", "freeze", "unfreeze", "layerwise_lr_decay"):
         del tree["training"][option]
     file.write_text(dump_yaml(tree))
     assert train(small(), tmp_path / "run").results()["steps"] == 12

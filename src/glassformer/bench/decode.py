@@ -105,23 +105,27 @@ class DecodeBenchmark(TranslationBenchmark):
         import torch
 
         from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
-        from glassformer.generation import BeamConfig, GreedyConfig, dealt, side_by_side
+        from glassformer.generation import BeamConfig, GreedyConfig, round_robin, run_concurrently
         from glassformer.models.seq2seq import EncoderDecoder
-        from glassformer.tasks.base import SequenceToSequenceTask
+        from glassformer.tasks.base import Seq2SeqTask
 
         model, task = run.model, run.task
-        assert isinstance(model, EncoderDecoder) and isinstance(task, SequenceToSequenceTask)
+        assert isinstance(model, EncoderDecoder) and isinstance(task, Seq2SeqTask)
         sizes = self.sizes(task)
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
 
         def answer(rows: Sequence[Any], beam: int) -> list[list[int]]:
             decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
-            return [best.tokens for best, *_ in task.answer(model, rows, decoding, is_scored=False)]
+            return [best.tokens for best, *_ in task.predict(model, rows, decoding, is_scored=False)]
 
         def ours_side_by_side(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
-            parts = [part for some in _cut(range(len(rows)), size * threads) for part in dealt(some, threads)]
+            parts = [
+                part for some in _cut(range(len(rows)), size * threads) for part in round_robin(some, threads)
+            ]
             parts = parts[::-1]  # the longest first
-            written = side_by_side(model, lambda part: answer([rows[place] for place in part], beam), parts)
+            written = run_concurrently(
+                model, lambda part: answer([rows[place] for place in part], beam), parts
+            )
             outputs = dict(zip(chain(*parts), chain(*written), strict=True))
             return [outputs[place] for place in range(len(rows))]
 
@@ -139,8 +143,8 @@ class DecodeBenchmark(TranslationBenchmark):
             from glassformer.bench.peers import ctranslate
 
             together, apart = (
-                ctranslate.writer(sizes, weights, positions_LD, forbidden, threads, at_once)
-                for at_once in (1, threads)
+                ctranslate.writer(sizes, weights, positions_LD, forbidden, threads, concurrency)
+                for concurrency in (1, threads)
             )
             writers["ctranslate2"] = {TOGETHER: together, SIDE_BY_SIDE: apart}
             writers["ctranslate2_as_it_comes"] = {TOGETHER: together}

@@ -21,7 +21,7 @@ ONE_STEP = """
 import json, sys
 from pathlib import Path
 import torch
-from glassformer.models.shapes import NextToken
+from glassformer.models.shapes import CausalLM
 from glassformer.models.transformer import TransformerConfig
 
 def held(what):
@@ -36,7 +36,7 @@ config = TransformerConfig(
     feed_forward_dim=4 * width,
     position={"kind": "rotary"},
 )
-model = config.build(NextToken(256, length))
+model = config.build(CausalLM(256, length))
 optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.randint(0, 256, (1, length + 1))
 Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
@@ -65,7 +65,7 @@ class MemoryBenchmark(Benchmark):
 
     def measure(self, progress: Progress) -> Result:
         if not sys.platform.startswith("linux"):
-            raise user_error("memory can be measured on Linux alone", place="NAME", value=self.kind)
+            raise user_error("memory can be measured on Linux alone", path="NAME", value=self.kind)
         lengths = [self.longest >> places for places in (3, 2, 1, 0)]
         rows: list[dict[str, Any]] = []
         for number, length in enumerate(lengths, start=1):

@@ -37,10 +37,10 @@ def read(path: Path) -> dict[str, Any]:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise user_error(
-            f"cannot be read: {error}", place=str(path), remedy="glassformer bench NAME --record FILE"
+            f"cannot be read: {error}", path=str(path), hint="glassformer bench NAME --record FILE"
         ) from None
     if not isinstance(kept, dict) or not all(isinstance(by_cpu, dict) for by_cpu in kept.values()):
-        raise user_error("holds no results of benchmarks", place=str(path))
+        raise user_error("holds no results of benchmarks", path=str(path))
     return kept
 
 
@@ -50,9 +50,9 @@ def fallen(path: Path, result: Result) -> list[str]:
     if kept is None:
         raise user_error(
             "has no such benchmark of this processor",
-            place=str(path),
+            path=str(path),
             value=f"{result.name}, {result.machine.cpu}",
-            remedy=f"glassformer bench {result.name} --record {path}",
+            hint=f"glassformer bench {result.name} --record {path}",
         )
     return [
         f"{name} {now:.2f}, recorded {before:.2f}"

@@ -48,7 +48,7 @@ class SweepBenchmark(Benchmark):
     def measure(self, progress: Progress) -> Result:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if cores < FEWEST_CORES:
-            raise user_error("two workers need two cores", place="NAME", value=self.kind)
+            raise user_error("two workers need two cores", path="NAME", value=self.kind)
         rows: list[dict[str, Any]] = []
         with TemporaryDirectory(prefix="glassformer-bench-") as folder:
             for repeat in range(self.repeats):

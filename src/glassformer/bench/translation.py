@@ -53,7 +53,7 @@ class TranslationBenchmark(Benchmark):
             self.heads,
             self.width,
             self.feed_forward,
-            task.shape.vocabulary,
-            max(task.shape.max_length, task.shape.max_target_length),
+            task.task_type.vocabulary,
+            max(task.task_type.max_length, task.task_type.max_target_length),
             self.dropout,
         )

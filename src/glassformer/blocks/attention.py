@@ -52,7 +52,7 @@ def explicit_weights(q_BHLK: Tensor, k_BHMK: Tensor, mask: Mask, bias: Tensor | 
 
 
 @dataclass(frozen=True)
-class Placement:
+class PositionContext:
     """Where queries and keys stand, and the position module that makes something of it."""
 
     position: Position
@@ -180,19 +180,23 @@ class SelfAttention(MultiHeadAttention):
         self.query_key_value = stacked_linear(hidden_dim, self.parts, bias)
 
     def forward(
-        self, x_BLD: Tensor, placement: Placement, mask: Mask = EVERYTHING, cache: LayerCache | None = None
+        self,
+        x_BLD: Tensor,
+        positions: PositionContext,
+        mask: Mask = EVERYTHING,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         q_BLD, k_BLD, v_BLD = self.query_key_value(x_BLD).split(self.parts, dim=-1)
         q_BHLK = self._split(q_BLD, self.num_heads)
         k_BHLK = self._split(k_BLD, self.num_key_value_heads)
         v_BHLK = self._split(v_BLD, self.num_key_value_heads)
-        position = placement.position
-        q_BHLK = position.rotate(q_BHLK, placement.query_positions_BL)
-        k_BHMK = position.rotate(k_BHLK, placement.query_positions_BL)
+        position = positions.position
+        q_BHLK = position.rotate(q_BHLK, positions.query_positions_BL)
+        k_BHMK = position.rotate(k_BHLK, positions.query_positions_BL)
         v_BHMK = v_BHLK
         if cache is not None:
             k_BHMK, v_BHMK = cache.extend(k_BHMK, v_BHMK)
-        bias = position.score_bias(q_BHLK, placement.query_positions_BL, placement.key_positions_BM)
+        bias = position.score_bias(q_BHLK, positions.query_positions_BL, positions.key_positions_BM)
         return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, bias)
 
 

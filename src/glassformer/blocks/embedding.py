@@ -35,7 +35,7 @@ class InputConfig(Kind):
         raise NotImplementedError
 
 
-class TokenVectors(InputNet):
+class TokenEmbedding(InputNet):
     """A learned vector per token; `scale` multiplies it by √D, as Vaswani et al. did."""
 
     def __init__(self, vocabulary: int, hidden_dim: int, scale: bool = True) -> None:
@@ -58,7 +58,7 @@ class TokenVectorsConfig(InputConfig):
     scale: bool = Field(True, description="multiply the vectors by the root of hidden_dim")
 
     def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
-        return TokenVectors(vocabulary, hidden_dim, self.scale)
+        return TokenEmbedding(vocabulary, hidden_dim, self.scale)
 
     def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
         return vocabulary * hidden_dim

@@ -118,7 +118,7 @@ def linear_cross_entropy(
 
 
 @dataclass(frozen=True)
-class Score:
+class LossOutput:
     """Sums over the targets that count, so that batches of any size add up rightly."""
 
     loss: Tensor
@@ -137,31 +137,31 @@ class PoolingConfig(Kind):
 
 
 class MeanPooling(nn.Module):
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        if real_BL is None:
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        if attention_mask_BL is None:
             return x_BLD.mean(1)
-        weights_BL = real_BL.to(x_BLD.dtype)
+        weights_BL = attention_mask_BL.to(x_BLD.dtype)
         return (x_BLD * weights_BL[..., None]).sum(1) / weights_BL.sum(1, keepdim=True).clamp(min=1)
 
 
 class MaxPooling(nn.Module):
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        if real_BL is None:
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        if attention_mask_BL is None:
             return x_BLD.amax(1)
-        largest_BD = x_BLD.masked_fill(~real_BL[..., None], torch.finfo(x_BLD.dtype).min).amax(1)
-        return largest_BD.masked_fill(~real_BL.any(1, keepdim=True), 0.0)
+        largest_BD = x_BLD.masked_fill(~attention_mask_BL[..., None], torch.finfo(x_BLD.dtype).min).amax(1)
+        return largest_BD.masked_fill(~attention_mask_BL.any(1, keepdim=True), 0.0)
 
 
 class FirstPooling(nn.Module):
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         return x_BLD[:, 0]
 
 
 class LastPooling(nn.Module):
     """The last real position: the only one of a causal model that has read everything."""
 
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        return x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        return x_BLD[:, -1] if attention_mask_BL is None else last_token(x_BLD, attention_mask_BL)
 
 
 class AttentionPooling(nn.Module):
@@ -171,13 +171,13 @@ class AttentionPooling(nn.Module):
         super().__init__()
         self.query = linear(dim, 1, bias=False)
 
-    def forward(self, x_BLD: Tensor, real_BL: Tensor | None) -> Tensor:
-        weights_BL = reference.weights(self.query(x_BLD).squeeze(-1), real_BL)
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        weights_BL = reference.weights(self.query(x_BLD).squeeze(-1), attention_mask_BL)
         return (weights_BL[..., None] * x_BLD).sum(1)
 
 
-def last_real(x_BLD: Tensor, real_BL: Tensor) -> Tensor:
-    last_B = (real_BL.sum(1) - 1).clamp(min=0)
+def last_token(x_BLD: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    last_B = (attention_mask_BL.sum(1) - 1).clamp(min=0)
     return x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), last_B]
 
 
@@ -288,20 +288,20 @@ class Head(nn.Module):
         assert weight is not None
         return F.linear(self.body(hidden), weight, self.bias)
 
-    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
+    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
         raise NotImplementedError
 
-    def score_hidden(
+    def loss_from_hidden(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None, label_smoothing: float = 0.0
-    ) -> Score:
-        """As `score` of the answers to these vectors, for training."""
-        return self.score(self(hidden, tied_VD), targets, label_smoothing)
+    ) -> LossOutput:
+        """As `compute_loss` of the answers to these vectors, for training."""
+        return self.compute_loss(self(hidden, tied_VD), targets, label_smoothing)
 
 
 class ClassHead(Head):
     """Answers are logits over classes or tokens; the loss is cross-entropy."""
 
-    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
+    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
         logits, flat = answers.flatten(0, -2), targets.flatten()
         loss = F.cross_entropy(
             logits, flat, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
@@ -309,28 +309,30 @@ class ClassHead(Head):
         with torch.no_grad():
             asked = flat != IGNORED
             correct = ((logits.argmax(-1) == flat) & asked).sum()
-        return Score(loss, correct, asked.sum())
+        return LossOutput(loss, correct, asked.sum())
 
-    def score_hidden(
+    def loss_from_hidden(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None, label_smoothing: float = 0.0
-    ) -> Score:
+    ) -> LossOutput:
         """Places that are not asked for are never computed."""
         weight_VD = tied_VD if self.weight is None else self.weight
         assert weight_VD is not None
         if not self.is_plain or torch.is_autocast_enabled(hidden.device.type):
-            return super().score_hidden(hidden, targets, tied_VD, label_smoothing)
+            return super().loss_from_hidden(hidden, targets, tied_VD, label_smoothing)
         flat = targets.flatten()
         asked = (flat != IGNORED).nonzero().squeeze(1)
         hidden_ND = self.body(hidden.flatten(0, -2)[asked])
         loss, correct = linear_cross_entropy(hidden_ND, weight_VD, self.bias, flat[asked], label_smoothing)
-        return Score(loss, correct, torch.tensor(len(asked), device=targets.device))
+        return LossOutput(loss, correct, torch.tensor(len(asked), device=targets.device))
 
     @property
     def is_plain(self) -> bool:
         """Whether answers and loss are what is said here, and not a subclass's own."""
-        return type(self).forward is Head.forward and type(self).score is ClassHead.score
+        return type(self).forward is Head.forward and type(self).compute_loss is ClassHead.compute_loss
 
-    def score_each(self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None) -> tuple[Tensor, Tensor]:
+    def loss_per_target(
+        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The loss and the success of each target, in their form; 0 and False where none is asked for."""
         losses = torch.zeros_like(targets, dtype=torch.float32)
         hits = torch.zeros_like(targets, dtype=torch.bool)
@@ -343,12 +345,12 @@ class ClassHead(Head):
         return losses, hits
 
 
-class RealHead(Head):
+class RegressionHead(Head):
     """The answer is a number; the loss is the squared error, and an answer within 0.5 counts as correct."""
 
-    def score(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Score:
+    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
         errors = answers.squeeze(-1) - targets
-        return Score(
+        return LossOutput(
             errors.square().sum(),
             (errors.detach().abs() < 0.5).sum(),
             torch.tensor(targets.numel(), device=targets.device),

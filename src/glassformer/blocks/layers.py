@@ -12,7 +12,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from glassformer.blocks.attention import CrossAttention, LayerCache, Placement, SelfAttention
+from glassformer.blocks.attention import CrossAttention, LayerCache, PositionContext, SelfAttention
 from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.masks import EVERYTHING, Mask
 
@@ -23,10 +23,10 @@ MakeNorm = Callable[[], nn.Module]
 class Residual(nn.Module):
     """What surrounds a sublayer: a norm before or after it, dropout, and the sum."""
 
-    def __init__(self, make_norm: MakeNorm, placement: NormPlacement, dropout: float) -> None:
+    def __init__(self, make_norm: MakeNorm, positions: NormPlacement, dropout: float) -> None:
         super().__init__()
-        self.before = make_norm() if placement == "pre" else nn.Identity()
-        self.after = make_norm() if placement == "post" else nn.Identity()
+        self.before = make_norm() if positions == "pre" else nn.Identity()
+        self.after = make_norm() if positions == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -54,20 +54,24 @@ class EncoderBlock(nn.Module):
         attention: SelfAttention,
         feed_forward: nn.Module,
         make_norm: MakeNorm,
-        placement: NormPlacement = "pre",
+        positions: NormPlacement = "pre",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.attention = attention
         self.feed_forward = feed_forward
-        self.attention_residual = Residual(make_norm, placement, dropout)
-        self.feed_forward_residual = Residual(make_norm, placement, dropout)
+        self.attention_residual = Residual(make_norm, positions, dropout)
+        self.feed_forward_residual = Residual(make_norm, positions, dropout)
 
     def forward(
-        self, x_BLD: Tensor, placement: Placement, mask: Mask = EVERYTHING, cache: BlockCache | None = None
+        self,
+        x_BLD: Tensor,
+        positions: PositionContext,
+        mask: Mask = EVERYTHING,
+        cache: BlockCache | None = None,
     ) -> Tensor:
         own = None if cache is None else cache.own
-        x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, placement, mask, own))
+        x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
         return self.feed_forward_residual(x_BLD, self.feed_forward)
 
 
@@ -80,16 +84,16 @@ class DecoderBlock(nn.Module):
         cross_attention: CrossAttention,
         feed_forward: nn.Module,
         make_norm: MakeNorm,
-        placement: NormPlacement = "pre",
+        positions: NormPlacement = "pre",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.attention = attention
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
-        self.attention_residual = Residual(make_norm, placement, dropout)
-        self.cross_attention_residual = Residual(make_norm, placement, dropout)
-        self.feed_forward_residual = Residual(make_norm, placement, dropout)
+        self.attention_residual = Residual(make_norm, positions, dropout)
+        self.cross_attention_residual = Residual(make_norm, positions, dropout)
+        self.feed_forward_residual = Residual(make_norm, positions, dropout)
 
     def read_source(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values that a cache keeps of what the encoder gives."""
@@ -98,7 +102,7 @@ class DecoderBlock(nn.Module):
     def forward(
         self,
         x_BLD: Tensor,
-        placement: Placement,
+        positions: PositionContext,
         mask: Mask,
         memory_BMD: Tensor | None,
         memory_mask: Mask = EVERYTHING,
@@ -108,7 +112,7 @@ class DecoderBlock(nn.Module):
         own = None if cache is None else cache.own
         memory = cache.cross if memory_BMD is None and cache is not None else memory_BMD
         assert memory is not None
-        x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, placement, mask, own))
+        x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
         x_BLD = self.cross_attention_residual(x_BLD, lambda x: self.cross_attention(x, memory, memory_mask))
         return self.feed_forward_residual(x_BLD, self.feed_forward)
 
@@ -122,12 +126,12 @@ class EncoderStack(nn.Module):
     def forward(
         self,
         x_BLD: Tensor,
-        placement: Placement,
+        positions: PositionContext,
         mask: Mask = EVERYTHING,
         caches: Sequence[BlockCache] | None = None,
     ) -> Tensor:
         for number, block in enumerate(self.layers):
-            x_BLD = block(x_BLD, placement, mask, None if caches is None else caches[number])
+            x_BLD = block(x_BLD, positions, mask, None if caches is None else caches[number])
         return self.final_norm(x_BLD)
 
 
@@ -140,7 +144,7 @@ class DecoderStack(nn.Module):
     def forward(
         self,
         x_BLD: Tensor,
-        placement: Placement,
+        positions: PositionContext,
         mask: Mask,
         memory_BMD: Tensor | None,
         memory_mask: Mask = EVERYTHING,
@@ -149,5 +153,5 @@ class DecoderStack(nn.Module):
         """Without `memory_BMD` the caches have read it already."""
         for number, block in enumerate(self.layers):
             cache = None if caches is None else caches[number]
-            x_BLD = block(x_BLD, placement, mask, memory_BMD, memory_mask, cache)
+            x_BLD = block(x_BLD, positions, mask, memory_BMD, memory_mask, cache)
         return self.final_norm(x_BLD)

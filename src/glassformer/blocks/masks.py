@@ -18,9 +18,9 @@ def causal(query_length: int, key_length: int, device: torch.device | str | None
     return ones_LM.tril(key_length - query_length)
 
 
-def padding(real_BM: Tensor) -> Tensor:
+def padding(attention_mask_BM: Tensor) -> Tensor:
     """Every query may attend to the real keys of its own sequence."""
-    return real_BM[:, None, None, :]
+    return attention_mask_BM[:, None, None, :]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Mask:
     allowed: Tensor | None = None
 
     @classmethod
-    def of(cls, *, is_causal: bool = False, real_BM: Tensor | None = None) -> Mask:
-        return cls(is_causal, None if real_BM is None else padding(real_BM))
+    def of(cls, *, is_causal: bool = False, attention_mask_BM: Tensor | None = None) -> Mask:
+        return cls(is_causal, None if attention_mask_BM is None else padding(attention_mask_BM))
 
     def dense(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
         """The mask as one boolean tensor, or None where everybody may attend to everything."""

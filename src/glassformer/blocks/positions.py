@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind, register
 
 
@@ -39,7 +39,7 @@ class PositionConfig(Kind):
     """How a model knows where a token stands."""
 
     def check(self, head_dim: int) -> None:
-        """Raise a Problem if a head of this width cannot carry it."""
+        """Raise a ErrorDetail if a head of this width cannot carry it."""
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         raise NotImplementedError
@@ -99,11 +99,11 @@ class Learned(Position):
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
         longest, needed = self.table.num_embeddings, int(positions_BL.max()) + 1
         if needed > longest:
-            raise Problem(
+            raise ErrorDetail(
                 f"learned positions end at length {longest}, this sequence needs {needed}",
-                place="model.position.kind",
+                path="model.position.kind",
                 value="learned",
-                remedy="train with a longer maximum length, or use another position kind",
+                hint="train with a longer maximum length, or use another position kind",
             )
         return x_BLD + self.table(positions_BL)
 
@@ -221,11 +221,11 @@ class BucketsConfig(PositionConfig):
 
     def check(self, head_dim: int) -> None:
         if self.max_distance <= self.num_buckets // 2:
-            raise Problem(
+            raise ErrorDetail(
                 "must be more than half of num_buckets",
-                place="max_distance",
+                path="max_distance",
                 value=self.max_distance,
-                remedy=f"max_distance={self.num_buckets * 4}",
+                hint=f"max_distance={self.num_buckets * 4}",
             )
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
@@ -290,11 +290,11 @@ class RotaryConfig(PositionConfig):
 
     def check(self, head_dim: int) -> None:
         if head_dim % 2:
-            raise Problem(
+            raise ErrorDetail(
                 f"rotary positions turn pairs, and a head of width {head_dim} has an odd one",
-                place="kind",
+                path="kind",
                 value="rotary",
-                remedy="choose hidden_dim / num_heads even",
+                hint="choose hidden_dim / num_heads even",
             )
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from glassformer import __version__
-from glassformer.core.errors import Problem, UserError, is_out_of_memory, near_match, user_error
+from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, near_match, user_error
 
 VERBS = {
     "train": "train a model; its folder keeps everything about it",
@@ -115,13 +115,13 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     except UserError as error:
         output.error(error)
         return 2
-    except Problem as problem:
+    except ErrorDetail as problem:
         output.error(UserError(problem))
         return 2
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        output.error(user_error("not enough memory here", remedy="a smaller model, batch or data set"))
+        output.error(user_error("not enough memory here", hint="a smaller model, batch or data set"))
         return 2
     except KeyboardInterrupt:
         output.say("stopped")
@@ -133,5 +133,5 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         if error.errno not in REFUSED_NAMES or error.filename is None:
             raise
         name, reason = os.fsdecode(error.filename), os.strerror(error.errno)
-        output.error(user_error(f"cannot be looked at: {reason}", place=name, remedy="check the name"))
+        output.error(user_error(f"cannot be looked at: {reason}", path=name, hint="check the name"))
         return 2

@@ -58,11 +58,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     check_ending(arguments.out)
     rows = _numbers("--rows", arguments.rows, ":", "0:100")
     if rows is not None and len(rows) != 2:
-        raise user_error(
-            "two numbers belong here", place="--rows", value=arguments.rows, remedy="--rows 0:100"
-        )
+        raise user_error("two numbers belong here", path="--rows", value=arguments.rows, hint="--rows 0:100")
     if arguments.rollout and (arguments.layers or arguments.heads or arguments.rows):
-        raise user_error("takes every layer, head and row", place="--rollout", remedy="leave them out")
+        raise user_error("takes every layer, head and row", path="--rollout", hint="leave them out")
     maps = Run(arguments.run, arguments.checkpoint).attention(
         " ".join(arguments.input) or None,
         layers=_numbers("--layers", arguments.layers, ",", "0,1"),
@@ -103,7 +101,7 @@ def _numbers(option: str, text: str | None, separator: str, example: str) -> tup
     try:
         return tuple(int(number) for number in text.split(separator))
     except ValueError:
-        raise user_error("not numbers", place=option, value=text, remedy=f"{option} {example}") from None
+        raise user_error("not numbers", path=option, value=text, hint=f"{option} {example}") from None
 
 
 def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path, output: Output) -> None:

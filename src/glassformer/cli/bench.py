@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     known = benchmarks()
     if arguments.name not in known:
-        raise user_error("no such benchmark", place="NAME", value=arguments.name, allowed=list(known))
+        raise user_error("no such benchmark", path="NAME", value=arguments.name, allowed=list(known))
     kept = ("name", "json", "record", "check")
     given = {key: value for key, value in vars(arguments).items() if key not in kept}
     options = {

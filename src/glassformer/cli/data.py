@@ -58,12 +58,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import user_error
 
     if arguments.action not in ACTIONS:
-        raise user_error("no such action", place="data", value=arguments.action, allowed=ACTIONS)
+        raise user_error("no such action", path="data", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
         return _list_some(arguments.items, output) if arguments.items else _list(output)
     if not arguments.items:
         example = {"fetch": "fetch multi30k", "check": "check train.en train.fr"}[arguments.action]
-        raise user_error(f"{arguments.action} what?", place="data", remedy=f"glassformer data {example}")
+        raise user_error(f"{arguments.action} what?", path="data", hint=f"glassformer data {example}")
     return _fetch(arguments, output) if arguments.action == "fetch" else _check(arguments, output)
 
 
@@ -206,7 +206,7 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
         return [_file_corpus(arguments)], _limits(arguments, None), []
     for option in ("validation", "test", "format", "columns"):
         if getattr(arguments, option):
-            raise user_error(f"{first} says by itself what its files are", place=f"--{option}")
+            raise user_error(f"{first} says by itself what its files are", path=f"--{option}")
     if is_config:
         return *_config_corpora(arguments), []
     corpora, damaged = _catalogue_corpora(CATALOGUE[first])
@@ -215,7 +215,7 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
 
 def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
     from glassformer.data.catalogue import locate, presence
-    from glassformer.data.checking.findings import Finding, Place
+    from glassformer.data.checking.findings import Finding, Site
     from glassformer.data.faults import Corpus
 
     corpora = []
@@ -226,7 +226,7 @@ def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
         }
         corpus = Corpus(splits, part.format, part.columns, classes=part.classes, part=part.name)
         corpora.append(corpus)
-    changed = [Place(str(path), 1, 0, detail="SHA-256") for path in presence(data_set).changed.values()]
+    changed = [Site(str(path), 1, 0, detail="SHA-256") for path in presence(data_set).changed.values()]
     return corpora, [Finding("wrong-checksum", len(changed), places=changed)] if changed else []
 
 
@@ -272,14 +272,14 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
 
     if arguments.format not in (None, *get_args(Format)):
         raise user_error(
-            "no such format", place="--format", value=arguments.format, allowed=list(get_args(Format))
+            "no such format", path="--format", value=arguments.format, allowed=list(get_args(Format))
         )
     refuse_unknown_encoding(arguments.encoding, "--encoding")
     columns = parse_yaml(arguments.columns, "--columns") if arguments.columns else {}
     validate(DataConfig, {"train": arguments.items[0], "columns": columns})
     unknown = [role for role in columns if role not in ("input", "target")]
     if unknown:
-        raise user_error("no such column", place="--columns", value=unknown[0], allowed=["input", "target"])
+        raise user_error("no such column", path="--columns", value=unknown[0], allowed=["input", "target"])
     given = {"train": arguments.items, "validation": arguments.validation, "test": arguments.test}
     splits = {split: [locate(name) for name in names] for split, names in given.items() if names}
     return Corpus(
@@ -302,7 +302,7 @@ def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
         value = getattr(arguments, option)
         if value is not None and value < least:
             place = f"--{option.replace('_', '-')}"
-            raise user_error("too small", place=place, value=value, remedy=f"{least} or more")
+            raise user_error("too small", path=place, value=value, hint=f"{least} or more")
     limits = Limits(most_places=None if arguments.all else arguments.places)
     max_words = arguments.max_words or max_length
     limits = replace(limits, max_words=max_words) if max_words else limits

@@ -58,9 +58,9 @@ def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
         if arguments.overrides:
             raise user_error(
                 "a trained run is checked as it is",
-                place=arguments.what,
+                path=arguments.what,
                 value=arguments.overrides[0],
-                remedy="leave the option out, or name a preset or a file",
+                hint="leave the option out, or name a preset or a file",
             )
         return examine_run(folder.path, arguments.checkpoint, progress=progress)
     return examine_model(Experiment(resolve_what(arguments)), what=arguments.what, progress=progress)

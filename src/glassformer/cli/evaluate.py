@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     if other:
         raise user_error(
             "only evaluation.* can change after training",
-            place=other[0],
-            remedy="evaluation.decoding.kind=beam",
+            path=other[0],
+            hint="evaluation.decoding.kind=beam",
         )
     if arguments.samples < 0:
         raise user_error(
-            "0 or more belongs here", place="--samples", value=arguments.samples, remedy="--samples 3"
+            "0 or more belongs here", path="--samples", value=arguments.samples, hint="--samples 3"
         )
     with Waiting() as waiting:
         result = open_run(arguments).evaluate(

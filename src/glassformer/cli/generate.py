@@ -35,14 +35,14 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     load_plugins(arguments)
     for name, least in (("length", 1), ("count", 1), ("seed", 0)):
         if getattr(arguments, name) < least:
-            raise user_error(f"must be at least {least}", place=f"--{name}", value=getattr(arguments, name))
+            raise user_error(f"must be at least {least}", path=f"--{name}", value=getattr(arguments, name))
     trained = Run(arguments.run, arguments.checkpoint)
     task = trained.task
     if not isinstance(task, CausalLanguageTask):
         raise user_error(
             "is no language model of text",
-            place=arguments.run,
-            remedy=f"glassformer predict {arguments.run} INPUT",
+            path=arguments.run,
+            hint=f"glassformer predict {arguments.run} INPUT",
         )
 
     def decoding(seed: int) -> Any:
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         try:
             return validate(EvaluationConfig, {"decoding": options}).decoding
         except UserError as error:
-            for problem in error.problems:  # a person typed --top-p, not decoding.top_p
-                problem.place = "--" + problem.place.rpartition(".")[2].replace("_", "-")
+            for problem in error.details:  # a person typed --top-p, not decoding.top_p
+                problem.path = "--" + problem.path.rpartition(".")[2].replace("_", "-")
             raise
 
     texts = []

@@ -12,7 +12,7 @@ from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Effect, Effects
-    from glassformer.inspection.maps import Place
+    from glassformer.inspection.maps import Site
     from glassformer.runs.run import Run
 
 
@@ -57,13 +57,11 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     return {"run": str(arguments.run), "checkpoint": model.checkpoint, **effects.document()}
 
 
-def _where(option: str, text: str, example: str) -> tuple[Place, list[int]]:
+def _where(option: str, text: str, example: str) -> tuple[Site, list[int]]:
     """The place and the numbers of a head or an edge; whether they are there, the model says."""
     place, *numbers = text.split(":")
     if len(numbers) != example.count(":") or not all(number.isdecimal() for number in numbers):
-        raise user_error(
-            "not a place and its numbers", place=option, value=text, remedy=f"{option} {example}"
-        )
+        raise user_error("not a place and its numbers", path=option, value=text, hint=f"{option} {example}")
     return cast("Place", place), [int(number) for number in numbers]
 
 

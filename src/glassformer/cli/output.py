@@ -55,8 +55,8 @@ class Output:
         print(f"glassformer: {error}", file=sys.stderr, flush=True)
         if self.is_json and not self._is_muted:
             problems = [
-                {"place": problem.place, "problem": problem.problem, "remedy": problem.remedy}
-                for problem in error.problems
+                {"place": problem.path, "problem": problem.message, "hint": problem.hint}
+                for problem in error.details
             ]
             _print_json({"errors": problems})
 

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     training = experiment.config.training
     batch = longest_batch(experiment)
     size = measure(
-        lambda: experiment.config.model.build(experiment.task.shape),
+        lambda: experiment.config.model.build(experiment.task.task_type),
         batch,
         dtype=getattr(torch, DTYPES[training.precision]),
     )
@@ -139,7 +139,7 @@ def projected(cluster: ClusterConfig, projection: Projection) -> RenderableType:
 def stated_terms(experiment: Experiment) -> dict[str, int]:
     """The closed form; none if the model, or a plug-in's part of it, states no count of its parameters."""
     try:
-        return experiment.config.model.parameter_terms(experiment.task.shape)
+        return experiment.config.model.parameter_terms(experiment.task.task_type)
     except NotImplementedError:
         return {}
 
@@ -168,7 +168,7 @@ def held_by_parts(experiment: Experiment, parameters: int, batch: Batch) -> dict
         return {}
     parts = number_of_parts(parameters, experiment.task.splits["train"].lengths()[batch.indices])
     threads = training.threads or torch.get_num_threads()
-    return {"gradients": gradients_held(parts, threads), "at_once": share_at_once(parts, threads)}
+    return {"gradients": gradients_held(parts, threads), "concurrency": share_at_once(parts, threads)}
 
 
 def _term_document(comparison: Comparison) -> dict[str, Any]:

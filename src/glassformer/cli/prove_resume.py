@@ -29,16 +29,16 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     config = resolve_what(arguments)
     if arguments.kills < 1:
-        raise user_error("must be at least 1", place="--kills", value=arguments.kills, remedy="--kills 5")
+        raise user_error("must be at least 1", path="--kills", value=arguments.kills, hint="--kills 5")
     if arguments.steps < 2 * arguments.kills + 2:
         raise user_error(
             "so many kills need more steps between them",
-            place="--steps",
+            path="--steps",
             value=arguments.steps,
-            remedy=f"--steps {max(50, 10 * arguments.kills)}",
+            hint=f"--steps {max(50, 10 * arguments.kills)}",
         )
     if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
-        raise user_error("the folder is not empty", place=str(arguments.keep), remedy="name a new one")
+        raise user_error("the folder is not empty", path=str(arguments.keep), hint="name a new one")
     with tempfile.TemporaryDirectory() as temporary:
         proof = prove_resume(
             config,

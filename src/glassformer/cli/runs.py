@@ -22,13 +22,13 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.runs.folder import RunFolder, list_runs
 
     if arguments.action not in ACTIONS:
-        raise user_error("no such action", place="runs", value=arguments.action, allowed=ACTIONS)
+        raise user_error("no such action", path="runs", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
         return _list(list_runs(arguments.runs), arguments.runs, output)
     folders = [RunFolder.open(path) for path in arguments.paths]
     if not folders:
         raise user_error(
-            "which runs?", place=arguments.action, remedy=f"glassformer runs {arguments.action} RUN …"
+            "which runs?", path=arguments.action, hint=f"glassformer runs {arguments.action} RUN …"
         )
     if arguments.action == "compare":
         return _compare(folders, output)
@@ -44,7 +44,7 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import UserError
     from glassformer.runs.folder import Status
 
-    table = Table("run", "status", "step", "headline", "value")
+    table = Table("run", "status", "step", "primary_metric", "value")
     rows = []
     for folder in folders:
         try:
@@ -52,19 +52,19 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
         except UserError as error:
             output.say(f"{error}")
             status, results = Status("damaged", 0, None, None), {}
-        headline, value = _headline(results)
+        primary_metric, value = _headline(results)
         rows.append(
             {
                 "run": str(folder.path),
                 "status": status.name,
                 "step": status.step,
-                "headline": headline,
+                "primary_metric": primary_metric,
                 "value": value,
             }
         )
         of = f"/{status.total_steps}" if status.total_steps else ""
         number = "" if value is None else f"{value:.4f}"
-        table.add_row(str(folder.path), status.name, f"{status.step}{of}", headline or "", number)
+        table.add_row(str(folder.path), status.name, f"{status.step}{of}", primary_metric or "", number)
     if rows:
         output.show(table)
     else:
@@ -75,8 +75,8 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
 def _headline(results: dict[str, Any]) -> tuple[str | None, float | None]:
     metrics = results.get("metrics", {})
     best = metrics.get("test") or metrics.get("validation") or {}
-    headline = results.get("headline")
-    return headline, best.get(headline)
+    primary_metric = results.get("primary_metric")
+    return primary_metric, best.get(primary_metric)
 
 
 def _compare(folders: list[Any], output: Output) -> dict[str, Any]:

@@ -26,13 +26,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     port = _port(arguments.port)
     if arguments.runs.exists() and not arguments.runs.is_dir():
-        raise user_error("is no folder", place="--runs", value=str(arguments.runs), remedy="--runs runs")
+        raise user_error("is no folder", path="--runs", value=str(arguments.runs), hint="--runs runs")
     try:
         import starlette  # noqa: F401  asked for before anything heavy is imported
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as missing:
         raise user_error(
-            f"{missing.name} is not installed", place="studio", remedy='pip install "glassformer[studio]"'
+            f"{missing.name} is not installed", path="studio", hint='pip install "glassformer[studio]"'
         ) from None
     import secrets
 
@@ -68,5 +68,5 @@ def _port(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
-        raise user_error("no port", place="--port", value=text, remedy="a number from 0 to 65535")
+        raise user_error("no port", path="--port", value=text, hint="a number from 0 to 65535")
     return int(text)

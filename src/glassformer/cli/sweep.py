@@ -154,8 +154,8 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     if len(arguments.overrides) != 1 or arguments.storage is None:
         raise user_error(
             "a worker needs a study and its database",
-            place="glassformer sweep worker",
-            remedy="glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE",
+            path="glassformer sweep worker",
+            hint="glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE",
         )
     (study,) = arguments.overrides
     from glassformer.studies.jobs import threads_for

@@ -41,9 +41,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     text = " ".join(arguments.input) or None
     traced = model.trace(text, decoding, arguments.alternatives)
     if decoding is not None and traced.branches is None:
-        raise user_error(
-            "this model writes no answer token by token", place="--decoding", remedy="leave it out"
-        )
+        raise user_error("this model writes no answer token by token", path="--decoding", hint="leave it out")
     document = {"run": str(arguments.run), "checkpoint": model.checkpoint, **traced.document()}
     _show(traced, output)
     if arguments.lens:

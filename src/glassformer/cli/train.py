@@ -16,7 +16,7 @@ from glassformer.cli.what import add_what, import_calmly, load_plugins
 from glassformer.core.errors import UserError, user_error
 
 if TYPE_CHECKING:
-    from glassformer.training.distributed import Ranks
+    from glassformer.training.distributed import ProcessGroup
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,17 +51,17 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     import_calmly("glassformer.runs.session")
     from glassformer.training.distributed import join
 
-    ranks = join()
+    process_group = join()
     try:
-        return _train(arguments, output, ranks)
+        return _train(arguments, output, process_group)
     except Exception as error:
-        _fail(error, arguments, output, ranks)
+        _fail(error, arguments, output, process_group)
         return None
     finally:
-        ranks.leave()
+        process_group.leave()
 
 
-def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[str, Any]:
+def _train(arguments: argparse.Namespace, output: Output, process_group: ProcessGroup) -> dict[str, Any]:
     """In this process, which may be one of several."""
     from glassformer.runs.experiment import resolve
     from glassformer.runs.folder import RunFolder
@@ -69,15 +69,17 @@ def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[
     from glassformer.training.distributed import is_ours, restarts
     from glassformer.training.progress import Reporter, reporter_for
 
-    if not ranks.is_writer:
+    if not process_group.is_rank_zero:
         output.mute()
-    (restarted,) = ranks.largest(restarts())
+    (restarted,) = process_group.largest(restarts())
     config = resolve(arguments.what, arguments.overrides)
     is_resumed = arguments.resume or restarted > 0
-    path = Path(ranks.on_writer(lambda: str(run_path(arguments.what, config, arguments.run, is_resumed))))
-    reporter = Reporter() if arguments.quiet or not ranks.is_writer else reporter_for(sys.stderr)
+    path = Path(
+        process_group.on_rank_zero(lambda: str(run_path(arguments.what, config, arguments.run, is_resumed)))
+    )
+    reporter = Reporter() if arguments.quiet or not process_group.is_rank_zero else reporter_for(sys.stderr)
     reporter.note(f"run {path}" + (f", started again ({restarted:g})" if restarted else ""))
-    training = Training(config, RunFolder(path), reporter, ranks=ranks)
+    training = Training(config, RunFolder(path), reporter, process_group=process_group)
     results = training.run()
     if not is_ours():  # whoever started this process tells the result, and must not take a stop for a failure
         output.exit_code = training.exit_code
@@ -85,19 +87,21 @@ def _train(arguments: argparse.Namespace, output: Output, ranks: Ranks) -> dict[
     return results
 
 
-def _fail(error: Exception, arguments: argparse.Namespace, output: Output, ranks: Ranks) -> None:
+def _fail(
+    error: Exception, arguments: argparse.Namespace, output: Output, process_group: ProcessGroup
+) -> None:
     """Of several processes, each says what only it can say."""
     from glassformer.training.distributed import LostRanks, WriterFailed
 
     if isinstance(error, UserError):
         output.exit_code = 2
-        if isinstance(error, WriterFailed) or ranks.is_said_by_writer(str(error)):
+        if isinstance(error, WriterFailed) or process_group.is_said_by_writer(str(error)):
             return
-        if not ranks.is_writer:
-            first = error.problems[0]
-            first.place = f"rank {ranks.rank}" + (f", {first.place}" if first.place else "")
+        if not process_group.is_rank_zero:
+            first = error.details[0]
+            first.path = f"rank {process_group.rank}" + (f", {first.path}" if first.path else "")
         raise error
-    explained = ranks.explain(error)
+    explained = process_group.explain(error)
     if not isinstance(explained, LostRanks):
         raise error
     output.exit_code = 1
@@ -107,7 +111,7 @@ def _fail(error: Exception, arguments: argparse.Namespace, output: Output, ranks
 
 def _lost(problem: str, run: Path | None) -> UserError:
     return user_error(
-        problem, remedy=f"glassformer train {run or 'RUN'} --resume goes on from the last checkpoint"
+        problem, hint=f"glassformer train {run or 'RUN'} --resume goes on from the last checkpoint"
     )
 
 
@@ -120,13 +124,13 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
 
     for place, value in (("--processes", arguments.processes), ("--max-restarts", arguments.max_restarts)):
         if value < (place == "--processes"):
-            raise user_error("is too small", place=place, value=value, remedy=f"{place} 2")
+            raise user_error("is too small", path=place, value=value, hint=f"{place} 2")
     if is_launched():
         raise user_error(
             "this is one of several processes already",
-            place="--processes",
+            path="--processes",
             value=arguments.processes,
-            remedy="either torchrun, or --processes without it",
+            hint="either torchrun, or --processes without it",
         )
     config = resolve(arguments.what, arguments.overrides)
     path = run_path(arguments.what, config, arguments.run, arguments.resume)
@@ -149,14 +153,14 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
 
 
 def _show(results: dict[str, Any], output: Output, processes: int) -> None:
-    path, headline = results["run"], results["headline"]
+    path, primary_metric = results["run"], results["primary_metric"]
     if results["ended"] == "signal":
         output.say(f"stopped at step {results['steps']} and saved; go on with:")
         together = f" --processes {processes}" if processes > 1 else ""
         output.say(f"  glassformer train {path} --resume{together}")
         return
     split = "test" if "test" in results["metrics"] else "validation"
-    output.say(f"{split} {headline} {results['metrics'][split][headline]:.4f}", style="bold")
+    output.say(f"{split} {primary_metric} {results['metrics'][split][primary_metric]:.4f}", style="bold")
     for warning in results["warnings"]:
         output.say(warning, style="bold red")
     output.say(
@@ -172,7 +176,7 @@ def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, An
 
     if not arguments.presets:
         raise user_error(
-            "train what?", place="WHAT", value="", allowed=presets(), remedy="glassformer train reversal"
+            "train what?", path="WHAT", value="", allowed=presets(), hint="glassformer train reversal"
         )
     heads = {name: _first_comment(preset_text(name)) for name in presets()}
     for name, head in heads.items():

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from glassformer.core.errors import Problem, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.system import read_document
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -28,7 +28,7 @@ MAX_CONFIG_DEPTH = 24
 Tree = dict[str, Any]
 
 
-class UnknownKey(Problem):
+class UnknownKey(ErrorDetail):
     """Which may be known elsewhere in the tree."""
 
 
@@ -46,10 +46,10 @@ class Node(BaseModel):
         if not isinstance(data, Mapping):
             if isinstance(data, Node):
                 return data
-            raise Problem("a mapping of options belongs here", value=data, allowed=list(cls.model_fields))
+            raise ErrorDetail("a mapping of options belongs here", value=data, allowed=list(cls.model_fields))
         for key in data:
             if key not in cls.model_fields:
-                raise UnknownKey("unknown key", place=str(key), value=key, allowed=list(cls.model_fields))
+                raise UnknownKey("unknown key", path=str(key), value=key, allowed=list(cls.model_fields))
         return cls.fill_kinds(data)
 
     @classmethod
@@ -98,25 +98,25 @@ def validate(node: type[NodeType], tree: Tree) -> NodeType:
         raise UserError(*_problems(error, set(_paths(node, tree)))) from None
 
 
-def _problems(error: ValidationError, paths: set[str]) -> list[Problem]:
+def _problems(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
     problems = []
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, Problem):
-            place = ".".join(part for part in (place, cause.place) if part)
-            value, remedy = cause.value, cause.remedy
+        if isinstance(cause, ErrorDetail):
+            place = ".".join(part for part in (place, cause.path) if part)
+            value, hint = cause.value, cause.hint
             if isinstance(cause, UnknownKey) and (other := _elsewhere(place, paths)):
-                value, remedy = None, other  # the name is right, so none is looked for that is like it
-            problem = Problem(cause.problem, place=place, value=value, allowed=cause.allowed, remedy=remedy)
+                value, hint = None, other  # the name is right, so none is looked for that is like it
+            problem = ErrorDetail(cause.message, path=place, value=value, allowed=cause.allowed, hint=hint)
         elif item["type"] == "missing":
-            problem = Problem("a value is required", place=place, remedy=f"{place}=VALUE")
+            problem = ErrorDetail("a value is required", path=place, hint=f"{place}=VALUE")
         elif item["type"] == "literal_error":
             allowed = re.findall(r"'([^']*)'", item["ctx"]["expected"])
-            problem = Problem("not one of the choices", place=place, value=item["input"], allowed=allowed)
+            problem = ErrorDetail("not one of the choices", path=place, value=item["input"], allowed=allowed)
         else:
             message = item["msg"].replace("Input should be", "must be").replace("Value error, ", "")
-            problem = Problem(message, place=place, value=item["input"], remedy=_remedy(item["type"]))
+            problem = ErrorDetail(message, path=place, value=item["input"], hint=_remedy(item["type"]))
         problems.append(problem)
     return problems
 
@@ -245,15 +245,13 @@ def parse_yaml(text: str, place: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{place}, line {mark.line + 1}, column {mark.column + 1}" if mark else place
-        raise user_error(
-            f"not valid YAML: {error.problem}", place=where, remedy=_yaml_remedy(error)
-        ) from None
+        raise user_error(f"not valid YAML: {error.problem}", path=where, hint=_yaml_remedy(error)) from None
     except (yaml.YAMLError, ValueError) as error:
         raise user_error(
-            f"not valid YAML: {error}", place=place, remedy="save the file as plain UTF-8 text"
+            f"not valid YAML: {error}", path=place, hint="save the file as plain UTF-8 text"
         ) from None
     except RecursionError:
-        raise user_error("nested too deeply", place=place, remedy="flatten the file") from None
+        raise user_error("nested too deeply", path=place, hint="flatten the file") from None
 
 
 def _yaml_remedy(error: yaml.MarkedYAMLError) -> str:
@@ -270,32 +268,32 @@ def read_yaml_file(path: Path) -> Tree:
     """The mapping in a small UTF-8 YAML file, or an error that says what to do."""
     place = str(path)
     if os.path.isdir(path):
-        raise user_error("is a folder, not a YAML file", place=place, remedy="name the file in it")
+        raise user_error("is a folder, not a YAML file", path=place, hint="name the file in it")
     if not os.path.isfile(path):
         siblings = sorted(str(sibling) for sibling in path.parent.glob("*.y*ml"))
-        raise user_error("no such file", place=place, value=place, allowed=siblings, remedy="check the path")
+        raise user_error("no such file", path=place, value=place, allowed=siblings, hint="check the path")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise user_error(
             f"too large for a config ({path.stat().st_size:,} bytes)",
-            place=place,
-            remedy=f"a config is at most {MAX_CONFIG_BYTES:,} bytes; is this a data file?",
+            path=place,
+            hint=f"a config is at most {MAX_CONFIG_BYTES:,} bytes; is this a data file?",
         )
     try:
         text = read_document(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise user_error(f"not UTF-8 at byte {error.start}", place=place, remedy="save it as UTF-8") from None
+        raise user_error(f"not UTF-8 at byte {error.start}", path=place, hint="save it as UTF-8") from None
     except OSError as error:
         raise user_error(
-            f"cannot be read: {error.strerror}", place=place, remedy="check its permissions"
+            f"cannot be read: {error.strerror}", path=place, hint="check its permissions"
         ) from None
     tree = parse_yaml(text, place)
     if tree is None:
-        raise user_error("the file is empty", place=place, remedy="start with 'task: {kind: reversal}'")
+        raise user_error("the file is empty", path=place, hint="start with 'task: {kind: reversal}'")
     if not isinstance(tree, dict):
         raise user_error(
             f"a mapping belongs at the top, not a {type(tree).__name__}",
-            place=place,
-            remedy="start with 'task: {kind: reversal}'",
+            path=place,
+            hint="start with 'task: {kind: reversal}'",
         )
     return tree
 
@@ -363,11 +361,11 @@ def parse_overrides(overrides: Iterable[str]) -> Tree:
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals or not all(path.split(".")):
-            raise user_error("not of the form PATH=VALUE", value=override, remedy="model.num_layers=2")
+            raise user_error("not of the form PATH=VALUE", value=override, hint="model.num_layers=2")
         if not text.strip():
-            raise user_error("no value after '='", place=path, remedy=f"{path}=null, if none is meant")
+            raise user_error("no value after '='", path=path, hint=f"{path}=null, if none is meant")
         if path in flat:
-            raise user_error("set twice", place=path, remedy="give it once")
+            raise user_error("set twice", path=path, hint="give it once")
         flat[path] = parse_yaml(text, path)
     return unflatten(flat)
 
@@ -400,7 +398,7 @@ def unflatten(flat: Mapping[str, Any]) -> Tree:
         branch = tree
         for depth, key in enumerate(parents, start=1):
             if ".".join(parents[:depth]) in flat:
-                raise user_error("set twice, once as a whole", place=str(path), remedy="give one of the two")
+                raise user_error("set twice, once as a whole", path=str(path), hint="give one of the two")
             branch = branch.setdefault(key, {})
         branch[last] = value
     return tree

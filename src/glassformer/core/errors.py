@@ -1,4 +1,7 @@
-"""Errors that a user can act on: path, value, allowed values and a hint."""
+"""Errors that a user can act on: path, value, allowed values and a hint.
+
+Any other exception is a fault of the package and keeps its traceback.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,37 @@ import re
 from collections.abc import Iterable, Sequence
 
 
-class Problem(ValueError):
-    """One thing that is wrong: where, what was given, what would be right."""
+class ErrorDetail(ValueError):
+    """One mistake in the input: its path, the value given, and a hint how to correct it."""
 
     def __init__(
         self,
-        problem: str,
+        message: str,
         *,
-        place: str = "",
+        path: str = "",
         value: object = None,
         allowed: Sequence[str] = (),
-        remedy: str = "",
+        hint: str = "",
     ) -> None:
-        self.problem = problem
-        self.place = place
+        self.message = message
+        self.path = path
         self.value = value
         self.allowed = list(allowed)
-        self.remedy = remedy
-        super().__init__(problem)
+        self.hint = hint
+        super().__init__(message)
 
     def lines(self) -> list[str]:
-        problem = shorten(self.problem, 300)
-        head = f"{self.place}: {problem}" if self.place else problem
-        lines = [head]
+        message = shorten(self.message, 300)
+        lines = [f"{self.path}: {message}" if self.path else message]
         if self.value is not None:
             lines.append(f"  given:   {shorten(repr(self.value))}")
         if self.allowed:
-            lines.append(f"  allowed: {listed(self.allowed, 160)}")
+            lines.append(f"  allowed: {join_names(self.allowed, 160)}")
         near = near_match(self.value, self.allowed)
         if near:
             lines.append(f"  did you mean {near!r}?")
-        elif self.remedy:
-            lines.append(f"  try:     {self.remedy}")
+        elif self.hint:
+            lines.append(f"  try:     {self.hint}")
         if len(lines) == 1:
             lines.append("  try:     glassformer --help")
         return lines
@@ -47,40 +49,42 @@ class Problem(ValueError):
         return "\n".join(self.lines())
 
 
-NO_MEMORY = re.compile("can't allocate memory|out of memory")
-"""In PyTorch's errors."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None
-    )
-
-
 class UserError(Exception):
-    """What the user gave cannot be used: shown in a few lines, exit code 2, no traceback."""
+    """Input that cannot be used. The CLI prints it without a traceback and exits with code 2."""
 
-    def __init__(self, *problems: Problem) -> None:
-        self.problems = list(problems)
+    def __init__(self, *details: ErrorDetail) -> None:
+        self.details = list(details)
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        first, *rest = self.problems
+        first, *rest = self.details
         lines = first.lines()
         if rest:
             lines[4:] = []
-            others = "; ".join(f"{problem.place}: {problem.problem}" for problem in rest)
+            others = "; ".join(f"{detail.path}: {detail.message}" for detail in rest)
             lines.append(f"  also:    {shorten(others, 160)}")
         return "\n".join(lines)
 
 
 def user_error(
-    problem: str, *, place: str = "", value: object = None, allowed: Sequence[str] = (), remedy: str = ""
+    message: str, *, path: str = "", value: object = None, allowed: Sequence[str] = (), hint: str = ""
 ) -> UserError:
-    return UserError(Problem(problem, place=place, value=value, allowed=allowed, remedy=remedy))
+    """Make a `UserError` with one detail."""
+    return UserError(ErrorDetail(message, path=path, value=value, allowed=allowed, hint=hint))
+
+
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")
+"""Pattern of PyTorch's messages when an allocation fails."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
+    )
 
 
 def near_match(value: object, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name that is most similar to `value`, or None if none is similar."""
     if not isinstance(value, str):
         return None
     lowered = {name.lower(): name for name in allowed}
@@ -88,15 +92,16 @@ def near_match(value: object, allowed: Iterable[str]) -> str | None:
     return lowered[matches[0]] if matches else None
 
 
-def listed(names: Sequence[str], width: int) -> str:
-    """With commas, as many of them as there is room for."""
+def join_names(names: Sequence[str], width: int) -> str:
+    """Join names with commas, and cut the list between names to fit `width` characters."""
     text = ", ".join(names)
     if len(text) <= width:
         return text
-    kept = text[: width - len(", …")].rpartition(",")[0]
-    return f"{kept}, …" if kept else shorten(text, width)
+    shown = text[: width - len(", …")].rpartition(",")[0]
+    return f"{shown}, …" if shown else shorten(text, width)
 
 
 def shorten(text: str, width: int = 100) -> str:
+    """Collapse white space and cut the text to `width` characters."""
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"

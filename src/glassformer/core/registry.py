@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from pydantic import ModelWrapValidatorHandler, model_validator
 
 from glassformer.core.config import Node
-from glassformer.core.errors import Problem, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 
 _families: dict[type[Kind], dict[str, type[Kind]]] = {}
 
@@ -42,17 +42,17 @@ class Kind(Node):
             data = {"kind": data}
         known = _families[cls]
         if not isinstance(data, Mapping):
-            raise Problem("a choice belongs here: {kind: NAME, ...}", value=data, allowed=sorted(known))
+            raise ErrorDetail("a choice belongs here: {kind: NAME, ...}", value=data, allowed=sorted(known))
         name = data.get("kind")
         if name is None:
-            raise Problem("which kind?", place="kind", value="", allowed=sorted(known))
+            raise ErrorDetail("which kind?", path="kind", value="", allowed=sorted(known))
         if not isinstance(name, str) or name not in known:
-            raise Problem(
+            raise ErrorDetail(
                 "unknown kind",
-                place="kind",
+                path="kind",
                 value=name,
                 allowed=sorted(known),
-                remedy="--plugin FILE.py, if it is a kind of your own",
+                hint="--plugin FILE.py, if it is a kind of your own",
             )
         return known[name].model_validate(data)
 
@@ -75,8 +75,8 @@ def register(cls: type[KindType]) -> type[KindType]:
         taken = known[name]
         raise user_error(
             f"the kind {name!r} of {family.__name__} is registered twice",
-            place=f"{cls.__module__}.{cls.__name__}",
-            remedy=f"another name: {taken.__module__}.{taken.__name__} has this one",
+            path=f"{cls.__module__}.{cls.__name__}",
+            hint=f"another name: {taken.__module__}.{taken.__name__} has this one",
         )
     known[name] = cls
     return cls
@@ -100,13 +100,13 @@ def kinds(family: type[Kind]) -> dict[str, type[Kind]]:
 def load_plugin(path: Path) -> None:
     """Run a user's own Python file, which registers its kinds. Only ever on the user's word."""
     if not path.is_file():
-        raise user_error("no such plug-in file", place=str(path), remedy="--plugin PATH/TO/FILE.py")
+        raise user_error("no such plug-in file", path=str(path), hint="--plugin PATH/TO/FILE.py")
     name = f"glassformer_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise user_error("not a Python file", place=str(path), remedy="a plug-in's name ends in .py")
+        raise user_error("not a Python file", path=str(path), hint="a plug-in's name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -120,10 +120,10 @@ def load_plugin(path: Path) -> None:
         ]
         place = f"{path}, line {frames[-1].lineno}" if frames else str(path)
         if isinstance(error, UserError):
-            problem = error.problems[0]
-            raise user_error(problem.problem, place=place, remedy=problem.remedy) from error
+            problem = error.details[0]
+            raise user_error(problem.message, path=place, hint=problem.hint) from error
         raise user_error(
             f"the plug-in failed: {type(error).__name__}: {error}",
-            place=place,
-            remedy=f"python {path} shows the whole error",
+            path=place,
+            hint=f"python {path} shows the whole error",
         ) from error

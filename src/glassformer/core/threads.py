@@ -11,11 +11,11 @@ from typing import TypeVar
 import torch
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Prediction = TypeVar("Prediction")
 
 
-class Crew:
-    """So many workers, until it is closed or forgotten; PyTorch's threads are dealt to them evenly."""
+class ThreadPool:
+    """So many workers, until it is closed or forgotten; PyTorch's threads are round_robin to them evenly."""
 
     def __init__(self, workers: int, name: str) -> None:
         self.workers = workers
@@ -34,10 +34,10 @@ class Crew:
             torch.set_num_threads(threads)  # what threads to come are given: each worker has set less
 
     def each(
-        self, answer: Callable[[Item], Answer], items: Iterable[Item], ahead: int | None = None
-    ) -> Iterator[Answer]:
+        self, answer: Callable[[Item], Prediction], items: Iterable[Item], ahead: int | None = None
+    ) -> Iterator[Prediction]:
         """The answers in the order of the items, of which at most `ahead` are begun and not yet taken."""
-        begun: deque[Future[Answer]] = deque()
+        begun: deque[Future[Prediction]] = deque()
         try:
             for item in items:
                 if len(begun) == ahead:

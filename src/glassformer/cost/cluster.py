@@ -57,13 +57,13 @@ def project(
     """For a batch of so many sequences, which all devices share evenly, as `size` was traced for."""
     training = size.flops_per_token()["training"]
     if training is None or size.activation_bytes is None:
-        raise user_error("cannot be told for this model", place="--cluster", remedy=size.why_not)
+        raise user_error("cannot be told for this model", path="--cluster", hint=size.why_not)
     if batch % cluster.devices:
         raise user_error(
             f"{cluster.devices} devices do not share {batch} sequences evenly",
-            place="training.batch_size",
+            path="training.batch_size",
             value=batch,
-            remedy=f"training.batch_size={cluster.devices * max(1, round(batch / cluster.devices))}",
+            hint=f"training.batch_size={cluster.devices * max(1, round(batch / cluster.devices))}",
         )
     rate = cluster.devices * cluster.peak * cluster.utilization
     memory = size.memory_bytes(optimizer_floats, is_averaged)

@@ -17,7 +17,7 @@ import torch
 from glassformer.evaluation.evaluate import evaluation_batches
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
-from glassformer.training.context import Surroundings
+from glassformer.training.context import TrainingContext
 from glassformer.training.state import random_tensors, restore_random
 from glassformer.training.trainer import Diverged, Trainer
 
@@ -61,11 +61,11 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
         trainer.task,
         copy.deepcopy(trainer.model),
         trainer.config.with_overrides(
-            {"freeze": [], "thaw": {"every": None}}
+            {"freeze": [], "unfreeze": {"every": None}}
         ),  # what is thawed later takes its time too
         trainer.evaluation,
         trainer.seed,
-        Surroundings(),
+        TrainingContext(),
     )
     twin.model.train()
     plan = twin.plan(0)
@@ -125,7 +125,7 @@ def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, row
     started = time.perf_counter()
     with torch.inference_mode():
         Tally(twin.model, is_thorough=False).add(twin.task.batch(split, sample).to(twin.device))
-        if twin.evaluation.decode_during_training and twin.task.writes_answers:
+        if twin.evaluation.decode_during_training and twin.task.generates_outputs:
             twin.task.decode(twin.model, split, [sample], decoding)
     return (time.perf_counter() - started) * len(batch) / len(sample) * len(batches)
 

@@ -55,11 +55,11 @@ class Size:
         return {"forward": forward, "training": (1 + BACKWARD_PER_FORWARD) * forward}
 
     def memory_bytes(
-        self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1, at_once: float = 1.0
+        self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1, concurrency: float = 1.0
     ) -> dict[str, int | None]:
         """In training: `optimizer_floats` a parameter, and another copy of the weights if averaged.
 
-        Where a step is done in parts, this share of the batch is worked on `at_once`, and so many `gradients`
+        Where a step is done in parts, this share of the batch is worked on `concurrency`, and so many `gradients`
         for all parameters are held.
         """
         memory = {
@@ -70,7 +70,7 @@ class Size:
         }
         if self.activation_bytes is None:
             return {**memory, "activations": None, "total": None}
-        activations = round(at_once * self.activation_bytes)
+        activations = round(concurrency * self.activation_bytes)
         return {**memory, "activations": activations, "total": sum(memory.values()) + activations}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.blocks.heads import IGNORED
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.data.token_rows import Computed, TokenRows
 
 
@@ -32,11 +32,11 @@ class Vocabulary:
         numbers = []
         for place, symbol in enumerate(symbols, start=1):
             if symbol not in self.number:
-                raise Problem(
+                raise ErrorDetail(
                     f"unknown symbol at place {place}",
                     value=symbol,
                     allowed=self.symbols,
-                    remedy="check the input",
+                    hint="check the input",
                 )
             numbers.append(self.number[symbol])
         return numbers
@@ -190,7 +190,7 @@ def plan_batches(
     return BatchPlan(order, borders, shuffled(batches, rng) if shuffle else in_turn(batches))
 
 
-def alike(examples: Examples, indices: np.ndarray, parts: int) -> list[np.ndarray]:
+def split_balanced(examples: Examples, indices: np.ndarray, parts: int) -> list[np.ndarray]:
     """A batch in so many parts of like work; in each stand examples of like size, so that less is padding."""
     if parts == 1:
         return [indices]
@@ -260,9 +260,9 @@ class Batch:
 
     def token_count(self) -> int:
         """How many real tokens are read, and written if a decoder writes: what a speed is counted in."""
-        tokens, real = self.inputs["tokens"], self.inputs.get("real")
+        tokens, attention_mask = self.inputs["tokens"], self.inputs.get("attention_mask")
         assert tokens is not None
-        read = tokens.numel() if real is None else int(real.sum())
+        read = tokens.numel() if attention_mask is None else int(attention_mask.sum())
         return read + (self.target_count() if "target" in self.inputs else 0)
 
 
@@ -280,35 +280,41 @@ def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:
     return torch.from_numpy(padded), torch.from_numpy(np.arange(longest) < lengths[:, None])
 
 
-def collate_per_token(examples: Examples, indices: np.ndarray) -> Batch:
+def collate_token_classification(examples: Examples, indices: np.ndarray) -> Batch:
     taken = examples.take(indices)
-    tokens_BL, real_BL = pad(taken.inputs)
+    tokens_BL, attention_mask_BL = pad(taken.inputs)
     targets_BL, _ = pad(taken.targets, IGNORED)
-    return Batch({"tokens": tokens_BL, "real": real_BL}, targets_BL, indices)
+    return Batch({"tokens": tokens_BL, "attention_mask": attention_mask_BL}, targets_BL, indices)
 
 
-def collate_per_sequence(examples: Examples, indices: np.ndarray) -> Batch:
+def collate_sequence_classification(examples: Examples, indices: np.ndarray) -> Batch:
     taken = examples.take(indices)
-    tokens_BL, real_BL = pad(taken.inputs)
+    tokens_BL, attention_mask_BL = pad(taken.inputs)
     answers_B = np.asarray(taken.targets)
     answers_B = answers_B.astype(np.float32 if answers_B.dtype.kind == "f" else np.int64)
-    return Batch({"tokens": tokens_BL, "real": real_BL}, torch.from_numpy(answers_B), indices)
+    return Batch(
+        {"tokens": tokens_BL, "attention_mask": attention_mask_BL}, torch.from_numpy(answers_B), indices
+    )
 
 
-def collate_next_token(examples: Examples, indices: np.ndarray) -> Batch:
+def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
     """Each row predicts itself, one place on; `targets` of the examples are not looked at."""
     rows = examples.take(indices).inputs
-    tokens_BL, real_BL = pad(rows)
+    tokens_BL, attention_mask_BL = pad(rows)
     targets_BL, _ = pad(rows, IGNORED)
-    real_BL = None if real_BL is None else real_BL[:, :-1]
-    return Batch({"tokens": tokens_BL[:, :-1], "real": real_BL}, targets_BL[:, 1:].contiguous(), indices)
+    attention_mask_BL = None if attention_mask_BL is None else attention_mask_BL[:, :-1]
+    return Batch(
+        {"tokens": tokens_BL[:, :-1], "attention_mask": attention_mask_BL},
+        targets_BL[:, 1:].contiguous(),
+        indices,
+    )
 
 
-def collate_sequence_to_sequence(examples: Examples, indices: np.ndarray) -> Batch:
+def collate_seq2seq(examples: Examples, indices: np.ndarray) -> Batch:
     """Targets run from BOS to EOS: the decoder reads all but the last, and predicts all but the first."""
     taken = examples.take(indices)
-    tokens_BL, real_BL = pad(taken.inputs)
+    tokens_BL, attention_mask_BL = pad(taken.inputs)
     target_BL, _ = pad(taken.targets)
     answers_BL, _ = pad(taken.targets, IGNORED)
-    inputs = {"tokens": tokens_BL, "real": real_BL, "target": target_BL[:, :-1]}
+    inputs = {"tokens": tokens_BL, "attention_mask": attention_mask_BL, "target": target_BL[:, :-1]}
     return Batch(inputs, answers_BL[:, 1:].contiguous(), indices)

@@ -276,7 +276,7 @@ CATALOGUE = {data_set.name: data_set for data_set in _SETS}
 
 def find_set(name: str) -> DataSet:
     if name not in CATALOGUE:
-        raise user_error("no such set in the catalogue", place="data", value=name, allowed=list(CATALOGUE))
+        raise user_error("no such set in the catalogue", path="data", value=name, allowed=list(CATALOGUE))
     return CATALOGUE[name]
 
 
@@ -308,11 +308,11 @@ def locate(path: str) -> Path:
     data_set = CATALOGUE[asked.parts[0]]
     listed = [f"{data_set.name}/{file.path}" for file in data_set.files]
     if len(asked.parts) > 1 and asked.as_posix() not in listed:
-        raise user_error("no such file in the set", place=path, value=asked.as_posix(), allowed=listed)
-    remedy = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}"
+        raise user_error("no such file in the set", path=path, value=asked.as_posix(), allowed=listed)
+    hint = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}"
     if not data_set.is_fetchable:
-        remedy = f"set {FOLDER_VARIABLE}; glassformer data list {data_set.name} says where it is from"
-    raise user_error("this set is not here", place=path, remedy=remedy)
+        hint = f"set {FOLDER_VARIABLE}; glassformer data list {data_set.name} says where it is from"
+    raise user_error("this set is not here", path=path, hint=hint)
 
 
 def _search(path: Path) -> Path | None:
@@ -373,7 +373,7 @@ def is_whole(path: Path, file: CatalogueFile) -> bool:
                 digest.update(block)
     except OSError as error:
         raise user_error(
-            f"cannot be read: {error.strerror}", place=str(path), remedy="check its permissions"
+            f"cannot be read: {error.strerror}", path=str(path), hint="check its permissions"
         ) from None
     return digest.hexdigest() == file.sha256
 
@@ -395,8 +395,8 @@ def fetch(data_set: DataSet, folder: Path, progress: Progress) -> list[Path]:
     except OSError as error:
         raise user_error(
             f"cannot be written: {error.strerror}",
-            place=str(error.filename or folder),
-            remedy="--to DIR names another folder",
+            path=str(error.filename or folder),
+            hint="--to DIR names another folder",
         ) from None
     return brought
 
@@ -405,8 +405,8 @@ def _by_hand(data_set: DataSet, folder: Path) -> UserError:
     layout = ", ".join(file.path for file in data_set.files)
     return user_error(
         f"not published in this form, so it cannot be fetched; its home is {data_set.home} ({data_set.how})",
-        place=data_set.name,
-        remedy=f"put {layout} into {folder / data_set.name}",
+        path=data_set.name,
+        hint=f"put {layout} into {folder / data_set.name}",
     )
 
 
@@ -416,8 +416,8 @@ def _is_wanted(path: Path, file: CatalogueFile) -> bool:
     if not is_whole(path, file):
         raise user_error(
             "is here, but does not have the catalogue's checksum",
-            place=str(path),
-            remedy="remove it, and fetch it again",
+            path=str(path),
+            hint="remove it, and fetch it again",
         )
     return False
 
@@ -446,7 +446,7 @@ def _download(address: str, part: Path, progress: Progress) -> None:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
                 return  # nothing is left to ask for; the checksum decides
             raise user_error(
-                f"the server says {error.code} {error.reason}", place=address, remedy="try again later"
+                f"the server says {error.code} {error.reason}", path=address, hint="try again later"
             ) from None
         except urllib.error.URLError as error:
             cause = str(error.reason)
@@ -455,8 +455,8 @@ def _download(address: str, part: Path, progress: Progress) -> None:
     here = f" after {part.stat().st_size:,} bytes" if part.exists() else ""
     raise user_error(
         f"could not be fetched{here}: {cause}",
-        place=address,
-        remedy="check the network; the same command goes on from there",
+        path=address,
+        hint="check the network; the same command goes on from there",
     )
 
 
@@ -493,13 +493,13 @@ def _unpack(part: Path, address: str, file: CatalogueFile, target: Path) -> Path
         if digest.hexdigest() != file.sha256:
             raise user_error(
                 f"refused: its SHA-256 is {digest.hexdigest()[:16]}…, not {file.sha256[:16]}…",
-                place=f"{target.name} from {address}",
-                remedy="fetch it again; if it stays, the publisher has changed it",
+                path=f"{target.name} from {address}",
+                hint="fetch it again; if it stays, the publisher has changed it",
             )
         os.replace(new, target)
     except (KeyError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError):
         raise user_error(
-            "refused: not the archive that was expected", place=address, remedy="fetch it again"
+            "refused: not the archive that was expected", path=address, hint="fetch it again"
         ) from None
     finally:
         new.unlink(missing_ok=True)

@@ -124,8 +124,8 @@ class Wanted:
             if not has_header:
                 raise user_error(
                     f"the column {column!r} is asked for by name, but header is false",
-                    place=place,
-                    remedy="numbers from 0, or task.data.header=true",
+                    path=place,
+                    hint="numbers from 0, or task.data.header=true",
                 )
             if column not in first:
                 raise missing_column(column, first, place)
@@ -133,8 +133,8 @@ class Wanted:
         if not 0 <= column < len(first):
             raise user_error(
                 f"no column {column}: the first line has {count(len(first), 'column')}, numbered from 0",
-                place=place,
-                remedy=f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format",
+                path=place,
+                hint=f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format",
             )
         return column
 
@@ -167,8 +167,8 @@ def is_number(text: str) -> bool:
 
 
 def missing_column(name: str, present: Sequence[str], place: str) -> UserError:
-    remedy = "task.data.columns={input: NAME, target: NAME}"
-    return user_error(f"no column {name!r}", place=place, value=name, allowed=present, remedy=remedy)
+    hint = "task.data.columns={input: NAME, target: NAME}"
+    return user_error(f"no column {name!r}", path=place, value=name, allowed=present, hint=hint)
 
 
 def count(number: int, noun: str) -> str:

@@ -46,8 +46,8 @@ def find_delimiter(lines: Iterator[str], wanted: Wanted, *, place: str, setting:
         told = ", ".join(f"{count(widths[name], 'column')} by {sign!r}" for name, sign in SIGNS.items())
         raise user_error(
             f"commas or semicolons between columns? Its first lines can be read both ways: {told}",
-            place=place,
-            remedy=f"{setting}csv-comma, or {setting}csv-semicolon",
+            path=place,
+            hint=f"{setting}csv-comma, or {setting}csv-semicolon",
         )
     return "semicolon" if is_semicolon else "comma"
 

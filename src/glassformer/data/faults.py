@@ -82,7 +82,7 @@ class Corpus:
         formats = {path: _format_of(path) for path in self.splits[split]}
         if len(set(formats.values())) > 1:
             told = ", ".join(f"{path.name} is {format}" for path, format in formats.items())
-            raise user_error(f"files of several formats: {told}", place=split, remedy="--format says which")
+            raise user_error(f"files of several formats: {told}", path=split, hint="--format says which")
         return next(iter(formats.values()))
 
     def files_of(self, split: str) -> list[SplitFile]:
@@ -101,7 +101,7 @@ class Corpus:
             return [(label, folder / name) for label, name in self.classes.items()]
         found = [(entry.name, entry) for entry in _entries(folder)]
         if not found:
-            raise user_error("the folder is empty", place=str(folder), remedy="a file or a folder a class")
+            raise user_error("the folder is empty", path=str(folder), hint="a file or a folder a class")
         return found
 
 

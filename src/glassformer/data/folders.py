@@ -35,12 +35,12 @@ class ClassFolder(Stream):
     def __init__(self, folder: TextFile, roles: Sequence[str], classes: Mapping[str, str]) -> None:
         if not folder.path.is_dir():
             problem = "is a file, not a folder" if folder.path.exists() else "no such folder"
-            raise user_error(problem, place=folder.where, remedy="a folder with a file or folder a class")
+            raise user_error(problem, path=folder.where, hint="a folder with a file or folder a class")
         if len(roles) > 2:
             raise user_error(
                 f"a folder of classes has texts and labels, and {len(roles)} columns are needed",
-                place=folder.where,
-                remedy="another task.data.format",
+                path=folder.where,
+                hint="another task.data.format",
             )
         self.folder = folder
         self.roles = list(roles)
@@ -82,21 +82,21 @@ def _found(folder: TextFile, *, with_labels: bool) -> list[tuple[str, Path]]:
     entries = _entries(folder.path)
     if len({entry.is_dir() for entry in entries}) > 1:
         raise user_error(
-            "holds files and folders: which are classes?", place=folder.where, remedy=CLASSES_REMEDY
+            "holds files and folders: which are classes?", path=folder.where, hint=CLASSES_REMEDY
         )
     found = [(_label(entry), entry) for entry in entries]
     if not with_labels and found:
         return found
     if len(found) < 2:
         problem = "holds one class only" if found else "the folder is empty"
-        raise user_error(problem, place=folder.where, remedy="a file or a folder for each class")
+        raise user_error(problem, path=folder.where, hint="a file or a folder for each class")
     labels = [label for label, _ in found]
     twice = [label for label in labels if labels.count(label) > 1]
     if twice:
         raise user_error(
             f"two files are named {twice[0]!r}, but for their endings",
-            place=folder.where,
-            remedy=CLASSES_REMEDY,
+            path=folder.where,
+            hint=CLASSES_REMEDY,
         )
     return found
 
@@ -110,7 +110,7 @@ def _named(folder: TextFile, classes: Mapping[str, str]) -> list[tuple[str, Path
     for label, name in classes.items():
         if not (folder.path / name).exists():
             place = f"task.data.classes.{label}: {folder.path}"
-            raise user_error("no such file or folder in it", place=place, value=name, allowed=present)
+            raise user_error("no such file or folder in it", path=place, value=name, allowed=present)
     return [(label, folder.path / name) for label, name in classes.items()]
 
 
@@ -122,6 +122,6 @@ def _parts(label: str, path: Path, folder: TextFile) -> list[_Part]:
     if inner or not files:
         problem = f"holds another folder, {inner[0]!r}" if inner else "the folder is empty"
         raise user_error(
-            problem, place=f"{folder.setting}: {path}", remedy="a file an example, and nothing else"
+            problem, path=f"{folder.setting}: {path}", hint="a file an example, and nothing else"
         )
     return [_Part(label, replace(folder, path=file), is_lines=False) for file in files]

@@ -65,8 +65,8 @@ class JsonDocument(Stream):
         except NotJson as error:
             raise user_error(
                 f"{error.problem} (column {error.column:,})",
-                place=f"{self.name}, line {error.line}",
-                remedy='[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one row a line',
+                path=f"{self.name}, line {error.line}",
+                hint='[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one row a line',
             ) from None
 
     def _of_array(self) -> Iterator[Record]:
@@ -85,15 +85,13 @@ class JsonDocument(Stream):
             if not isinstance(lists[role], list):
                 raise user_error(
                     f"{column!r} is not a list",
-                    place=self.name,
-                    remedy="parallel lists; task.data.format=jsonl, if it is one object a line",
+                    path=self.name,
+                    hint="parallel lists; task.data.format=jsonl, if it is one object a line",
                 )
             lengths[column] = len(lists[role])
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
-            raise user_error(
-                f"the lists differ in length: {told}", place=self.name, remedy="two parallel lists"
-            )
+            raise user_error(f"the lists differ in length: {told}", path=self.name, hint="two parallel lists")
         for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
             yield Record(dict(zip(lists, values, strict=True)), number)
 
@@ -102,8 +100,8 @@ class JsonDocument(Stream):
         if not isinstance(tree, dict):
             raise user_error(
                 "an array of objects, or an object of parallel lists, belongs here",
-                place=self.name,
-                remedy='[{"input": …, "target": …}, …], or task.data.format=jsonl for one object a line',
+                path=self.name,
+                hint='[{"input": …, "target": …}, …], or task.data.format=jsonl for one object a line',
             )
         return tree
 
@@ -126,15 +124,15 @@ def pick(row: Any, column: Column, where: str) -> Any:
         if not 0 <= column < len(row):
             raise user_error(
                 f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0",
-                place=where,
-                remedy="equally many on each line",
+                path=where,
+                hint="equally many on each line",
             )
         return row[column]
     given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
     raise user_error(
         f"{given} stands here, and the column {column!r} is asked for",
-        place=where,
-        remedy="names for objects {...}, numbers for lists [...]",
+        path=where,
+        hint="names for objects {...}, numbers for lists [...]",
     )
 
 
@@ -146,10 +144,8 @@ def _parse_json(text: str, where: str) -> Any:
         follows = error.msg == "Extra data"
         raise user_error(
             f"not valid JSON: {error.msg} (column {error.colno})",
-            place=at,
-            remedy="task.data.format=jsonl, if it is one object a line" if follows else "check it there",
+            path=at,
+            hint="task.data.format=jsonl, if it is one object a line" if follows else "check it there",
         ) from None
     except (RecursionError, ValueError):
-        raise user_error(
-            "nested too deeply, or too long a number", place=where, remedy="simplify it"
-        ) from None
+        raise user_error("nested too deeply, or too long a number", path=where, hint="simplify it") from None

@@ -88,7 +88,7 @@ class DataConfig(Node):
         unknown = [role for role in self.columns if role not in roles]
         if unknown:
             raise user_error(
-                "no such column is used", place="task.data.columns", value=unknown[0], allowed=list(roles)
+                "no such column is used", path="task.data.columns", value=unknown[0], allowed=list(roles)
             )
         refuse_unknown_encoding(self.encoding, "task.data.encoding")
         if isinstance(source, list):
@@ -103,7 +103,7 @@ class DataConfig(Node):
 
     def _refuse_classes(self, where: str) -> None:
         if self.classes:
-            raise user_error("is no folder, and task.data.classes names what is in one", place=where)
+            raise user_error("is no folder, and task.data.classes names what is in one", path=where)
 
     def _file(self, path: str, setting: str) -> TextFile:
         from glassformer.data.catalogue import locate
@@ -123,8 +123,8 @@ class DataConfig(Node):
             return "text"
         raise user_error(
             f"the ending of {file.path.name!r} names no format",
-            place=file.setting,
-            remedy=f"task.data.format=tsv, csv, jsonl or json; aligned files are {file.setting}"
+            path=file.setting,
+            hint=f"task.data.format=tsv, csv, jsonl or json; aligned files are {file.setting}"
             f"=[{', '.join(wanted.asked)}]",
         )
 
@@ -213,8 +213,8 @@ def _parts(total: int, fractions: Mapping[str, float], data_seed: int, place: st
     if total <= len(fractions):
         raise user_error(
             f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways",
-            place=place,
-            remedy="more data, or a file for each split",
+            path=place,
+            hint="more data, or a file for each split",
         )
     order = shuffled(total, generator(data_seed, "split off"))
     ends = [0]
@@ -267,8 +267,8 @@ class Chosen(Stream):
         return filter(self.belongs, self.whole)
 
     def nothing(self) -> UserError:
-        remedy = "more data, or a file for each split"
-        return user_error("too few different examples to split", place=self.name, remedy=remedy)
+        hint = "more data, or a file for each split"
+        return user_error("too few different examples to split", path=self.name, hint=hint)
 
 
 def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:

@@ -67,7 +67,7 @@ class Stream:
 
     def nothing(self) -> UserError:
         """What is said where there is no record."""
-        return user_error("the file holds no example", place=self.sources[0].where, remedy="one a line")
+        return user_error("the file holds no example", path=self.sources[0].where, hint="one a line")
 
 
 class AlignedLines(Stream):
@@ -81,8 +81,8 @@ class AlignedLines(Stream):
             files = ", ".join(roles)
             raise user_error(
                 f"{count(len(sources), 'file')} given where {needed} needed: {files}",
-                place=setting,
-                remedy=f"{setting}=[{files}]",
+                path=setting,
+                hint=f"{setting}=[{files}]",
             )
 
     def records(self) -> Iterator[Record]:
@@ -102,8 +102,8 @@ class AlignedLines(Stream):
         other = next(place for place, total in enumerate(totals) if total != totals[0])
         return user_error(
             f"{count(totals[other], 'line')}, but {self.sources[0].path} has {totals[0]}",
-            place=self.sources[other].where,
-            remedy="line-aligned files have equally many lines",
+            path=self.sources[other].where,
+            hint="line-aligned files have equally many lines",
         )
 
 
@@ -124,8 +124,8 @@ class RunningText(Stream):
         if len(roles) != 1:
             raise user_error(
                 f"a running text is one column, and {len(roles)} are needed: {', '.join(roles)}",
-                place=source.where,
-                remedy="another task.data.format",
+                path=source.where,
+                hint="another task.data.format",
             )
         self.role = roles[0]
         self.characters = characters
@@ -151,8 +151,8 @@ class RunningText(Stream):
         if not 0 < border < total:
             raise user_error(
                 f"{count(total, 'character')} cannot be split",
-                place=self.sources[0].where,
-                remedy="more text",
+                path=self.sources[0].where,
+                hint="more text",
             )
         return self._part(0, border), self._part(border, None)
 

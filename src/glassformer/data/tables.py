@@ -18,7 +18,7 @@ Fields = Iterator[tuple[int, list[str]]]
 class Table(Stream):
     """Equally many fields on each line; the first may name them."""
 
-    remedy = "equally many on each line"
+    hint = "equally many on each line"
 
     def __init__(self, source: TextFile, wanted: Wanted) -> None:
         super().__init__([source])
@@ -39,8 +39,8 @@ class Table(Stream):
             if len(fields) != len(first):
                 raise user_error(
                     f"{count(len(fields), 'column')}, but the first line has {len(first)}",
-                    place=self.place(number),
-                    remedy=self.remedy,
+                    path=self.place(number),
+                    hint=self.hint,
                 )
             yield Record({role: fields[position] for role, position in positions.items()}, number)
 
@@ -72,7 +72,7 @@ class TabTable(Table):
 class CommaTable(Table):
     """CSV, with commas or with semicolons."""
 
-    remedy = 'equally many on each line; "quotes, like these", round a text with such signs in it'
+    hint = 'equally many on each line; "quotes, like these", round a text with such signs in it'
 
     def __init__(self, source: TextFile, wanted: Wanted, delimiter: Delimiter | None = None) -> None:
         super().__init__(source, wanted)
@@ -105,6 +105,6 @@ class CommaTable(Table):
         except csv.Error as error:
             raise user_error(
                 f"not valid CSV: {error}",
-                place=f"{source.path}, line {number}",
-                remedy='quote "fields, like this"',
+                path=f"{source.path}, line {number}",
+                hint='quote "fields, like this"',
             ) from None

@@ -34,8 +34,8 @@ MOST_LINE = 4 << 20
 def too_long_a_line(number: int, place: str) -> UserError:
     return user_error(
         f"line {number} has more than {MOST_LINE:,} characters",
-        place=place,
-        remedy="one example a line; task.data.format=running-text, if it is one text",
+        path=place,
+        hint="one example a line; task.data.format=running-text, if it is one text",
     )
 
 
@@ -70,8 +70,8 @@ class TextFile:
         if number == 1 and "\r" in last.rstrip("\r"):
             raise user_error(
                 "is one line: its lines end with carriage returns alone",
-                place=self.where,
-                remedy="tr '\\r' '\\n' < FILE writes it as other programs do",
+                path=self.where,
+                hint="tr '\\r' '\\n' < FILE writes it as other programs do",
             )
         if last:
             yield last.removesuffix("\r")
@@ -98,7 +98,7 @@ class TextFile:
 
     def _refuse_empty(self) -> None:
         if not any(piece.strip() for piece in self._pieces()):
-            raise user_error("the file is empty", place=self.where, remedy="one example a line")
+            raise user_error("the file is empty", path=self.where, hint="one example a line")
 
     def _with_line_feeds(self) -> Iterator[str]:
         held = ""
@@ -127,8 +127,8 @@ class TextFile:
                 if text.count("\0") > len(text) // 4:
                     raise user_error(
                         "line 1 is a quarter zero bytes: no text, or one in another encoding",
-                        place=self.where,
-                        remedy="task.data.encoding=utf-16-le, or whichever encoding it has",
+                        path=self.where,
+                        hint="task.data.encoding=utf-16-le, or whichever encoding it has",
                     )
             if text:
                 yield text
@@ -136,11 +136,9 @@ class TextFile:
     def _bytes(self) -> Iterator[bytes]:
         """Ends with no bytes, so that a last character that is not whole is noticed."""
         if self.path.is_dir():
-            raise user_error("is a folder, not a file", place=self.where, remedy="name the file in it")
+            raise user_error("is a folder, not a file", path=self.where, hint="name the file in it")
         if self.path.exists() and not self.path.is_file():  # a pipe or a device may never end, or never begin
-            raise user_error(
-                "is no regular file", place=self.where, remedy="save what comes out of it in one"
-            )
+            raise user_error("is no regular file", path=self.where, hint="save what comes out of it in one")
         try:
             with self._open() as file:
                 while data := file.read(BYTES_AT_A_TIME):
@@ -149,11 +147,11 @@ class TextFile:
         except FileNotFoundError:
             raise self._missing() from None
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            remedy = "gzip -t FILE checks it"
-            raise user_error("not a whole gzip file", place=self.where, remedy=remedy) from None
+            hint = "gzip -t FILE checks it"
+            raise user_error("not a whole gzip file", path=self.where, hint=hint) from None
         except OSError as error:
-            remedy = "check its permissions"
-            raise user_error(f"cannot be read: {error.strerror}", place=self.where, remedy=remedy) from None
+            hint = "check its permissions"
+            raise user_error(f"cannot be read: {error.strerror}", path=self.where, hint=hint) from None
 
     def _open(self) -> BinaryIO:
         is_zipped = self.path.name.endswith(".gz")
@@ -164,7 +162,7 @@ class TextFile:
         siblings = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         near = near_match(self.path.name, siblings)
         return user_error(
-            "no such file", place=self.where, remedy=str(folder / near) if near else "check the path"
+            "no such file", path=self.where, hint=str(folder / near) if near else "check the path"
         )
 
     def _not_decodable(self, error: UnicodeDecodeError, line: int, byte: int) -> UserError:
@@ -174,8 +172,8 @@ class TextFile:
         return user_error(
             f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
             + (f"; it begins as {guess.upper()} does" if mark else ""),
-            place=self.where,
-            remedy=f"task.data.encoding={guess}, or whichever encoding it has",
+            path=self.where,
+            hint=f"task.data.encoding={guess}, or whichever encoding it has",
         )
 
 
@@ -193,5 +191,5 @@ def refuse_unknown_encoding(encoding: str, setting: str) -> None:
     except (LookupError, ValueError):
         known = ["utf-8", "utf-16", "latin-1", "cp1252", "iso8859-15", "shift_jis", "gb18030", "koi8-r"]
         raise user_error(
-            "no such encoding of text", place=setting, value=encoding, allowed=known, remedy="utf-8"
+            "no such encoding of text", path=setting, value=encoding, allowed=known, hint="utf-8"
         ) from None

@@ -515,8 +515,8 @@ def _checksums(cache: Path, sources: Sequence[Path]) -> tuple[dict[Path, list[in
             was = known.get(name)
             checksum = was[0] if isinstance(was, list) and was[1:] == state else file_sha256(path)
         except OSError as error:
-            remedy = "check the path and its permissions"
-            raise user_error(f"cannot be read: {error.strerror}", place=str(path), remedy=remedy) from None
+            hint = "check the path and its permissions"
+            raise user_error(f"cannot be read: {error.strerror}", path=str(path), hint=hint) from None
         if was != [checksum, *state] and time.time() - state[2] / 1e9 > SETTLED_SECONDS:
             new[name] = [checksum, *state]
         states[path], checksums[name] = state, checksum
@@ -529,7 +529,7 @@ def _refuse_changed(states: Mapping[Path, list[int]], store: TokenStore) -> None
     for path, state in states.items():
         if _state(path) != state:
             _discard(store.folder)
-            raise user_error("changed while it was read", place=str(path), remedy="the same command again")
+            raise user_error("changed while it was read", path=str(path), hint="the same command again")
 
 
 def storage_error(error: OSError, cache: Path) -> UserError:
@@ -539,6 +539,6 @@ def storage_error(error: OSError, cache: Path) -> UserError:
         free = ""
     return user_error(
         f"tokens cannot be kept: {error.strerror}{free}",
-        place=str(error.filename or cache),
-        remedy="free some space or check permissions, or GLASSFORMER_CACHE=FOLDER",
+        path=str(error.filename or cache),
+        hint="free some space or check permissions, or GLASSFORMER_CACHE=FOLDER",
     )

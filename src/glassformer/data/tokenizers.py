@@ -18,7 +18,7 @@ from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from glassformer.core.errors import Problem, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.registry import Kind, register
 from glassformer.core.system import read_document
 
@@ -143,7 +143,7 @@ def _whole_number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _refuse(problem: str, place: str) -> UserError:
-    return user_error(problem, place=place, remedy="a .model file as SentencePiece writes it")
+    return user_error(problem, path=place, hint="a .model file as SentencePiece writes it")
 
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -189,9 +189,9 @@ class Tokenizer:
         try:
             found = self._inner.encode_batch_fast(given, add_special_tokens=False)
         except Exception as error:  # of a file of another hand; the library raises plain Exceptions
-            raise Problem(
+            raise ErrorDetail(
                 f"this tokenizer cannot cut the text: {error}",
-                remedy="one whose vocabulary has a token for what it does not know",
+                hint="one whose vocabulary has a token for what it does not know",
             ) from None
         return [self._number_of[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
 
@@ -449,8 +449,8 @@ class TokenizerFileConfig(TokenizerConfig):
         except (OSError, ValueError) as error:
             raise user_error(
                 f"cannot be read: {getattr(error, 'strerror', None) or error}",
-                place=f"task.tokenizer.path: {path}",
-                remedy="a tokenizer.json, a SentencePiece .model, or the folder of a run on text",
+                path=f"task.tokenizer.path: {path}",
+                hint="a tokenizer.json, a SentencePiece .model, or the folder of a run on text",
             ) from None
         if path.suffix == ".model":
             return Tokenizer.from_tree(read_sentencepiece(data, f"task.tokenizer.path: {path}"))
@@ -466,6 +466,6 @@ def _read_tree(data: bytes, path: Path) -> Tokenizer:
     except Exception as error:  # the library raises plain Exceptions
         raise user_error(
             f"not a tokenizer: {error}",
-            place=f"task.tokenizer.path: {path}",
-            remedy="a tokenizer.json as Hugging Face `tokenizers` writes it",
+            path=f"task.tokenizer.path: {path}",
+            hint="a tokenizer.json as Hugging Face `tokenizers` writes it",
         ) from None

@@ -238,7 +238,7 @@ def _written(writer: _Writer, split: str) -> Iterator[Review]:
 def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
     """Texts and their labels; fewer are the beginning of more."""
     if split not in SPLITS:
-        raise user_error("no such split", place="split", value=split, allowed=list(SPLITS))
+        raise user_error("no such split", path="split", value=split, allowed=list(SPLITS))
     written = _written(_Writer(random.Random(f"reviews {seed} {split}")), split)
     return [(review.text, LABELS[review.total > 0]) for review in islice(written, count)]
 

@@ -21,8 +21,8 @@ from glassformer.blocks.positions import Position
 from glassformer.core.errors import shorten
 from glassformer.data.batching import Batch
 from glassformer.generation import NoCache
-from glassformer.models.base import Generating, Model
-from glassformer.models.task_types import MaskedToken, NextToken, SequenceToSequence, Shape
+from glassformer.models.base import Model, SupportsGeneration
+from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, TaskType
 from glassformer.runs.experiment import Experiment
 from glassformer.tasks.base import Task
 
@@ -154,8 +154,8 @@ class Subject:
         return self.experiment.task
 
     @property
-    def shape(self) -> Shape:
-        return self.experiment.task.shape
+    def task_type(self) -> TaskType:
+        return self.experiment.task.task_type
 
     @cached_property
     def fresh(self) -> Model:
@@ -166,7 +166,7 @@ class Subject:
         """A model of the same config that starts from other random numbers."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.config.seed + 1)
-            return self.experiment.config.model.build(self.shape).eval()
+            return self.experiment.config.model.build(self.task_type).eval()
 
     @cached_property
     def weights(self) -> Model:
@@ -228,16 +228,16 @@ class Subject:
     @property
     def causal_input(self) -> str | None:
         """The input of which no position may see a later one, if there is such an input."""
-        shape = self.shape
-        if isinstance(shape, SequenceToSequence):
+        shape = self.task_type
+        if isinstance(shape, Seq2Seq):
             return "target"
-        if isinstance(shape, NextToken) or getattr(self.fresh, "is_causal", False):
+        if isinstance(shape, CausalLM) or getattr(self.fresh, "is_causal", False):
             return "tokens"
         return None
 
     def vocabulary(self, name: str) -> int:
-        shape = self.shape
-        if name == "target" and isinstance(shape, SequenceToSequence):
+        shape = self.task_type
+        if name == "target" and isinstance(shape, Seq2Seq):
             return shape.target_vocabulary
         return shape.vocabulary
 
@@ -313,22 +313,22 @@ def ragged(batch: Batch) -> Batch:
     def shorten(name: str, x: Tensor) -> Tensor:
         return x.masked_fill(~within(x), IGNORED if name == "targets" else 0)
 
-    tokens, real = batch.inputs["tokens"], batch.inputs.get("real")
+    tokens, attention_mask = batch.inputs["tokens"], batch.inputs.get("attention_mask")
     assert tokens is not None
-    is_real = within(tokens) if real is None else within(tokens) & real
-    return map_columns(replace(batch, inputs={**batch.inputs, "real": is_real}), shorten)
+    is_real = within(tokens) if attention_mask is None else within(tokens) & attention_mask
+    return map_columns(replace(batch, inputs={**batch.inputs, "attention_mask": is_real}), shorten)
 
 
 def trimmed(batch: Batch) -> Batch:
     """Without the columns of inputs that no row needs; rows of equal length need no mask."""
-    tokens, real = batch.inputs["tokens"], batch.inputs["real"]
-    assert tokens is not None and real is not None
-    longest = int(real.sum(1).max())
-    is_mask_needed = not bool(real[:, :longest].all())
+    tokens, attention_mask = batch.inputs["tokens"], batch.inputs["attention_mask"]
+    assert tokens is not None and attention_mask is not None
+    longest = int(attention_mask.sum(1).max())
+    is_mask_needed = not bool(attention_mask[:, :longest].all())
     inputs = {
         **batch.inputs,
         "tokens": tokens[:, :longest],
-        "real": real[:, :longest] if is_mask_needed else None,
+        "attention_mask": attention_mask[:, :longest] if is_mask_needed else None,
     }
     # Targets of one sequence are as wide as the input; those of a written one have a width of their own.
     is_aligned = batch.targets.ndim == 2 and "target" not in batch.inputs
@@ -370,21 +370,24 @@ def future(subject: Subject) -> Measurement:
 def padding(subject: Subject) -> Measurement:
     """Rows alone, padded, and padded further with other tokens: the same answers and the same loss."""
     ragged, model = subject.ragged, subject.model
-    real = _given(ragged.inputs, "real")
-    if bool(real.all()):
+    attention_mask = _given(ragged.inputs, "attention_mask")
+    if bool(attention_mask.all()):
         raise DoesNotApply("the sequences have a single token")
     with torch.no_grad():
-        alone = [trimmed(take_rows(ragged, [row])) for row in range(len(real))]
+        alone = [trimmed(take_rows(ragged, [row])) for row in range(len(attention_mask))]
         expected = torch.cat([_asked(row, model(**row.inputs)).flatten(0, -2) for row in alone])
-        losses = [model.score(row.inputs, row.targets) for row in alone]
-        loss, count = sum(float(score.loss) for score in losses), sum(int(score.count) for score in losses)
+        losses = [model.compute_loss(row.inputs, row.targets) for row in alone]
+        loss, count = (
+            sum(float(loss_output.loss) for loss_output in losses),
+            sum(int(loss_output.count) for loss_output in losses),
+        )
         worst, what = 0.0, "answers and loss are the same alone, padded, and with other padding"
         for kind, batch in (("padding", ragged), ("the content of padding", _other_padding(subject))):
             answers = _asked(batch, model(**batch.inputs))
-            score = model.score(batch.inputs, batch.targets)
+            loss_output = model.compute_loss(batch.inputs, batch.targets)
             moved = difference(answers, expected)
-            loss_moved = abs(float(score.loss) - loss) / (abs(loss) or 1.0)
-            if int(score.count) != count or not math.isfinite(loss_moved):
+            loss_moved = abs(float(loss_output.loss) - loss) / (abs(loss) or 1.0)
+            if int(loss_output.count) != count or not math.isfinite(loss_moved):
                 loss_moved = math.inf
             for changed, share in (("answers", moved), ("the loss", loss_moved)):
                 if share > max(worst, subject.limit):
@@ -397,14 +400,16 @@ def _asked(batch: Batch, answers: Tensor) -> Tensor:
     """The answers that count: all of them, or those at real positions."""
     if answers.ndim < 3:
         return answers
-    real = batch.inputs["real"] if "target" not in batch.inputs else batch.targets != IGNORED
-    return answers.flatten(0, 1) if real is None else answers[real]
+    attention_mask = (
+        batch.inputs["attention_mask"] if "target" not in batch.inputs else batch.targets != IGNORED
+    )
+    return answers.flatten(0, 1) if attention_mask is None else answers[attention_mask]
 
 
 def _other_padding(subject: Subject) -> Batch:
     """Other tokens as padding, and more of them if the model has room."""
-    shape, ragged = subject.shape, subject.ragged
-    room = {"tokens": shape.max_length, "real": shape.max_length}
+    shape, ragged = subject.task_type, subject.ragged
+    room = {"tokens": shape.max_length, "attention_mask": shape.max_length}
     room["target"] = getattr(shape, "max_target_length", 0)
     aligned = "target" if "target" in ragged.inputs else "tokens"
     room["targets"] = room[aligned]
@@ -415,8 +420,8 @@ def _other_padding(subject: Subject) -> Batch:
 
     wide = map_columns(ragged, widen)
     inputs = dict(wide.inputs)
-    tokens, real = _given(inputs, "tokens"), _given(inputs, "real")
-    inputs["tokens"] = torch.where(real, tokens, subject.other_tokens("tokens", tokens))
+    tokens, attention_mask = _given(inputs, "tokens"), _given(inputs, "attention_mask")
+    inputs["tokens"] = torch.where(attention_mask, tokens, subject.other_tokens("tokens", tokens))
     if "target" in inputs:
         target = _given(inputs, "target")
         other = subject.other_tokens("target", target)
@@ -429,10 +434,14 @@ def neighbours(subject: Subject) -> Measurement:
     batch, model = subject.batch, subject.model
     if len(batch.indices) < 2:
         raise DoesNotApply("there is a single example")
-    real = batch.inputs.get("real")
-    if real is not None:
-        shortest = max(1, int(real.sum(1).min()))
-        inputs = {**batch.inputs, "tokens": _given(batch.inputs, "tokens")[:, :shortest], "real": None}
+    attention_mask = batch.inputs.get("attention_mask")
+    if attention_mask is not None:
+        shortest = max(1, int(attention_mask.sum(1).min()))
+        inputs = {
+            **batch.inputs,
+            "tokens": _given(batch.inputs, "tokens")[:, :shortest],
+            "attention_mask": None,
+        }
         batch = replace(batch, inputs=inputs)
     with torch.no_grad():
         together = model(**batch.inputs)
@@ -444,7 +453,7 @@ def neighbours(subject: Subject) -> Measurement:
 def cached_decoding(subject: Subject) -> Measurement:
     """Prompts of several lengths, tokens one by one and two at once, rows swapped as a beam does."""
     model, name = subject.model, subject.causal_input
-    if name is None or not isinstance(model, Generating):
+    if name is None or not isinstance(model, SupportsGeneration):
         raise DoesNotApply("the model does not write")
     written_BL = _given(subject.batch.inputs, name)
     rows, length = written_BL.shape
@@ -458,9 +467,9 @@ def cached_decoding(subject: Subject) -> Measurement:
         uncached = NoCache(model)
         state, whole = model.start(**inputs), uncached.start(**inputs)
         for number, chunk_BL in enumerate(chunks):
-            real_BL = None if number else prompt_real_BL
-            logits_BV = model.advance(state, chunk_BL[order], real_BL)
-            moved.append(difference(logits_BV, uncached.advance(whole, chunk_BL[order], real_BL)))
+            attention_mask_BL = None if number else prompt_real_BL
+            logits_BV = model.advance(state, chunk_BL[order], attention_mask_BL)
+            moved.append(difference(logits_BV, uncached.advance(whole, chunk_BL[order], attention_mask_BL)))
             state.select(swap)
             whole.select(swap)
             order = order[swap]
@@ -500,7 +509,7 @@ def fused_attention(subject: Subject) -> Measurement:
 
     def run() -> tuple[Tensor, list[Tensor]]:
         answers = model(**batch.inputs)
-        model.head.score(answers, batch.targets).loss.backward()
+        model.head.compute_loss(answers, batch.targets).loss.backward()
         return answers, gradients(model)
 
     fused_answers, fused_gradients = run()
@@ -525,10 +534,13 @@ def masked_row(subject: Subject) -> Measurement:
         default=0.0,
     )
     batch = subject.ragged
-    real_BL = _given(batch.inputs, "real").clone()
-    real_BL[0] = False
+    attention_mask_BL = _given(batch.inputs, "attention_mask").clone()
+    attention_mask_BL[0] = False
     with torch.no_grad():
-        expected, actual = model(**batch.inputs), model(**{**batch.inputs, "real": real_BL})
+        expected, actual = (
+            model(**batch.inputs),
+            model(**{**batch.inputs, "attention_mask": attention_mask_BL}),
+        )
     others = difference(actual[1:], expected[1:]) if bool(torch.isfinite(actual).all()) else math.inf
     detail = f"{len(kernels)} kernels, with and without a bias; a sequence that is all padding"
     if masked > subject.limit:
@@ -621,17 +633,17 @@ def dropout(subject: Subject) -> Measurement:
 
 def own_answer(subject: Subject) -> Measurement:
     """What is asked at a position must not stand in what the model reads there."""
-    batch, shape = subject.sample, subject.shape
-    if isinstance(shape, MaskedToken):
+    batch, shape = subject.sample, subject.task_type
+    if isinstance(shape, MaskedLM):
         tokens, asked = _given(batch.inputs, "tokens"), batch.targets != IGNORED
         if not bool(asked.any()):
             raise DoesNotApply("nothing is asked in the first tokens of these examples")
         shown = float((tokens == batch.targets)[asked].double().mean())
         detail = f"{shown:.0%} of {int(asked.sum())} hidden tokens are shown"
         return at_most(shown, MOST_SHOWN, detail)
-    if not isinstance(shape, (NextToken, SequenceToSequence)):
+    if not isinstance(shape, (CausalLM, Seq2Seq)):
         raise DoesNotApply("the answers are no part of the input")
-    tokens = _given(batch.inputs, "target" if isinstance(shape, SequenceToSequence) else "tokens")
+    tokens = _given(batch.inputs, "target" if isinstance(shape, Seq2Seq) else "tokens")
     asked = batch.targets != IGNORED
     asked = asked[:, :-1] & asked[:, 1:]
     wrong, total = int((tokens[:, 1:] != batch.targets[:, :-1])[asked].sum()), int(asked.sum())

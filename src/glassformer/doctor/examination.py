@@ -38,7 +38,7 @@ MODEL_CHECKS: dict[str, Callable[[Subject], Measurement]] = {
     "dropout acts in training, and only there": checks.dropout,
     "initial loss is near ln V": learning.initial_loss,
     "one batch can be overfitted": learning.overfitting,
-    "gradient accumulation equals the big batch": learning.accumulation,
+    "gradient accumulation equals the big batch": learning.gradient_accumulation,
     "every parameter gets a gradient": learning.every_gradient,
     "saving and loading is exact": learning.saving,
 }
@@ -90,7 +90,7 @@ def _checksums(folder: RunFolder) -> Measurement:
         except DamagedCheckpoint as damage:
             if name in store.names():  # else a training that goes on has just removed it
                 damages.append(str(damage))
-    damages += [error.problems[0].lines()[0] for error in map(store.damaged_pointer, POINTERS) if error]
+    damages += [error.details[0].lines()[0] for error in map(store.damaged_pointer, POINTERS) if error]
     detail = "; ".join(damages) or f"SHA-256 of every file of {len(store.names())} checkpoints"
     return at_most(len(damages), 0, detail)
 
@@ -102,7 +102,7 @@ def _files(folder: RunFolder) -> Measurement:
         try:
             read()
         except UserError as error:
-            damages.append(error.problems[0].lines()[0])
+            damages.append(error.details[0].lines()[0])
     try:
         newest = folder.checkpoints().load_newest()
     except UserError:  # said by the check of the checkpoints

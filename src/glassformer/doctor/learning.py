@@ -31,7 +31,7 @@ from glassformer.doctor.checks import (
     trimmed,
 )
 from glassformer.models.base import Model
-from glassformer.models.task_types import PerSequence, PerToken, SequenceToSequence, Shape
+from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, checkpoint_name
 from glassformer.training.config import TrainingConfig
 from glassformer.training.trainer import Trainer
@@ -51,25 +51,25 @@ FIT_WARMUP = 5
 
 def initial_loss(subject: Subject) -> Measurement:
     """Before training all answers should be about equally likely."""
-    answers = _answers(subject.shape)
+    answers = _answers(subject.task_type)
     batch = subject.sample
     with torch.no_grad():
-        score = subject.fresh.score(batch.inputs, batch.targets)
-    loss, equal = float(score.loss) / max(1, int(score.count)), math.log(answers)
+        loss_output = subject.fresh.compute_loss(batch.inputs, batch.targets)
+    loss, equal = float(loss_output.loss) / max(1, int(loss_output.count)), math.log(answers)
     excess = abs(loss - equal) if math.isfinite(loss) else math.inf
     detail = f"loss {loss:.4f}, ln {answers:,} = {equal:.4f}"
     return at_most(excess, INITIAL_EXCESS, detail + _fresh_note(subject))
 
 
-def _answers(shape: Shape) -> int:
+def _answers(task_type: TaskType) -> int:
     """Among how many answers the model chooses."""
-    if isinstance(shape, PerSequence):
-        if shape.is_real:
+    if isinstance(task_type, SequenceClassification):
+        if task_type.is_real:
             raise DoesNotApply("the answer is a number, not a choice")
-        return shape.outputs
-    if isinstance(shape, PerToken):
-        return shape.classes
-    return shape.target_vocabulary if isinstance(shape, SequenceToSequence) else shape.vocabulary
+        return task_type.outputs
+    if isinstance(task_type, TokenClassification):
+        return task_type.classes
+    return task_type.target_vocabulary if isinstance(task_type, Seq2Seq) else task_type.vocabulary
 
 
 def _fresh_note(subject: Subject) -> str:
@@ -103,8 +103,8 @@ def _fit(model: Model, batch: Batch, rate: float) -> list[float]:
     )
     losses: list[float] = []
     for step in range(FIT_STEPS + 1):
-        score = model.score(batch.inputs, batch.targets)
-        loss = score.loss / score.count
+        loss_output = model.compute_loss(batch.inputs, batch.targets)
+        loss = loss_output.loss / loss_output.count
         losses.append(float(loss.detach()))
         if not FITTED * losses[0] < losses[-1] < 3 * losses[0] or step == FIT_STEPS:
             break
@@ -128,13 +128,13 @@ def memorable(batch: Batch, *, is_causal: bool) -> Batch:
         spread = targets.std(unbiased=False) if len(targets) > 1 else torch.tensor(0.0)
         targets = (targets - targets.mean()) / (spread if spread > 0 else 1.0)
         targets = targets if spread > 0 else targets + 1.0
-    tokens, real = batch.inputs["tokens"], batch.inputs.get("real")
+    tokens, attention_mask = batch.inputs["tokens"], batch.inputs.get("attention_mask")
     assert tokens is not None
     target = batch.inputs.get("target")
     read = tokens if target is None else target
     answers: dict[tuple[object, ...], Tensor] = {}
     for row in range(len(targets)):
-        source = _proportions(tokens[row] if real is None else tokens[row][real[row]])
+        source = _proportions(tokens[row] if attention_mask is None else tokens[row][attention_mask[row]])
         if targets.ndim == 1:
             targets[row] = answers.setdefault((source,), targets[row].clone())
             continue
@@ -152,7 +152,7 @@ def _proportions(tokens: Tensor) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((token, count // common) for token, count in counts.items()))
 
 
-def accumulation(subject: Subject) -> Measurement:
+def gradient_accumulation(subject: Subject) -> Measurement:
     """The trainer's own step, on one batch and on parts of unequal size: the same gradient."""
     batch = subject.ragged
     rows = len(batch.indices)
@@ -173,12 +173,12 @@ def _plain(training: TrainingConfig) -> TrainingConfig:
     """No clipping, which would hide a wrong scale; and steps so small that the weights stay."""
     changes: dict[str, Any] = {
         "optimizer": {"kind": "sgd", "learning_rate": 1e-30, "momentum": 0.0},
-        "clip_norm": None,
+        "gradient_clip_norm": None,
         "ema_decay": None,
         "precision": "fp32",
         "divergence": {"spike_factor": None},
         "freeze": [],
-        "thaw": {"every": None},
+        "unfreeze": {"every": None},
     }
     return training.with_overrides(changes)
 
@@ -186,7 +186,7 @@ def _plain(training: TrainingConfig) -> TrainingConfig:
 def every_gradient(subject: Subject) -> Measurement:
     """A parameter without a gradient never learns."""
     model = copy.deepcopy(subject.model)
-    model.score(subject.ragged.inputs, subject.ragged.targets).loss.backward()
+    model.compute_loss(subject.ragged.inputs, subject.ragged.targets).loss.backward()
     found = {name: _complaint(parameter) for name, parameter in model.named_parameters()}
     without = {name: complaint for name, complaint in found.items() if complaint}
     detail = f"{len(found)} parameters"

@@ -9,7 +9,7 @@ from glassformer.core.config import Node
 from glassformer.data.batching import BatchPlan, plan_batches
 from glassformer.evaluation.intervals import PROTOCOL
 from glassformer.evaluation.metrics import Evaluable, Measured, Progress, Tally
-from glassformer.evaluation.text_scores import measure_written
+from glassformer.evaluation.text_scores import measure_generated
 from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.models.base import Model
 
@@ -76,10 +76,10 @@ def measure(
                 if progress is not None:
                     progress("measuring", number, len(batches))
             measured = tally.measured(task, split)
-            if decodes and task.writes_answers:
+            if decodes and task.generates_outputs:
                 decoded = task.decode(model, split, batches, config.decoding, progress)
                 measured = measured.and_then(
-                    measure_written(task, split, decoded, is_thorough=is_thorough, progress=progress)
+                    measure_generated(task, split, decoded, is_thorough=is_thorough, progress=progress)
                 )
             if is_thorough:
                 measured.protocol["intervals"] = PROTOCOL

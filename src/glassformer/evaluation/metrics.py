@@ -26,7 +26,13 @@ from glassformer.evaluation.intervals import (
 )
 from glassformer.generation import DecodingConfig
 from glassformer.models.base import Model
-from glassformer.models.task_types import MaskedToken, NextToken, PerSequence, PerToken, Shape
+from glassformer.models.task_types import (
+    CausalLM,
+    MaskedLM,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
+)
 
 FALLING = frozenset(
     {
@@ -63,7 +69,7 @@ def reaches(name: str, value: float, target: float) -> bool:
 
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""DataReport what is being done, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class SplitOfExamples(Protocol):
 class Evaluable(Protocol):
     """What the evaluator needs of a task; `tasks/base.py` says what each means."""
 
-    writes_answers: ClassVar[bool]
+    generates_outputs: ClassVar[bool]
 
     @property
     def splits(self) -> Mapping[str, SplitOfExamples]: ...
@@ -299,7 +305,7 @@ class Tally:
         count_B = (targets_BL != IGNORED).sum(-1)
         if isinstance(head, ClassHead) and head.is_plain:
             hidden_BLD = self.model.hidden(**batch.inputs)
-            losses_BL, hits_BL = head.score_each(hidden_BLD, targets_BL, self.model.tied_weight())
+            losses_BL, hits_BL = head.loss_per_target(hidden_BLD, targets_BL, self.model.tied_weight())
             loss_B = losses_BL.double().sum(-1)
         else:
             answers = self.model(**batch.inputs)
@@ -313,10 +319,10 @@ class Tally:
 
     def _add_sequences(self, batch: Batch) -> None:
         answers = self.model(**batch.inputs)
-        score = self.model.head.score(answers, batch.targets)
-        self.loss += float(score.loss)
-        self.correct += int(score.correct)
-        self.count += int(score.count)
+        loss_output = self.model.head.compute_loss(answers, batch.targets)
+        self.loss += float(loss_output.loss)
+        self.correct += int(loss_output.correct)
+        self.count += int(loss_output.count)
         if self.is_thorough:
             self._keep("loss", self._row_losses(answers, batch.targets))
         self._keep("count", torch.ones_like(batch.targets))
@@ -331,9 +337,9 @@ class Tally:
         self._columns.setdefault(name, []).append(values.cpu().numpy())
 
     def _row_losses(self, answers: Tensor, targets: Tensor) -> Tensor:
-        score = self.model.head.score
+        compute_loss = self.model.head.compute_loss
         rows = zip(answers.split(1), targets.split(1), strict=True)
-        return torch.stack([score(answer, target).loss for answer, target in rows]).cpu().double()
+        return torch.stack([compute_loss(answer, target).loss for answer, target in rows]).cpu().double()
 
     def column(self, name: str) -> np.ndarray:
         """A number for each example, in the order in which they came."""
@@ -347,7 +353,7 @@ class Tally:
         return self.correct / max(self.count, 1)
 
     def measured(self, task: Evaluable, split: str) -> Measured:
-        measure = _OF_SHAPE.get(type(self.model.shape), _tokens)
+        measure = _OF_SHAPE.get(type(self.model.task_type), _tokens)
         measured = Measured({"loss": self.mean_loss()}).and_then(measure(self, task, split))
         if not self.is_thorough or not self.count:
             return measured
@@ -375,12 +381,12 @@ def _per_token(tally: Tally, task: Evaluable, split: str) -> Measured:
 
 def _per_sequence(tally: Tally, task: Evaluable, split: str) -> Measured:
     predicted, actual = tally.column("predicted"), tally.column("actual")
-    shape = tally.model.shape
-    assert isinstance(shape, PerSequence)
-    if shape.is_real:
+    task_type = tally.model.task_type
+    assert isinstance(task_type, SequenceClassification)
+    if task_type.is_real:
         intervals = real_intervals(predicted, actual) if tally.is_thorough else {}
         return Measured(real_metrics(predicted, actual), intervals)
-    classified = Classified(predicted, actual, tally.column("confidence"), shape.outputs)
+    classified = Classified(predicted, actual, tally.column("confidence"), task_type.outputs)
     metrics = {
         "accuracy": tally.accuracy(),
         "macro_f1": classified.macro_f1(),
@@ -392,7 +398,7 @@ def _per_sequence(tally: Tally, task: Evaluable, split: str) -> Measured:
         metrics,
         {"accuracy": classified.accuracy_interval(), "macro_f1": classified.macro_f1_interval()},
         {"calibration": CALIBRATION_PROTOCOL},
-        classified.details([" ".join(task.output_symbols([number])) for number in range(shape.outputs)]),
+        classified.details([" ".join(task.output_symbols([number])) for number in range(task_type.outputs)]),
     )
 
 
@@ -414,9 +420,9 @@ def _language(tally: Tally, task: Evaluable, split: str) -> Measured:
     return _tokens(tally, task, split).and_then(other_words)
 
 
-_OF_SHAPE: dict[type[Shape], Callable[[Tally, Evaluable, str], Measured]] = {
-    PerToken: _per_token,
-    PerSequence: _per_sequence,
-    NextToken: _language,
-    MaskedToken: _language,
+_OF_SHAPE: dict[type[TaskType], Callable[[Tally, Evaluable, str], Measured]] = {
+    TokenClassification: _per_token,
+    SequenceClassification: _per_sequence,
+    CausalLM: _language,
+    MaskedLM: _language,
 }

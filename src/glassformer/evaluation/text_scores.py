@@ -123,7 +123,7 @@ def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) ->
     return CorpusScore(float(score.score), percentile_interval(values), signature)
 
 
-def measure_written(
+def measure_generated(
     task: Evaluable, split: str, decoded: Decoded, *, is_thorough: bool, progress: Progress | None = None
 ) -> Measured:
     metrics = task.compare(decoded.outputs, decoded.references)

@@ -8,7 +8,7 @@ It knows nothing of tasks or tokenizers: tokens are numbers, and the caller says
 
 from glassformer.generation.decoding import generate, observing
 from glassformer.generation.no_cache import NoCache
-from glassformer.generation.predict import at_once, dealt, side_by_side
+from glassformer.generation.predict import concurrency, round_robin, run_concurrently
 from glassformer.generation.search import Candidate, Hypothesis, Step, Trace
 from glassformer.generation.strategies import BeamConfig, Chooser, DecodingConfig, GreedyConfig, SampleConfig
 
@@ -23,9 +23,9 @@ __all__ = [
     "SampleConfig",
     "Step",
     "Trace",
-    "at_once",
-    "dealt",
+    "concurrency",
     "generate",
     "observing",
-    "side_by_side",
+    "round_robin",
+    "run_concurrently",
 ]

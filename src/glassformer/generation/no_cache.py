@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.models.base import DecodingState, Model
-from glassformer.models.task_types import SequenceToSequence
+from glassformer.models.task_types import Seq2Seq
 
 
 @dataclass
@@ -30,7 +30,7 @@ class NoCache(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.shape = model.shape
+        self.task_type = model.task_type
 
     def start(self, **inputs: Tensor | None) -> WholeSequences:
         tokens = inputs["tokens"]
@@ -38,15 +38,17 @@ class NoCache(nn.Module):
         nothing_B0 = tokens.new_empty(len(tokens), 0)
         return WholeSequences([], nothing_B0, nothing_B0.bool(), inputs=inputs, tokens_BM=nothing_B0)
 
-    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+    def advance(
+        self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
+    ) -> Tensor:
         assert isinstance(state, WholeSequences)
-        state.place(tokens_BL, real_BL)
+        state.place(tokens_BL, attention_mask_BL)
         state.tokens_BM = torch.cat([state.tokens_BM, tokens_BL], 1)
         # What was written stands on the left, all padding on the right.
-        lengths_B = state.real_BM.sum(1)
-        order_BM = state.real_BM.byte().argsort(dim=1, descending=True, stable=True)
+        lengths_B = state.attention_mask_BM.sum(1)
+        order_BM = state.attention_mask_BM.byte().argsort(dim=1, descending=True, stable=True)
         written_BL = state.tokens_BM.gather(1, order_BM)[:, : int(lengths_B.max())]
-        if isinstance(self.shape, SequenceToSequence):
+        if isinstance(self.task_type, Seq2Seq):
             logits_BLV = self.model(**state.inputs, target=written_BL)
         else:
             logits_BLV = self.model(tokens=written_BL)

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.generation.strategies import Chooser, Scores
 
 
@@ -98,12 +98,12 @@ class _Fates:
 
 
 @dataclass(frozen=True)
-class GoingOn:
+class BeamUpdate:
     """What is written next. No rows: all are done."""
 
     rows_B: Tensor
     """The rows that go on, as places among those of this step."""
-    parents_BW: Tensor
+    beam_indices_BW: Tensor
     """Which of the row's branches each of its next ones goes on from."""
     lines_BW: Tensor
     """The same as places among all branches of this step."""
@@ -156,7 +156,7 @@ class Search:
             self.trace.hypotheses = ranked
         return [found[: self.chooser.n_best] for found in ranked]
 
-    def step(self, logits_NV: Tensor) -> GoingOn:
+    def step(self, logits_NV: Tensor) -> BeamUpdate:
         """Choose the next tokens."""
         scores = self._scores(logits_NV)
         candidates = self._propose(scores)
@@ -183,10 +183,10 @@ class Search:
     def _check_numbers(self, is_broken_N: Tensor) -> None:
         if bool(is_broken_N.any()):
             row = int(self.rows_B[is_broken_N.nonzero()[0] // self.sums_BW.shape[1]])
-            raise Problem(
+            raise ErrorDetail(
                 f"the model's scores are not numbers, for token {self.length + 1} of row {row}",
-                place="model",
-                remedy="its weights may have diverged: take an earlier checkpoint",
+                path="model",
+                hint="its weights may have diverged: take an earlier checkpoint",
             )
 
     def _propose(self, scores: Scores) -> _Candidates:
@@ -199,10 +199,10 @@ class Search:
         log_probability_BC = logit_BC - scores.totals_BW1[place_B1, branch_BC, 0]
         sum_BC = self.sums_BW.gather(1, branch_BC) + log_probability_BC
         if bool((sum_BC[:, 0] == -torch.inf).any()):
-            raise Problem(
+            raise ErrorDetail(
                 f"no token is possible at place {self.length}",
-                place="forbidden",
-                remedy="forbid fewer tokens",
+                path="forbidden",
+                hint="forbid fewer tokens",
             )
         score_BC = self.chooser.score(sum_BC, float(self.length))
         return _Candidates(branch_BC, token_BC, log_probability_BC, sum_BC, score_BC)
@@ -263,7 +263,7 @@ class Search:
                 values, score = [], math.nan
             self.hypotheses[row].append(Hypothesis(written, values, score, is_finished))
 
-    def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> GoingOn:
+    def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> BeamUpdate:
         if candidates.is_one and bool(kept_BC.all()):
             return self._all_go_on(candidates)
         counts_B = kept_BC.sum(1)
@@ -285,9 +285,9 @@ class Search:
         )
         self.rows_B, self.limits_B = self.rows_B[places_B], self.limits_B[places_B]
         self.ended_BS = self.ended_BS[places_B]
-        return GoingOn(places_B, branches_BW, lines_BW, tokens_BW)
+        return BeamUpdate(places_B, branches_BW, lines_BW, tokens_BW)
 
-    def _all_go_on(self, candidates: _Candidates) -> GoingOn:
+    def _all_go_on(self, candidates: _Candidates) -> BeamUpdate:
         """As `_go_on` does, where every row has one branch and keeps it."""
         self.sums_BW = candidates.sum_BC
         self.tokens_BWT = torch.cat([self.tokens_BWT, candidates.token_BC[..., None]], -1)
@@ -295,7 +295,7 @@ class Search:
             [self.log_probabilities_BWT, candidates.log_probability_BC[..., None]], -1
         )
         rows_B = torch.arange(len(self.rows_B), device=self.rows_B.device)
-        return GoingOn(rows_B, candidates.branch_BC, rows_B[:, None], candidates.token_BC)
+        return BeamUpdate(rows_B, candidates.branch_BC, rows_B[:, None], candidates.token_BC)
 
     def _note(self, trace: Trace, scores: Scores, candidates: _Candidates, fates: _Fates) -> None:
         best_BWK, token_BWK = (tensor.tolist() for tensor in scores.top(trace.alternatives))

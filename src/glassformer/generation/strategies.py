@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind, register
 from glassformer.data.batching import generator
 
@@ -235,11 +235,11 @@ class BeamConfig(DecodingConfig):
     @model_validator(mode="after")
     def _check_n_best(self) -> Self:
         if self.n_best > self.size:
-            raise Problem(
+            raise ErrorDetail(
                 f"a beam of size {self.size} does not have {self.n_best} best",
-                place="n_best",
+                path="n_best",
                 value=self.n_best,
-                remedy=f"n_best={self.size}, or a larger size",
+                hint=f"n_best={self.size}, or a larger size",
             )
         return self
 

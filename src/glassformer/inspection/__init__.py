@@ -11,26 +11,26 @@ maps.save("map.png")             # or .svg, .html, .npz
 from glassformer.inspection.ablation import Edge, Effect, Effects
 from glassformer.inspection.attribution import LogitLens
 from glassformer.inspection.examples import Reading, read, read_answer
-from glassformer.inspection.maps import AttentionMaps, Checks, Place, PlaceMaps, Selection
-from glassformer.inspection.record import HeadPlace, Record, Tap, attention_maps, capture
+from glassformer.inspection.maps import AttentionMaps, Checks, Selection, Site, SiteMaps
+from glassformer.inspection.record import AttentionRecorder, HeadId, Record, attention_maps, capture
 from glassformer.inspection.statistics import HeadStatistics, head_statistics
 from glassformer.inspection.trace import Trace
 
 __all__ = [
     "AttentionMaps",
+    "AttentionRecorder",
     "Checks",
     "Edge",
     "Effect",
     "Effects",
-    "HeadPlace",
+    "HeadId",
     "HeadStatistics",
     "LogitLens",
     "Place",
-    "PlaceMaps",
     "Reading",
     "Record",
     "Selection",
-    "Tap",
+    "SiteMaps",
     "Trace",
     "attention_maps",
     "capture",

@@ -15,16 +15,16 @@ from torch import Tensor
 from glassformer.blocks import reference
 from glassformer.blocks.attention import explicit_scores
 from glassformer.blocks.masks import Mask
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Batch
 from glassformer.evaluation.intervals import Interval, percentile_interval, resampled_sums
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.examples import Group, Question, groups_of, next_token
 from glassformer.inspection.maps import Trust
-from glassformer.inspection.record import HeadPlace, attention_at, layers, other_kernels
+from glassformer.inspection.record import HeadId, attention_at, layers, swap_kernels
 from glassformer.models.base import Model, evaluating
-from glassformer.models.task_types import NextToken, PerToken, SequenceToSequence
+from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
 from glassformer.tasks.base import Task
 
 How = Literal["zero", "mean"]
@@ -38,7 +38,7 @@ Change = Callable[[], AbstractContextManager[None]]
 class Edge:
     """One cell of one head's map."""
 
-    where: HeadPlace
+    where: HeadId
     query: int
     key: int
 
@@ -46,10 +46,10 @@ class Edge:
         return f"{self.where}, from query {self.query} to key {self.key}"
 
 
-def switch_off(model: Model, where: HeadPlace, how: How, groups: Sequence[Group]) -> Change:
+def switch_off(model: Model, where: HeadId, how: How, groups: Sequence[Group]) -> Change:
     """The head adds nothing, or always its mean over these examples and all their positions."""
     if how not in HOWS:
-        raise Problem("not one of the choices", place="how", value=how, allowed=list(HOWS))
+        raise ErrorDetail("not one of the choices", path="how", value=how, allowed=list(HOWS))
     attention = attention_at(model, where)
     inner = attention.kernel
     constant_K = mean_output(model, where, groups) if how == "mean" else torch.tensor(0.0)
@@ -61,10 +61,10 @@ def switch_off(model: Model, where: HeadPlace, how: How, groups: Sequence[Group]
         mixed_BHLK[:, where.head] = constant_K.to(mixed_BHLK)
         return mixed_BHLK
 
-    return lambda: other_kernels(model, {attention: kernel})
+    return lambda: swap_kernels(model, {attention: kernel})
 
 
-def mean_output(model: Model, where: HeadPlace, groups: Sequence[Group]) -> Tensor:
+def mean_output(model: Model, where: HeadId, groups: Sequence[Group]) -> Tensor:
     """What a head mixes on average, before the output projection."""
     attention = attention_at(model, where)
     inner, device = attention.kernel, next(model.parameters()).device
@@ -79,7 +79,7 @@ def mean_output(model: Model, where: HeadPlace, groups: Sequence[Group]) -> Tens
         count += mixed_BHLK.shape[0] * mixed_BHLK.shape[2]
         return mixed_BHLK
 
-    with torch.inference_mode(), other_kernels(model, {attention: kernel}):
+    with torch.inference_mode(), swap_kernels(model, {attention: kernel}):
         for group in groups:
             model.hidden(**group.batch.to(device).inputs)
     return sums_K / max(count, 1)
@@ -126,30 +126,32 @@ def cut(model: Model, edge: Edge, *, renormalises: bool = True) -> Change:
             mixed_BHLK[:, heads, rows] = weights_B11M @ v_BHMK[:, heads]
             return mixed_BHLK
 
-        return other_kernels(model, {attention: kernel})
+        return swap_kernels(model, {attention: kernel})
 
     return change
 
 
 def check_edge(task: Task, edge: Edge, group: Group) -> None:
-    """A Problem if the maps of these inputs can have no such cell, or one that is masked anyway.
+    """A ErrorDetail if the maps of these inputs can have no such cell, or one that is masked anyway.
 
     What the model itself writes may be longer than the right answer.
     """
-    written = task.shape.max_target_length if isinstance(task.shape, SequenceToSequence) else group.keys
+    written = task.task_type.max_target_length if isinstance(task.task_type, Seq2Seq) else group.keys
     queries = group.keys if edge.where.place == "encoder" else written
     keys = written if edge.where.place == "decoder" else group.keys
     for name, number, count in (("query", edge.query, queries), ("key", edge.key, keys)):
         if not 0 <= number < count:
-            raise Problem(
+            raise ErrorDetail(
                 f"no such {name}: they are numbered from 0 to {count - 1}",
-                place=name,
+                path=name,
                 value=number,
-                remedy="0",
+                hint="0",
             )
-    is_causal = edge.where.place == "decoder" or isinstance(task.shape, NextToken)
+    is_causal = edge.where.place == "decoder" or isinstance(task.task_type, CausalLM)
     if is_causal and edge.key > edge.query:
-        raise Problem("no token sees what comes after it", place="key", value=edge.key, remedy="a key before")
+        raise ErrorDetail(
+            "no token sees what comes after it", path="key", value=edge.key, hint="a key before"
+        )
 
 
 def as_long_as(task: Task, group: Group, edge: Edge) -> Callable[[int, int], bool]:
@@ -159,7 +161,7 @@ def as_long_as(task: Task, group: Group, edge: Edge) -> Callable[[int, int], boo
     """
     tokens = len(group.inputs[0])
     furthest = max(edge.query, edge.key)
-    if isinstance(task.shape, NextToken):
+    if isinstance(task.task_type, CausalLM):
         return lambda length, _: length > furthest + 1
     if edge.where.place == "encoder":
         return lambda length, _: length == tokens
@@ -230,7 +232,7 @@ def scores(
                 tally.add(group.batch.to(device))
             if group.written is not None:
                 with change():
-                    answers = task.answer(model, group.inputs, decoding)
+                    answers = task.predict(model, group.inputs, decoding)
                 exact += [
                     answer[0].tokens == right for answer, right in zip(answers, group.written, strict=True)
                 ]
@@ -242,7 +244,9 @@ def scores(
         return Scores(loss, count, (predicted == actual).astype(np.float64) if is_class else None, None)
     if exact:
         return Scores(loss, count, correct, np.array(exact, dtype=np.float64))
-    is_exact = (correct == count).astype(np.float64) if isinstance(task.shape, PerToken) else None
+    is_exact = (
+        (correct == count).astype(np.float64) if isinstance(task.task_type, TokenClassification) else None
+    )
     return Scores(loss, count, correct, is_exact)
 
 
@@ -288,7 +292,7 @@ def effects_of(
         }
     if not groups:
         if asked is None or of_input is None:
-            raise Problem("nothing to measure on", place="examples", remedy="an input, or examples")
+            raise ErrorDetail("nothing to measure on", path="examples", hint="an input, or examples")
         return Effects(what, 1, of_input, asked.reference, answer)
     before, after = (scores(model, task, groups, decoding, each) for each in (nullcontext, change))
     return Effects(
@@ -299,7 +303,7 @@ def effects_of(
 def without_head(
     model: Model,
     task: Task,
-    where: HeadPlace,
+    where: HeadId,
     how: How,
     groups: Sequence[Group],
     *,
@@ -320,7 +324,7 @@ def without_each_head(
     for place, of_place in layers(model).items():
         for layer, attention in enumerate(of_place):
             for head in range(attention.num_heads):
-                where = HeadPlace(place, layer, head)
+                where = HeadId(place, layer, head)
                 after = scores(model, task, groups, decoding, switch_off(model, where, how, groups))
                 metrics = {name: asdict(effect) for name, effect in compare(before, after).items()}
                 trust: Trust = "cause"
@@ -359,9 +363,9 @@ def shown_answer(
 ) -> str:
     """What the model says to an input, as a person reads it; a language model says one token."""
     with change(), evaluating(model):
-        if isinstance(task.shape, NextToken):
+        if isinstance(task.task_type, CausalLM):
             return " ".join(task.output_symbols([next_token(model, tokens)]))
-        best = task.answer(model, [tokens], decoding)[0][0]
+        best = task.predict(model, [tokens], decoding)[0][0]
     return f"{best.value:.6g}" if best.value is not None else task.show_output(best.tokens)
 
 
@@ -381,22 +385,22 @@ def without_token(
     """
     tokens = asked.group.inputs[0]
     if not 0 <= position < len(tokens):
-        raise Problem(
+        raise ErrorDetail(
             f"no such token: they are numbered from 0 to {len(tokens) - 1}",
-            place="position",
+            path="position",
             value=position,
-            remedy="0",
+            hint="0",
         )
     found = groups_of(task, split, examples, lambda length, _: length > position)
     drawn = [int(row[position]) for group in found for row in group.inputs]
     others = [token for token in drawn if token != int(tokens[position])]
     name = task.input_symbols(tokens.tolist())[position]
     if not others:
-        raise Problem(
+        raise ErrorDetail(
             f"nothing but {name!r} stands at this place in {len(drawn)} examples: it cannot be hidden",
-            place="position",
+            path="position",
             value=position,
-            remedy="another token, or more examples",
+            hint="another token, or more examples",
         )
     rows = [np.array([*tokens[:position], other, *tokens[position + 1 :]]) for other in others]
     before = scores(model, task, [asked.group], decoding)

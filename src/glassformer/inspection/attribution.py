@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.blocks.heads import RealHead
+from glassformer.blocks.heads import RegressionHead
 from glassformer.blocks.layers import DecoderStack, EncoderStack
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Examples
 from glassformer.inspection.examples import Reading
-from glassformer.inspection.maps import AttentionMaps, Checks, PlaceMaps, Trust
+from glassformer.inspection.maps import AttentionMaps, Checks, SiteMaps, Trust
 from glassformer.models.base import Model, evaluating
-from glassformer.tasks.base import PerSequenceTask, SequenceToSequenceTask, Task
+from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task
 
 
 def rollout(maps: AttentionMaps) -> AttentionMaps:
@@ -30,8 +30,8 @@ def rollout(maps: AttentionMaps) -> AttentionMaps:
     (`decoder`) adds up to 1 together.
     """
     if any(place.is_part for place in maps.places.values()):
-        raise Problem("needs every row", place="rows", remedy="all rows, layers and heads")
-    rolled: dict[str, PlaceMaps] = {}
+        raise ErrorDetail("needs every row", path="rows", hint="all rows, layers and heads")
+    rolled: dict[str, SiteMaps] = {}
     sums = []
     memory = None
     if "encoder" in maps.places:
@@ -56,7 +56,7 @@ def rollout(maps: AttentionMaps) -> AttentionMaps:
     return AttentionMaps(rolled, checks, {**maps.about, "what": "attention rollout", "trust": "hint"})
 
 
-def _one_map(place: PlaceMaps, weights: np.ndarray) -> PlaceMaps:
+def _one_map(place: SiteMaps, weights: np.ndarray) -> SiteMaps:
     return replace(
         place,
         name=f"{place.name}, rolled out (a hint)",
@@ -94,9 +94,9 @@ class LogitLens:
 def logit_lens(model: Model, task: Task, reading: Reading, top: int = 5) -> LogitLens:
     """What the model would answer if it ended after each layer: those after it pass on what they get."""
     if top < 1:
-        raise Problem("at least 1", place="top", value=top, remedy="5")
-    if isinstance(model.head, RealHead):
-        raise Problem("this model answers with a number: there are no tokens to read", place="logit_lens")
+        raise ErrorDetail("at least 1", path="top", value=top, hint="5")
+    if isinstance(model.head, RegressionHead):
+        raise ErrorDetail("this model answers with a number: there are no tokens to read", path="logit_lens")
     blocks = _last_stack(model)
     found = []
     with evaluating(model), torch.inference_mode():
@@ -105,7 +105,7 @@ def logit_lens(model: Model, task: Task, reading: Reading, top: int = 5) -> Logi
                 logits = model(**reading.inputs)[0].float().cpu().double()
             found.append(logits.reshape(-1, logits.shape[-1]).softmax(-1))
     guesses = [[_guesses(task, row, top) for row in probabilities_LV] for probabilities_LV in found]
-    place = "decoder" if isinstance(task, SequenceToSequenceTask) else "encoder"
+    place = "decoder" if isinstance(task, Seq2SeqTask) else "encoder"
     names = next((names.queries for at, names in reading.names.items() if at == place), [])
     rows = len(found[-1])
     positions = names if len(names) == rows else ["the whole"] if rows == 1 else [str(n) for n in range(rows)]
@@ -124,10 +124,10 @@ def _last_stack(model: nn.Module) -> Sequence[nn.Module]:
         for module in model.modules():
             if isinstance(module, kind):
                 return list(module.layers)
-    raise Problem(
+    raise ErrorDetail(
         "the model has no stack of blocks that can be cut short",
-        place="logit_lens",
-        remedy="build a model of your own from glassformer.blocks",
+        path="logit_lens",
+        hint="build a model of your own from glassformer.blocks",
     )
 
 
@@ -157,7 +157,7 @@ class WordEffect:
     """Whether any of it stands within what the model reads of a long text."""
 
 
-def outputs(model: Model, task: PerSequenceTask, rows: Sequence[np.ndarray]) -> Tensor:
+def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.ndarray]) -> Tensor:
     """Log-probabilities of the classes (rows, classes), or the predicted number (rows, 1)."""
     device = next(model.parameters()).device
     longest = max(len(row) for row in rows)
@@ -169,10 +169,10 @@ def outputs(model: Model, task: PerSequenceTask, rows: Sequence[np.ndarray]) -> 
             indices = np.arange(start, min(start + size, len(rows)))
             parts.append(model(**task.collate(examples, indices).to(device).inputs).cpu().double())
     answers = torch.cat(parts)
-    return answers if isinstance(model.head, RealHead) else answers.log_softmax(-1)
+    return answers if isinstance(model.head, RegressionHead) else answers.log_softmax(-1)
 
 
-def word_effects(model: Model, task: PerSequenceTask, text: str) -> list[WordEffect]:
+def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> list[WordEffect]:
     """The words in the order of the text; its characters, if nothing parts it into words."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) == 1:
@@ -201,9 +201,11 @@ def _leave_out(text: str, start: int, end: int) -> str:
     return before + after.lstrip() if after.strip() else before.rstrip() + after
 
 
-def _read_to(task: PerSequenceTask, text: str, row: np.ndarray, spans: Sequence[tuple[int, int]]) -> int:
+def _read_to(
+    task: SequenceClassificationTask, text: str, row: np.ndarray, spans: Sequence[tuple[int, int]]
+) -> int:
     """Where in the text the model stops reading: so much of it is read as all of it is."""
-    if len(row) < task.shape.max_length or not spans:
+    if len(row) < task.task_type.max_length or not spans:
         return len(text)
 
     def is_enough(end: int) -> bool:
@@ -220,9 +222,9 @@ def _read_to(task: PerSequenceTask, text: str, row: np.ndarray, spans: Sequence[
     return least(range(before + 1, end + 1))  # of its last word perhaps only a part, or the space before it
 
 
-def _parse(task: PerSequenceTask, text: str) -> np.ndarray | None:
+def _parse(task: SequenceClassificationTask, text: str) -> np.ndarray | None:
     """None if that cannot be read."""
     try:
         return task.parse(text)
-    except Problem:
+    except ErrorDetail:
         return None

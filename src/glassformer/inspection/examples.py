@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from glassformer.blocks.heads import IGNORED
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import (
     Batch,
     Examples,
-    collate_per_sequence,
-    collate_per_token,
-    collate_sequence_to_sequence,
+    collate_seq2seq,
+    collate_sequence_classification,
+    collate_token_classification,
 )
 from glassformer.data.tokenizers import MASK
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Answer
-from glassformer.inspection.maps import Place
+from glassformer.generation.predict import Prediction
+from glassformer.inspection.maps import Site
 from glassformer.models.base import Model, evaluating
-from glassformer.models.task_types import MaskedToken, NextToken, PerSequence, SequenceToSequence
-from glassformer.tasks.base import PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task
+from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, SequenceClassification
+from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task, TokenClassificationTask
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,31 @@ class Names:
 @dataclass(frozen=True)
 class Reading:
     inputs: Mapping[str, Tensor | None]
-    names: Mapping[Place, Names]
-    answer: Answer | None = None
+    names: Mapping[Site, Names]
+    answer: Prediction | None = None
     patterns: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     """What the task would look for in the maps of each place."""
 
-    def lengths(self) -> dict[Place, tuple[int, int]]:
+    def lengths(self) -> dict[Site, tuple[int, int]]:
         return {place: (len(names.queries), len(names.keys)) for place, names in self.names.items()}
 
 
 def read(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None) -> Reading:
     """`tokens` as this model reads them, and what it answers: of several answers the best."""
     with evaluating(model):
-        if isinstance(task, SequenceToSequenceTask):
-            return read_answer(model, task, tokens, task.answer(model, [tokens], decoding)[0][0])
+        if isinstance(task, Seq2SeqTask):
+            return read_answer(model, task, tokens, task.predict(model, [tokens], decoding)[0][0])
         inputs = {"tokens": row(model, tokens)}
-        if isinstance(task, PerTokenTask):
-            answer = task.answer(model, [tokens])[0][0]
+        if isinstance(task, TokenClassificationTask):
+            answer = task.predict(model, [tokens])[0][0]
             names = _own(task, tokens, task.output_symbols(answer.tokens))
             return Reading(inputs, {"encoder": names}, answer, task.attention_patterns(tokens.tolist()))
-        said = task.answer(model, [tokens])[0][0] if isinstance(task, PerSequenceTask) else None
+        said = task.predict(model, [tokens])[0][0] if isinstance(task, SequenceClassificationTask) else None
         patterns = task.attention_patterns(tokens.tolist())
         return Reading(inputs, {"encoder": _own(task, tokens)}, said, patterns)
 
 
-def read_answer(model: Model, task: SequenceToSequenceTask, tokens: np.ndarray, answer: Answer) -> Reading:
+def read_answer(model: Model, task: Seq2SeqTask, tokens: np.ndarray, answer: Prediction) -> Reading:
     """The model as it wrote this answer, the best or any other."""
     # An answer that was cut off has no probability of an end, and no place where the end was written.
     is_finished = len(answer.probabilities) > len(answer.tokens)
@@ -76,13 +76,13 @@ def read_answer(model: Model, task: SequenceToSequenceTask, tokens: np.ndarray, 
 
 def read_written(model: Model, task: Task, tokens: np.ndarray, written: Sequence[int]) -> Reading:
     """The model as it wrote these tokens, the end included if it was reached; the last is not read again."""
-    if not isinstance(task, SequenceToSequenceTask):
+    if not isinstance(task, Seq2SeqTask):
         return _read_on(model, task, tokens, written)
     target = [task.begin, *written[:-1]]
     inputs = {"tokens": row(model, tokens), "target": row(model, np.array(target))}
     source_names, target_names = task.input_symbols(tokens.tolist()), task.output_symbols(target)
     written_names = task.output_symbols(written)
-    names: dict[Place, Names] = {
+    names: dict[Site, Names] = {
         "encoder": _own(task, tokens),
         "decoder": Names(written_names, target_names, "token being written", "token written before"),
         "cross": Names(written_names, source_names, "token being written", "input token"),
@@ -144,7 +144,7 @@ def choose_split(task: Task, split: str | None) -> str:
     if split is None:
         return "test" if "test" in task.splits else "validation"
     if split not in task.splits:
-        raise Problem("no such split", place="split", value=split, allowed=sorted(task.splits))
+        raise ErrorDetail("no such split", path="split", value=split, allowed=sorted(task.splits))
     return split
 
 
@@ -156,9 +156,9 @@ def first_example(task: Task) -> np.ndarray:
     split = choose_split(task, None)
     examples = task.splits[split]
     tokens = np.asarray(examples.inputs[0]).astype(np.int64)
-    if isinstance(task.shape, NextToken):
-        return tokens[: max(1, task.shape.max_length // 2)]
-    if isinstance(task.shape, MaskedToken):
+    if isinstance(task.task_type, CausalLM):
+        return tokens[: max(1, task.task_type.max_length // 2)]
+    if isinstance(task.task_type, MaskedLM):
         for index in range(len(examples)):
             hidden_BL = task.batch(split, np.array([index])).inputs["tokens"]
             if hidden_BL is not None and bool((hidden_BL == MASK).any()):
@@ -171,7 +171,7 @@ def groups_of(
 ) -> list[Group]:
     """The first so many examples of a split, of those with wanted lengths of input and target."""
     if count < 1:
-        raise Problem("at least 1", place="examples", value=count, remedy="64")
+        raise ErrorDetail("at least 1", path="examples", value=count, hint="64")
     examples = task.splits[split]
     by_length: dict[tuple[int, int], list[int]] = {}
     taken = 0
@@ -194,7 +194,7 @@ def _group(task: Task, split: str, indices: np.ndarray) -> Group:
     taken = task.splits[split].take(indices)
     inputs = [np.asarray(tokens).astype(np.int64) for tokens in taken.inputs]
     written = None
-    if isinstance(task, SequenceToSequenceTask):
+    if isinstance(task, Seq2SeqTask):
         written = [[int(token) for token in target[1:-1]] for target in taken.targets]
     return Group(task.batch(split, indices), inputs, written)
 
@@ -212,8 +212,8 @@ def question(
     model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
 ) -> Question:
     """Measured by the right answer, if the task knows it, else by what the model itself answers."""
-    shape = task.shape
-    if isinstance(shape, NextToken):
+    task_type = task.task_type
+    if isinstance(task_type, CausalLM):
         following = next_token(model, tokens)
         text = np.append(tokens, following)
         batch = task.collate(Examples([text], [text]), np.array([0]))
@@ -223,26 +223,26 @@ def question(
     value: float | None = None
     if right is None:
         with evaluating(model):
-            answer = task.answer(model, [tokens], decoding)[0][0]
+            answer = task.predict(model, [tokens], decoding)[0][0]
         right, value = answer.tokens, answer.value
     group = Group(_batch(task, tokens, right, value), [tokens], None)
-    if isinstance(task, SequenceToSequenceTask):
+    if isinstance(task, Seq2SeqTask):
         group = Group(group.batch, [tokens], [list(right)])
     return Question(group, reference)
 
 
 def _batch(task: Task, tokens: np.ndarray, right: Sequence[int], value: float | None) -> Batch:
-    first, shape = np.array([0]), task.shape
-    if isinstance(shape, PerSequence):
+    first, task_type = np.array([0]), task.task_type
+    if isinstance(task_type, SequenceClassification):
         answer = np.array([right[0]]) if value is None else np.array([value])
-        return collate_per_sequence(Examples([tokens], answer), first)
-    if isinstance(task, SequenceToSequenceTask) and isinstance(shape, SequenceToSequence):
+        return collate_sequence_classification(Examples([tokens], answer), first)
+    if isinstance(task, Seq2SeqTask) and isinstance(task_type, Seq2Seq):
         target = np.array([task.begin, *right, task.end])
-        return collate_sequence_to_sequence(Examples([tokens], [target]), first)
+        return collate_seq2seq(Examples([tokens], [target]), first)
     target = np.array(right)
-    if isinstance(shape, MaskedToken):
+    if isinstance(task_type, MaskedLM):
         target = np.where(tokens == MASK, target, IGNORED)
-    return collate_per_token(Examples([tokens], [target]), first)
+    return collate_token_classification(Examples([tokens], [target]), first)
 
 
 def next_token(model: Model, tokens: np.ndarray) -> int:

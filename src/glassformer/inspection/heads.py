@@ -16,11 +16,11 @@ from glassformer.blocks import reference
 from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.core.config import Node
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.evaluation.intervals import RESAMPLES, mean_intervals
 from glassformer.inspection.examples import Group, groups_of
-from glassformer.inspection.maps import PLACES, Place, Trust
-from glassformer.inspection.record import attentions, layers, other_kernels, value_norms
+from glassformer.inspection.maps import SITES, Site, Trust
+from glassformer.inspection.record import attentions, layers, swap_kernels, value_norms
 from glassformer.inspection.statistics import Layout, Measured, measure, nested, templates
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
@@ -43,7 +43,7 @@ class Average:
 
 
 @dataclass(frozen=True)
-class PlaceAverages:
+class SiteAverages:
     patterns: dict[str, dict[str, Average]]
     """For each pattern `mass`, `above_uniform` and `value_weighted`."""
     entropy: Average
@@ -76,7 +76,7 @@ class _Observer:
     def begin(self, group: Group) -> None:
         self._patterns = group.patterns(self.task)
 
-    def kernel(self, attention: MultiHeadAttention, place: Place) -> Kernel:
+    def kernel(self, attention: MultiHeadAttention, place: Site) -> Kernel:
         inner = attention.kernel
 
         def observe(
@@ -102,7 +102,7 @@ class _Observer:
 
         return observe
 
-    def _templates(self, place: Place, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
+    def _templates(self, place: Site, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
         """Those of every task are the same for all examples, the task's own may not be."""
         own = [self._patterns[number].get(place, {}) for number in examples]
         names = [name for name, cells in own[0].items() if cells.shape == (queries, keys)]
@@ -117,13 +117,13 @@ def _part(tensor: Tensor | None, part: slice) -> Tensor | None:
 
 def average_heads(
     model: Model, task: Task, groups: Sequence[Group], *, has_intervals: bool = True
-) -> dict[Place, PlaceAverages]:
+) -> dict[Site, SiteAverages]:
     """By place, over all these examples; the right answer stands before each token that is written.
 
     Without `has_intervals` it takes less time, and intervals are NaN.
     """
     measured = measure_heads(model, task, groups)
-    return {place: _place(measured[place], has_intervals) for place in PLACES if place in measured}
+    return {place: _place(measured[place], has_intervals) for place in SITES if place in measured}
 
 
 def heads_document(
@@ -142,14 +142,14 @@ def heads_document(
     }
 
 
-def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Place, list[list[Measured]]]:
+def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Site, list[list[Measured]]]:
     """For each layer of each place what was measured, some examples at a time."""
     observer, device = _Observer(task), next(model.parameters()).device
     kernels = {attention: observer.kernel(attention, place) for attention, place in attentions(model).items()}
     for place, of_place in layers(model).items():
         if len({attention.num_heads for attention in of_place}) > 1:
-            raise Problem("layers differ in their number of heads: no table of them", place=place)
-    with torch.inference_mode(), other_kernels(model, kernels):
+            raise ErrorDetail("layers differ in their number of heads: no table of them", path=place)
+    with torch.inference_mode(), swap_kernels(model, kernels):
         for group in groups:
             observer.begin(group)
             model.hidden(**group.batch.to(device).inputs)
@@ -159,7 +159,7 @@ def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Pla
     }
 
 
-def _place(of_layers: list[list[Measured]], has_intervals: bool) -> PlaceAverages:
+def _place(of_layers: list[list[Measured]], has_intervals: bool) -> SiteAverages:
     names = list(dict.fromkeys(name for parts in of_layers for part in parts for name in part.mass))
 
     def column(kind: str, name: str | None = None) -> np.ndarray:
@@ -177,7 +177,7 @@ def _place(of_layers: list[list[Measured]], has_intervals: bool) -> PlaceAverage
     length = column("value_length")
     share = length / length.sum(-1, keepdims=True)
     others = (column("entropy"), column("distance"), share)
-    return PlaceAverages(patterns, *(_average(values, has_intervals) for values in others))
+    return SiteAverages(patterns, *(_average(values, has_intervals) for values in others))
 
 
 def _joined(parts: Sequence[Measured], kind: str, name: str | None) -> np.ndarray:
@@ -211,7 +211,7 @@ class InspectionConfig(Node):
     )
 
 
-class HeadWatch:
+class HeadProbe:
     """What the trainer calls when a look is due."""
 
     def __init__(self, task: Task, config: InspectionConfig) -> None:
@@ -240,11 +240,11 @@ class HeadWatch:
         }
 
 
-def _scores(of_place: PlaceAverages) -> dict[str, Any]:
+def _scores(of_place: SiteAverages) -> dict[str, Any]:
     return {name: nested(kinds["mass"].mean) for name, kinds in of_place.patterns.items()}
 
 
-def _uniform(of_place: PlaceAverages) -> dict[str, float | None]:
+def _uniform(of_place: SiteAverages) -> dict[str, float | None]:
     """What a head with equal weights would have: the same for all heads."""
 
     def level(mass: Average, above: Average) -> float | None:

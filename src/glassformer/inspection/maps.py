@@ -11,7 +11,7 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
-from glassformer.core.errors import Problem, user_error
+from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.cost.estimate import available_memory, peak_memory
 
 Trust = Literal["fact", "cause", "hint"]
@@ -23,8 +23,8 @@ MEANING: dict[Trust, str] = {
 }
 
 
-Place = Literal["encoder", "decoder", "cross"]
-PLACES: tuple[Place, ...] = get_args(Place)
+Site = Literal["encoder", "decoder", "cross"]
+SITES: tuple[Site, ...] = get_args(Site)
 
 AXES = ("layer", "head", "query", "key")
 CAPTION = "Attention shows where a head read, not why the model answered."
@@ -75,7 +75,7 @@ class Checks:
 
 
 @dataclass(frozen=True)
-class PlaceMaps:
+class SiteMaps:
     """The maps of one place in the model: `weights[layer, head, query, key]`, in float32."""
 
     name: str
@@ -161,12 +161,12 @@ def _refuse_swelling(path: Path) -> None:
 class AttentionMaps:
     """What a model looked at while it read one input."""
 
-    places: dict[str, PlaceMaps]
+    places: dict[str, SiteMaps]
     checks: Checks
     about: dict[str, str] = field(default_factory=dict)
     """Where they come from: run, checkpoint, input, output."""
 
-    def __getitem__(self, place: str) -> PlaceMaps:
+    def __getitem__(self, place: str) -> SiteMaps:
         return self.places[place]
 
     @property
@@ -212,12 +212,12 @@ class AttentionMaps:
             with np.load(path, allow_pickle=False) as arrays:
                 return cls._read(arrays)
         except FileNotFoundError:
-            raise user_error("no such file", place=str(path), remedy="check the path") from None
+            raise user_error("no such file", path=str(path), hint="check the path") from None
         except Exception as error:  # a file of another hand fails in any of the ways of zip, numpy and JSON
             raise user_error(
                 f"holds no attention maps: {error}",
-                place=str(path),
-                remedy="a file that glassformer attention --out map.npz wrote",
+                path=str(path),
+                hint="a file that glassformer attention --out map.npz wrote",
             ) from None
 
     @classmethod
@@ -226,7 +226,7 @@ class AttentionMaps:
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']}, and this version reads {FORMAT}")
         places = {
-            place: PlaceMaps(
+            place: SiteMaps(
                 weights=arrays[f"{place}.weights"],
                 allowed=arrays.get(f"{place}.allowed"),
                 value_norms=arrays.get(f"{place}.value_norms"),
@@ -252,9 +252,9 @@ class AttentionMaps:
         return notebook_frame(self)
 
 
-Sizes = Mapping[Place, list[int]]
+Sizes = Mapping[Site, list[int]]
 """How many heads each layer of each place has."""
-Lengths = Mapping[Place, tuple[int, int]]
+Lengths = Mapping[Site, tuple[int, int]]
 """How many queries and keys."""
 
 BYTES_A_WEIGHT = 4
@@ -270,9 +270,9 @@ class Selection:
     heads: Sequence[int] | None = None
     rows: tuple[int, int] | None = None
     """Queries from the first number up to, without, the second."""
-    part: Place | None = None
+    part: Site | None = None
 
-    def has(self, place: Place, layer: int) -> bool:
+    def has(self, place: Site, layer: int) -> bool:
         return self.part in (None, place) and (self.layers is None or layer in self.layers)
 
     def heads_of(self, count: int) -> list[int]:
@@ -287,14 +287,16 @@ EVERYTHING = Selection()
 
 
 def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> None:
-    """A Problem if something is asked for that is not there."""
+    """A ErrorDetail if something is asked for that is not there."""
     if not sizes:
-        raise Problem(
+        raise ErrorDetail(
             "no attention to look at: the model has none that is a MultiHeadAttention",
-            remedy="build a model of your own from glassformer.blocks",
+            hint="build a model of your own from glassformer.blocks",
         )
     if selection.part is not None and selection.part not in sizes:
-        raise Problem("the model has no such part", place="part", value=selection.part, allowed=list(sizes))
+        raise ErrorDetail(
+            "the model has no such part", path="part", value=selection.part, allowed=list(sizes)
+        )
     places = [place for place in sizes if selection.part in (None, place)]
     layers = max(len(sizes[place]) for place in places)
     _check_numbers("layers", selection.layers, range(layers))
@@ -302,19 +304,19 @@ def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> Non
         heads for place in places for layer, heads in enumerate(sizes[place]) if selection.has(place, layer)
     }
     if len(counts) > 1 and selection.heads is None:
-        raise Problem(
-            "layers differ in their number of heads", place="heads", remedy="choose heads, or one layer"
+        raise ErrorDetail(
+            "layers differ in their number of heads", path="heads", hint="choose heads, or one layer"
         )
     _check_numbers("heads", selection.heads, range(min(counts)))
     if selection.rows is not None:
         start, stop = selection.rows
         shortest = min(lengths[place][0] for place in places if place in lengths)
         if not 0 <= start < min(stop, shortest):
-            raise Problem(
+            raise ErrorDetail(
                 f"no such rows: there are {shortest}",
-                place="rows",
+                path="rows",
                 value=f"{start}:{stop}",
-                remedy=f"0:{shortest}",
+                hint=f"0:{shortest}",
             )
 
 
@@ -324,9 +326,9 @@ def _check_numbers(place: str, wanted: Sequence[int] | None, there: range) -> No
     for number in wanted:
         if number not in there:
             numbers = ", ".join(map(str, there[:4])) + (f" … {there[-1]}" if len(there) > 4 else "")
-            raise Problem(f"no number {number}: there are {numbers}", place=place, value=number)
+            raise ErrorDetail(f"no number {number}: there are {numbers}", path=place, value=number)
     if not wanted or len(set(wanted)) < len(wanted):
-        raise Problem("each number once", place=place, value=list(wanted), remedy="0,1")
+        raise ErrorDetail("each number once", path=place, value=list(wanted), hint="0,1")
 
 
 def needed_bytes(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> int:
@@ -346,7 +348,7 @@ def needed_bytes(selection: Selection, sizes: Sizes, lengths: Lengths, block_cel
 
 
 def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> None:
-    """A Problem with an offer if the maps do not fit."""
+    """A ErrorDetail with an offer if the maps do not fit."""
     available = available_memory()
     if available is None:
         return
@@ -359,10 +361,10 @@ def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cel
         for words, offer in _offers(selection, lengths)
         if (smaller := needed_bytes(offer, sizes, lengths, block_cells)) <= free
     ]
-    raise Problem(
+    raise ErrorDetail(
         f"the maps need {_size(needed)} of memory, and {_size(free)} are free",
-        place="attention",
-        remedy=", or ".join(offers) or "a shorter input, or a machine with more memory",
+        path="attention",
+        hint=", or ".join(offers) or "a shorter input, or a machine with more memory",
     )
 
 

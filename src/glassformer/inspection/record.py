@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from glassformer.blocks import reference
 from glassformer.blocks.attention import CrossAttention, Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.inspection.examples import Names, Reading
 from glassformer.inspection.maps import (
     EVERYTHING,
-    PLACES,
+    SITES,
     AttentionMaps,
     Checks,
-    Place,
-    PlaceMaps,
     Selection,
+    Site,
+    SiteMaps,
     check_memory,
     check_selection,
 )
@@ -30,10 +30,10 @@ from glassformer.models.base import Model, evaluating
 
 
 @dataclass(frozen=True)
-class HeadPlace:
+class HeadId:
     """One head of a model, by numbers from 0."""
 
-    place: Place
+    place: Site
     layer: int
     head: int
 
@@ -41,9 +41,9 @@ class HeadPlace:
         return f"{self.place} layer {self.layer} head {self.head}"
 
 
-def attentions(model: nn.Module) -> dict[MultiHeadAttention, Place]:
+def attentions(model: nn.Module) -> dict[MultiHeadAttention, Site]:
     """Every attention and where it stands: one that shares its block with a cross-attention decodes."""
-    found: dict[MultiHeadAttention, Place] = {}
+    found: dict[MultiHeadAttention, Site] = {}
     for block in nn.ModuleList([model]).modules():
         here = [child for child in block.children() if isinstance(child, MultiHeadAttention)]
         decodes = any(isinstance(child, CrossAttention) for child in here)
@@ -55,36 +55,36 @@ def attentions(model: nn.Module) -> dict[MultiHeadAttention, Place]:
     return found
 
 
-def layers(model: nn.Module) -> dict[Place, list[MultiHeadAttention]]:
+def layers(model: nn.Module) -> dict[Site, list[MultiHeadAttention]]:
     """The attentions of each place, a layer each."""
-    found: dict[Place, list[MultiHeadAttention]] = {}
+    found: dict[Site, list[MultiHeadAttention]] = {}
     for attention, place in attentions(model).items():
         found.setdefault(place, []).append(attention)
     return found
 
 
-def attention_at(model: nn.Module, where: HeadPlace) -> MultiHeadAttention:
-    """The attention that this head belongs to; a Problem if there is no such head."""
+def attention_at(model: nn.Module, where: HeadId) -> MultiHeadAttention:
+    """The attention that this head belongs to; a ErrorDetail if there is no such head."""
     there = layers(model)
     if where.place not in there:
-        raise Problem("the model has no such part", place="place", value=where.place, allowed=list(there))
+        raise ErrorDetail("the model has no such part", path="place", value=where.place, allowed=list(there))
     of_place = there[where.place]
     for name, number, count in (
         ("layer", where.layer, len(of_place)),
         ("head", where.head, of_place[min(max(where.layer, 0), len(of_place) - 1)].num_heads),
     ):
         if not 0 <= number < count:
-            raise Problem(
+            raise ErrorDetail(
                 f"no such {name}: they are numbered from 0 to {count - 1}",
-                place=name,
+                path=name,
                 value=number,
-                remedy="glassformer heads RUN lists them",
+                hint="glassformer heads RUN lists them",
             )
     return of_place[where.layer]
 
 
 @contextmanager
-def other_kernels(model: nn.Module, kernels: Mapping[MultiHeadAttention, Kernel]) -> Iterator[None]:
+def swap_kernels(model: nn.Module, kernels: Mapping[MultiHeadAttention, Kernel]) -> Iterator[None]:
     """Within it the model is in eval mode and these attentions use these kernels; then it is as it was."""
     before = {attention: attention.kernel for attention in kernels}
     with evaluating(model):
@@ -114,7 +114,7 @@ BLOCK_CELLS = 1 << 22
 """Weights that are written out at a time: a pass needs no more memory than what is kept, and this."""
 
 
-PLACE_NAMES: dict[Place, str] = {
+PLACE_NAMES: dict[Site, str] = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
@@ -143,13 +143,13 @@ class Record:
             self.weights_BHLM[:, :, first - self.rows.start : stop - self.rows.start] = wanted
 
 
-class Tap:
+class AttentionRecorder:
     """Records in the order of the calls: in one pass over a whole input, one a layer."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self.records: dict[Place, list[Record]] = {}
-        self._calls: dict[Place, int] = {}
+        self.records: dict[Site, list[Record]] = {}
+        self._calls: dict[Site, int] = {}
         self._row_errors: list[float] = []
 
     @property
@@ -157,7 +157,7 @@ class Tap:
         """The furthest that a row, kept or not, is from adding up to what it should."""
         return float(np.max(self._row_errors, initial=0.0))  # a NaN stays one
 
-    def kernel(self, place: Place, attention: MultiHeadAttention | None = None) -> Kernel:
+    def kernel(self, place: Site, attention: MultiHeadAttention | None = None) -> Kernel:
         """Dropout is left out: these are the weights before it. With `attention`, also its value norms."""
 
         def record(
@@ -185,7 +185,7 @@ class Tap:
 
     def _begin(
         self,
-        place: Place,
+        place: Site,
         shape: tuple[int, int, int, int],
         allowed: Tensor | None,
         norms_BHM: Tensor | None,
@@ -226,11 +226,11 @@ def _mask(allowed: Tensor | None, queries: int, keys: int, heads: list[int], row
 
 
 @contextmanager
-def capture(model: nn.Module, selection: Selection = EVERYTHING) -> Iterator[Tap]:
+def capture(model: nn.Module, selection: Selection = EVERYTHING) -> Iterator[AttentionRecorder]:
     """Within it the model is in eval mode and its attentions record; after it, it is as it was."""
-    tap = Tap(selection)
+    tap = AttentionRecorder(selection)
     kernels = {attention: tap.kernel(place, attention) for attention, place in attentions(model).items()}
-    with other_kernels(model, kernels):
+    with swap_kernels(model, kernels):
         yield tap
 
 
@@ -250,8 +250,8 @@ def attention_maps(
         with capture(model, selection) as tap:
             recorded = model(**reading.inputs)
     checks = Checks(tap.row_error, float((recorded - answers).abs().max()), float(answers.abs().max()))
-    places: dict[str, PlaceMaps] = {}
-    for place in PLACES:
+    places: dict[str, SiteMaps] = {}
+    for place in SITES:
         if place in tap.records:
             name = "self-attention" if len(sizes) == 1 else PLACE_NAMES[place]
             records = tap.records.pop(place)
@@ -261,12 +261,12 @@ def attention_maps(
     return AttentionMaps(places, checks, told)
 
 
-def _sizes(model: nn.Module) -> dict[Place, list[int]]:
+def _sizes(model: nn.Module) -> dict[Site, list[int]]:
     """How many heads each layer of each place has."""
     return {place: [each.num_heads for each in of_place] for place, of_place in layers(model).items()}
 
 
-def _place_maps(name: str, place: Place, records: list[Record], reading: Reading) -> PlaceMaps:
+def _place_maps(name: str, place: Site, records: list[Record], reading: Reading) -> SiteMaps:
     first, names = records[0], reading.names.get(place)
     patterns = reading.patterns.get(place, {})
     _, heads, rows, keys = first.weights_BHLM.shape
@@ -283,7 +283,7 @@ def _place_maps(name: str, place: Place, records: list[Record], reading: Reading
     for layer in range(len(weights)):
         weights[layer] = records.pop(0).weights_BHLM[0]  # and its own memory goes
     shown = slice(first.rows.start, first.rows.stop)
-    return PlaceMaps(
+    return SiteMaps(
         name=name,
         weights=weights,
         allowed=_stack(masks, heads, rows, keys),

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.inspection.maps import PlaceMaps
+from glassformer.inspection.maps import SiteMaps
 
 Template = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -173,7 +173,7 @@ def _mean(values_BHL: Tensor, where: Tensor) -> Tensor:
     return (sums_BH / where_BHL.sum(-1)).cpu()  # 0 / 0 is NaN
 
 
-def head_statistics(maps: PlaceMaps) -> HeadStatistics:
+def head_statistics(maps: SiteMaps) -> HeadStatistics:
     """Of one input's maps, a head at a time: maps may be large."""
     layers, heads, queries, keys = maps.weights.shape
     patterns = templates(queries, keys, maps.patterns, maps.first_query)
@@ -204,7 +204,7 @@ def head_statistics(maps: PlaceMaps) -> HeadStatistics:
 
 
 def _layout(
-    maps: PlaceMaps,
+    maps: SiteMaps,
     patterns: Mapping[str, Tensor],
     layer: int,
     head: int,

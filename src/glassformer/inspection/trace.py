@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from glassformer.blocks.heads import RealHead
-from glassformer.core.errors import Problem
+from glassformer.blocks.heads import RegressionHead
+from glassformer.core.errors import ErrorDetail
 from glassformer.generation import DecodingConfig, Hypothesis, Step, observing
 from glassformer.generation import Trace as Observed
-from glassformer.generation.predict import Answer
+from glassformer.generation.predict import Prediction
 from glassformer.inspection.examples import Reading, read_written, row
 from glassformer.models.base import Model, evaluating
 from glassformer.tasks.base import Task
@@ -87,10 +87,10 @@ class Trace:
         """The branch of the best answer."""
         branch = self.answers[0].branch if self.answers else None
         if branch is None:
-            raise Problem(
+            raise ErrorDetail(
                 "this model writes no answer token by token: it has no branches",
-                place="branch",
-                remedy="ask without a branch and without a decoding",
+                path="branch",
+                hint="ask without a branch and without a decoding",
             )
         return branch
 
@@ -99,11 +99,11 @@ class Trace:
         best, branches = self.chosen, self.branches or []
         at: int | None = best if branch is None else branch
         if at is None or not 0 <= at < len(branches):
-            raise Problem(
+            raise ErrorDetail(
                 f"no such branch: they are numbered from 0 to {len(branches) - 1}",
-                place="branch",
+                path="branch",
                 value=branch,
-                remedy="glassformer trace lists them",
+                hint="glassformer trace lists them",
             )
         tokens = []
         while at is not None:
@@ -144,12 +144,12 @@ def trace(
     decoding: DecodingConfig | None = None,
     alternatives: int = 5,
 ) -> Trace:
-    """How the model answers this input; a Problem if the number of alternatives makes no sense."""
+    """How the model answers this input; a ErrorDetail if the number of alternatives makes no sense."""
     if alternatives < 1:
-        raise Problem("at least 1", place="alternatives", value=alternatives, remedy="5")
+        raise ErrorDetail("at least 1", path="alternatives", value=alternatives, hint="5")
     names = task.input_symbols(tokens.tolist())
     with evaluating(model), observing(alternatives) as observed:
-        (answers,) = task.answer(model, [tokens], decoding)
+        (answers,) = task.predict(model, [tokens], decoding)
     if observed.rows:
         return _of_writing(task, names, observed, len(answers))
     return _of_labels(model, task, names, tokens, answers[0], alternatives)
@@ -281,9 +281,9 @@ def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[Alternative]
 
 
 def _of_labels(
-    model: Model, task: Task, names: list[str], tokens: np.ndarray, answer: Answer, alternatives: int
+    model: Model, task: Task, names: list[str], tokens: np.ndarray, answer: Prediction, alternatives: int
 ) -> Trace:
-    if isinstance(model.head, RealHead):
+    if isinstance(model.head, RegressionHead):
         value = f"{answer.value:.6g}"
         return Trace(names, [Outcome(value, None, [value])], [Moment(0, value, None, [])], None)
     with evaluating(model), torch.inference_mode():

@@ -20,13 +20,13 @@ from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig, ReLUC
 from glassformer.blocks.heads import TransformOutputConfig
 from glassformer.blocks.norms import LayerNormConfig
 from glassformer.blocks.positions import LearnedConfig
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.models.base import Model
-from glassformer.models.task_types import MaskedToken, NextToken, SequenceToSequence, Shape
+from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig
 
 Tensors = dict[str, Tensor]
-Converted = tuple[TransformerConfig, Shape, Tensors]
+Converted = tuple[TransformerConfig, TaskType, Tensors]
 
 
 def from_huggingface(model: nn.Module) -> Model:
@@ -34,12 +34,12 @@ def from_huggingface(model: nn.Module) -> Model:
     name = type(model).__name__
     convert = _CONVERTERS.get(name)
     if convert is None:
-        raise Problem(
+        raise ErrorDetail(
             "no conversion is known for this class",
-            place="from_huggingface",
+            path="from_huggingface",
             value=name,
             allowed=sorted(_CONVERTERS),
-            remedy="load the model with the head it was trained with",
+            hint="load the model with the head it was trained with",
         )
     source = _Source(model.state_dict())
     config, shape, weights = convert(model.config, source)
@@ -57,17 +57,17 @@ class _Source:
 
     def take(self, name: str) -> Tensor:
         if name not in self._left:
-            raise Problem(
-                "the model has no such weight", place=name, remedy="convert a plain model, without adapters"
+            raise ErrorDetail(
+                "the model has no such weight", path=name, hint="convert a plain model, without adapters"
             )
         return self._left.pop(name)
 
     def check_all_taken(self) -> None:
         for name in self._left:
-            raise Problem(
+            raise ErrorDetail(
                 "a weight that has no place in our model",
-                place=name,
-                remedy="convert a plain model, without adapters or added parts",
+                path=name,
+                hint="convert a plain model, without adapters or added parts",
             )
 
     def pair(self, ours: str, *theirs: str) -> Tensors:
@@ -122,7 +122,7 @@ def _gpt2(config: Any, source: _Source) -> Converted:
         weights |= source.pair(f"{block}.feed_forward_residual.before", f"{theirs}.ln_2")
         weights |= source.transposed_pair(f"{block}.feed_forward.up", f"{theirs}.mlp.c_fc")
         weights |= source.transposed_pair(f"{block}.feed_forward.down", f"{theirs}.mlp.c_proj")
-    return ours, NextToken(config.vocab_size, config.n_positions), weights
+    return ours, CausalLM(config.vocab_size, config.n_positions), weights
 
 
 def _bert(config: Any, source: _Source) -> Converted:
@@ -178,7 +178,7 @@ def _bert(config: Any, source: _Source) -> Converted:
         weights |= source.pair(f"{block}.feed_forward.up", f"{theirs}.intermediate.dense")
         weights |= source.pair(f"{block}.feed_forward.down", f"{theirs}.output.dense")
         weights |= source.pair(f"{block}.feed_forward_residual.after", f"{theirs}.output.LayerNorm")
-    return ours, MaskedToken(config.vocab_size, config.max_position_embeddings), weights
+    return ours, MaskedLM(config.vocab_size, config.max_position_embeddings), weights
 
 
 def _marian(config: Any, source: _Source) -> Converted:
@@ -227,7 +227,7 @@ def _marian(config: Any, source: _Source) -> Converted:
         weights |= _marian_block(source, "decoder", number)
         weights |= _marian_cross_attention(source, number)
     longest = config.max_position_embeddings
-    return ours, SequenceToSequence(len(source_VD), longest, len(target_VD), longest, is_shared), weights
+    return ours, Seq2Seq(len(source_VD), longest, len(target_VD), longest, is_shared), weights
 
 
 def _marian_block(source: _Source, side: str, number: int) -> Tensors:
@@ -284,11 +284,11 @@ def _require(config: Any, options: Mapping[str, object]) -> None:
             raise _unsupported(option, given, [str(needed)])
 
 
-def _unsupported(option: str, given: object, allowed: Sequence[str]) -> Problem:
-    return Problem(
+def _unsupported(option: str, given: object, allowed: Sequence[str]) -> ErrorDetail:
+    return ErrorDetail(
         "our blocks have no such option",
-        place=f"config.{option}",
+        path=f"config.{option}",
         value=given,
         allowed=allowed,
-        remedy="only models with these values can be converted",
+        hint="only models with these values can be converted",
     )

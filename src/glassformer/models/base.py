@@ -10,14 +10,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, Placement
+from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, PositionContext
 from glassformer.blocks.embedding import Embedding
-from glassformer.blocks.heads import Head, Score, last_real
+from glassformer.blocks.heads import Head, LossOutput, last_token
 from glassformer.blocks.layers import BlockCache, EncoderStack
 from glassformer.blocks.masks import Mask, padding
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind
-from glassformer.models.task_types import Shape
+from glassformer.models.task_types import TaskType
 
 
 class Model(nn.Module):
@@ -25,9 +25,9 @@ class Model(nn.Module):
 
     head: Head
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, task_type: TaskType) -> None:
         super().__init__()
-        self.shape = shape
+        self.task_type = task_type
 
     def hidden(self, **inputs: Tensor | None) -> Tensor:
         """The vectors that the head reads."""
@@ -37,35 +37,41 @@ class Model(nn.Module):
         """The embedding matrix, if the head borrows it."""
         return None
 
-    def token_vectors(self) -> Tensor | None:
+    def token_embedding(self) -> Tensor | None:
         """The embedding matrix (V, D) of what is read, if there is one."""
         return None
 
     def forward(self, **inputs: Tensor | None) -> Tensor:
         return self.head(self.hidden(**inputs), self.tied_weight())
 
-    def score(self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0) -> Score:
-        return self.head.score_hidden(self.hidden(**inputs), targets, self.tied_weight(), label_smoothing)
+    def compute_loss(
+        self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
+    ) -> LossOutput:
+        return self.head.loss_from_hidden(self.hidden(**inputs), targets, self.tied_weight(), label_smoothing)
 
 
 class Backbone(Model):
     """Embedding and one stack. The names `embedding` and `encoder` are the same in every shape."""
 
-    def __init__(self, shape: Shape, embedding: Embedding, encoder: EncoderStack, is_causal: bool) -> None:
-        super().__init__(shape)
+    def __init__(
+        self, task_type: TaskType, embedding: Embedding, encoder: EncoderStack, is_causal: bool
+    ) -> None:
+        super().__init__(task_type)
         self.embedding = embedding
         self.encoder = encoder
         self.is_causal = is_causal
 
-    def token_vectors(self) -> Tensor | None:
+    def token_embedding(self) -> Tensor | None:
         return self.embedding.input_net().weight_VD
 
-    def encode(self, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+    def encode(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
-        placement = Placement(self.embedding.position, positions_BL, positions_BL)
+        positions = PositionContext(self.embedding.position, positions_BL, positions_BL)
         # Padding stands on the right: a causal model never sees it from a real position.
-        mask = Mask.of(is_causal=self.is_causal, real_BM=None if self.is_causal else real_BL)
-        return self.encoder(self.embedding(tokens_BL, positions_BL), placement, mask)
+        mask = Mask.of(
+            is_causal=self.is_causal, attention_mask_BM=None if self.is_causal else attention_mask_BL
+        )
+        return self.encoder(self.embedding(tokens_BL, positions_BL), positions, mask)
 
 
 @contextmanager
@@ -92,8 +98,8 @@ class DecodingState:
 
     caches: list[BlockCache]
     positions_BM: Tensor
-    real_BM: Tensor
-    memory_real_BM: Tensor | None = None
+    attention_mask_BM: Tensor
+    memory_mask_BM: Tensor | None = None
     project: Callable[[Tensor], Tensor] | None = None
     """Function from hidden vectors to logits."""
     is_padded: bool = field(init=False, default=False)
@@ -105,28 +111,30 @@ class DecodingState:
         nothing_B0 = torch.empty(batch, 0, dtype=torch.long, device=device)
         return cls([BlockCache() for _ in range(layers)], nothing_B0, nothing_B0.bool())
 
-    def place(self, tokens_BL: Tensor, real_BL: Tensor | None) -> tuple[Tensor, Mask]:
+    def place(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
         """Give the new tokens their positions; return these and what they may attend to."""
-        self.is_padded = self.is_padded or real_BL is not None
-        if real_BL is None:
-            real_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
+        self.is_padded = self.is_padded or attention_mask_BL is not None
+        if attention_mask_BL is None:
+            attention_mask_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
         if self.is_padded:
-            written_B1 = self.real_BM.sum(1, keepdim=True)
+            written_B1 = self.attention_mask_BM.sum(1, keepdim=True)
             # Padding stands where the last real token stands, and so never runs over a maximum length.
-            positions_BL = (written_B1 + real_BL.cumsum(1) - 1).clamp(min=0)
+            positions_BL = (written_B1 + attention_mask_BL.cumsum(1) - 1).clamp(min=0)
         else:
-            length = self.real_BM.shape[1]
+            length = self.attention_mask_BM.shape[1]
             numbers_L = torch.arange(length, length + tokens_BL.shape[1], device=tokens_BL.device)
             positions_BL = numbers_L.expand(len(tokens_BL), -1)
         self.positions_BM = torch.cat([self.positions_BM, positions_BL], 1)
-        self.real_BM = torch.cat([self.real_BM, real_BL], 1)
-        return positions_BL, Mask(is_causal=True, allowed=padding(self.real_BM) if self.is_padded else None)
+        self.attention_mask_BM = torch.cat([self.attention_mask_BM, attention_mask_BL], 1)
+        return positions_BL, Mask(
+            is_causal=True, allowed=padding(self.attention_mask_BM) if self.is_padded else None
+        )
 
-    def fork(self, parents_BW: Tensor) -> tuple[Tensor, Mask]:
+    def fork(self, beam_indices_BW: Tensor) -> tuple[Tensor, Mask]:
         """As `place`, for a token of each branch. Each goes on from a branch of the step before."""
-        branches = parents_BW.shape[1]
-        before_BWM = self.real_BM[:, None] if self.seen_BWM is None else self.seen_BWM
-        seen_BWM = before_BWM.gather(1, parents_BW[..., None].expand(-1, -1, before_BWM.shape[2]))
+        branches = beam_indices_BW.shape[1]
+        before_BWM = self.attention_mask_BM[:, None] if self.seen_BWM is None else self.seen_BWM
+        seen_BWM = before_BWM.gather(1, beam_indices_BW[..., None].expand(-1, -1, before_BWM.shape[2]))
         itself_WW = torch.eye(branches, dtype=torch.bool, device=seen_BWM.device)
         positions_BW = seen_BWM.sum(2)
         self.seen_BWM = torch.cat([seen_BWM, itself_WW.expand(len(seen_BWM), -1, -1)], 2)
@@ -137,22 +145,24 @@ class DecodingState:
         """Keep these rows, in this order; a row may be taken more than once."""
         for cache in self.caches:
             cache.select(rows)
-        self.positions_BM, self.real_BM = self.positions_BM[rows], self.real_BM[rows]
-        if self.memory_real_BM is not None:
-            self.memory_real_BM = self.memory_real_BM[rows]
+        self.positions_BM, self.attention_mask_BM = self.positions_BM[rows], self.attention_mask_BM[rows]
+        if self.memory_mask_BM is not None:
+            self.memory_mask_BM = self.memory_mask_BM[rows]
         if self.seen_BWM is not None:
             self.seen_BWM = self.seen_BWM[rows]
 
 
 @runtime_checkable
-class Generating(Protocol):
+class SupportsGeneration(Protocol):
     """A model that writes: `generation.py` needs no more than this."""
 
     def start(self, **inputs: Tensor | None) -> DecodingState:
         """Read the inputs; nothing is written yet."""
         ...
 
-    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+    def advance(
+        self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
+    ) -> Tensor:
         """Append tokens (padding on the right) and return the logits (B, V) after each row's last one.
 
         They are the caller's, who may write into them.
@@ -163,15 +173,15 @@ class Generating(Protocol):
 
 
 @runtime_checkable
-class Branching(Generating, Protocol):
+class SupportsBeams(SupportsGeneration, Protocol):
     """A model that writes along several branches of a row at once, without copies of what they share."""
 
     @property
-    def can_branch(self) -> bool:
+    def supports_beams(self) -> bool:
         """Whether it can as it stands now."""
         ...
 
-    def branch(self, state: DecodingState, parents_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+    def branch(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
         """Append a token to each branch and return the logits (B, W, V) after it.
 
         Each branch goes on from one of the branches that the step before had; after `advance` a row has one.
@@ -182,19 +192,19 @@ class Branching(Generating, Protocol):
 class ModelConfig(Kind):
     """What kind of model, and how large."""
 
-    def build(self, shape: Shape) -> Model:
+    def build(self, task_type: TaskType) -> Model:
         raise NotImplementedError
 
-    def parameter_terms(self, shape: Shape) -> dict[str, int]:
+    def parameter_terms(self, task_type: TaskType) -> dict[str, int]:
         """The closed form of the parameter count, a named term each; empty if the kind has none."""
         return {}
 
-    def refuse(self, shape: Shape) -> Problem:
-        return Problem(
-            f"a model of this kind cannot answer {type(shape).__name__}",
-            place="model.kind",
+    def refuse(self, task_type: TaskType) -> ErrorDetail:
+        return ErrorDetail(
+            f"a model of this kind cannot answer {type(task_type).__name__}",
+            path="model.kind",
             value=self.kind,
-            remedy="choose another model kind or task",
+            hint="choose another model kind or task",
         )
 
 
@@ -208,22 +218,24 @@ class GenerativeModel(Model):
         """Function from hidden vectors to logits, for all steps of one decoding."""
         return self.prepacked_head or (lambda hidden: self.head(hidden, self.tied_weight()))
 
-    def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
+    def extend(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
         """Hidden vectors of new tokens, whose keys and values are added to the state."""
         raise NotImplementedError
 
-    def advance(self, state: DecodingState, tokens_BL: Tensor, real_BL: Tensor | None = None) -> Tensor:
+    def advance(
+        self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
+    ) -> Tensor:
         assert state.project is not None
-        x_BLD = self.read_on(state, tokens_BL, *state.place(tokens_BL, real_BL))
-        x_BD = x_BLD[:, -1] if real_BL is None else last_real(x_BLD, real_BL)
+        x_BLD = self.extend(state, tokens_BL, *state.place(tokens_BL, attention_mask_BL))
+        x_BD = x_BLD[:, -1] if attention_mask_BL is None else last_token(x_BLD, attention_mask_BL)
         return state.project(x_BD)
 
     @property
-    def can_branch(self) -> bool:
+    def supports_beams(self) -> bool:
         """False while a custom attention kernel is installed, which may expect one query per step."""
         attentions = [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
         return all(attention.kernel in DROP_IN_KERNELS for attention in attentions)
 
-    def branch(self, state: DecodingState, parents_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+    def branch(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
         assert state.project is not None
-        return state.project(self.read_on(state, tokens_BW, *state.fork(parents_BW)))
+        return state.project(self.extend(state, tokens_BW, *state.fork(beam_indices_BW)))

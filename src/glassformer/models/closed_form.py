@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glassformer.models.task_types import (
-    MaskedToken,
-    NextToken,
-    PerSequence,
-    PerToken,
-    SequenceToSequence,
-    Shape,
+    CausalLM,
+    MaskedLM,
+    Seq2Seq,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
 )
 
 if TYPE_CHECKING:
@@ -95,40 +95,40 @@ def _combine(left: int, operator: str, right: int, value: int) -> Count:
     )
 
 
-def transformer_terms(config: TransformerConfig, shape: Shape) -> dict[str, int]:
+def transformer_terms(config: TransformerConfig, task_type: TaskType) -> dict[str, int]:
     """Module path → count. `*` in a path stands for all blocks of a stack; terms of zero are left out."""
     hidden_dim = Count(config.hidden_dim, "hidden_dim")
-    vocabulary = Count(shape.vocabulary, "vocabulary")
-    max_length = Count(shape.max_length, "max_length")
-    outputs, is_tied = _answers(config, shape)
+    vocabulary = Count(task_type.vocabulary, "vocabulary")
+    max_length = Count(task_type.max_length, "max_length")
+    outputs, is_tied = _answers(config, task_type)
     terms = _embedding(config, "embedding", vocabulary, max_length)
     terms |= _stack(config, "encoder", Count(config.num_layers, "num_layers"), ["attention"])
-    if isinstance(shape, SequenceToSequence):
-        target_vocabulary = None if shape.is_shared_vocabulary else outputs
-        max_target_length = Count(shape.max_target_length, "max_target_length")
+    if isinstance(task_type, Seq2Seq):
+        target_vocabulary = None if task_type.is_shared_vocabulary else outputs
+        max_target_length = Count(task_type.max_target_length, "max_target_length")
         terms |= _embedding(config, "target_embedding", target_vocabulary, max_target_length)
         layers = Count(config.num_decoder_layers, "decoder_layers")
         terms |= _stack(config, "decoder", layers, ["attention", "cross_attention"])
-    if isinstance(shape, PerSequence):
+    if isinstance(task_type, SequenceClassification):
         terms["pooling"] = config.pooling.parameter_count(hidden_dim)
     terms["head.body"] = config.output.parameter_count(hidden_dim)
     terms["head"] = (0 if is_tied else outputs * hidden_dim) + (outputs if config.output_bias else 0)
     return {path: Count.of(term) for path, term in terms.items() if term}
 
 
-def _answers(config: TransformerConfig, shape: Shape) -> tuple[Count, bool]:
+def _answers(config: TransformerConfig, task_type: TaskType) -> tuple[Count, bool]:
     """How many numbers the head puts out, and whether it borrows the embedding's matrix."""
-    match shape:
-        case PerToken():
-            return Count(shape.classes, "classes"), False
-        case PerSequence():
-            return Count(shape.outputs, "outputs"), False
-        case NextToken() | MaskedToken():
-            return Count(shape.vocabulary, "vocabulary"), config.tied_output
-        case SequenceToSequence():
-            return Count(shape.target_vocabulary, "target_vocabulary"), config.tied_output
+    match task_type:
+        case TokenClassification():
+            return Count(task_type.classes, "classes"), False
+        case SequenceClassification():
+            return Count(task_type.outputs, "outputs"), False
+        case CausalLM() | MaskedLM():
+            return Count(task_type.vocabulary, "vocabulary"), config.tied_output
+        case Seq2Seq():
+            return Count(task_type.target_vocabulary, "target_vocabulary"), config.tied_output
         case _:
-            raise config.refuse(shape)
+            raise config.refuse(task_type)
 
 
 def _embedding(

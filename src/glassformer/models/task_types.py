@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Shape:
+class TaskType:
     """Token numbers below `vocabulary` come in, at most `max_length` of them."""
 
     vocabulary: int
@@ -14,14 +14,14 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class PerToken(Shape):
+class TokenClassification(TaskType):
     """A class for each position."""
 
     classes: int
 
 
 @dataclass(frozen=True)
-class PerSequence(Shape):
+class SequenceClassification(TaskType):
     """One answer for the whole sequence: a class, or a real number."""
 
     outputs: int
@@ -29,17 +29,17 @@ class PerSequence(Shape):
 
 
 @dataclass(frozen=True)
-class NextToken(Shape):
+class CausalLM(TaskType):
     """Each position predicts the token after it."""
 
 
 @dataclass(frozen=True)
-class MaskedToken(Shape):
+class MaskedLM(TaskType):
     """Hidden positions are predicted from both sides."""
 
 
 @dataclass(frozen=True)
-class SequenceToSequence(Shape):
+class Seq2Seq(TaskType):
     """Another sequence is written, token by token."""
 
     target_vocabulary: int

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from glassformer.blocks.attention import CrossAttention, Placement, SelfAttention
+from glassformer.blocks.attention import CrossAttention, PositionContext, SelfAttention
 from glassformer.blocks.embedding import Embedding, InputConfig, TokenVectorsConfig
 from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig
 from glassformer.blocks.heads import (
@@ -18,24 +18,24 @@ from glassformer.blocks.heads import (
     MeanPoolingConfig,
     OutputConfig,
     PoolingConfig,
-    RealHead,
+    RegressionHead,
 )
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
 from glassformer.blocks.masks import Mask
 from glassformer.blocks.norms import LayerNormConfig, NormConfig
 from glassformer.blocks.positions import PositionConfig, SinusoidalConfig
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import register
 from glassformer.models.base import Backbone, DecodingState, GenerativeModel, Model, ModelConfig
 from glassformer.models.closed_form import transformer_terms
 from glassformer.models.seq2seq import EncoderDecoder
 from glassformer.models.task_types import (
-    MaskedToken,
-    NextToken,
-    PerSequence,
-    PerToken,
-    SequenceToSequence,
-    Shape,
+    CausalLM,
+    MaskedLM,
+    Seq2Seq,
+    SequenceClassification,
+    TaskType,
+    TokenClassification,
 )
 
 
@@ -44,22 +44,22 @@ class TokenPredictor(Backbone):
 
     def __init__(
         self,
-        shape: Shape,
+        task_type: TaskType,
         embedding: Embedding,
         encoder: EncoderStack,
         head: Head,
         is_causal: bool = False,
         is_tied: bool = False,
     ) -> None:
-        super().__init__(shape, embedding, encoder, is_causal)
+        super().__init__(task_type, embedding, encoder, is_causal)
         self.head = head
         self.is_tied = is_tied
 
     def tied_weight(self) -> Tensor | None:
-        return self.token_vectors() if self.is_tied else None
+        return self.token_embedding() if self.is_tied else None
 
-    def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        return self.encode(tokens, real)
+    def hidden(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return self.encode(tokens, attention_mask)
 
 
 class SequenceClassifier(Backbone):
@@ -67,31 +67,31 @@ class SequenceClassifier(Backbone):
 
     def __init__(
         self,
-        shape: Shape,
+        task_type: TaskType,
         embedding: Embedding,
         encoder: EncoderStack,
         pooling: nn.Module,
         head: Head,
         is_causal: bool = False,
     ) -> None:
-        super().__init__(shape, embedding, encoder, is_causal)
+        super().__init__(task_type, embedding, encoder, is_causal)
         self.pooling = pooling
         self.head = head
 
-    def hidden(self, *, tokens: Tensor, real: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        return self.pooling(self.encode(tokens, real), real)
+    def hidden(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return self.pooling(self.encode(tokens, attention_mask), attention_mask)
 
 
 class CausalLanguageModel(GenerativeModel, TokenPredictor):
-    def start(self, *, tokens: Tensor, real: Tensor | None = None) -> DecodingState:
+    def start(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> DecodingState:
         """An empty state for as many rows as `tokens` has; the prompt itself goes through `advance`."""
         state = DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
         state.project = self.projection()
         return state
 
-    def read_on(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
-        placement = Placement(self.embedding.position, positions_BL, state.positions_BM)
-        return self.encoder(self.embedding(tokens_BL, positions_BL), placement, mask, state.caches)
+    def extend(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
+        positions = PositionContext(self.embedding.position, positions_BL, state.positions_BM)
+        return self.encoder(self.embedding(tokens_BL, positions_BL), positions, mask, state.caches)
 
 
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -127,38 +127,38 @@ class TransformerConfig(ModelConfig):
     def _check_widths(self) -> Self:
         if self.hidden_dim % self.num_heads:
             divisors = [str(n) for n in range(1, min(self.hidden_dim, 64) + 1) if self.hidden_dim % n == 0]
-            raise Problem(
+            raise ErrorDetail(
                 f"{self.num_heads} heads do not divide hidden_dim {self.hidden_dim}",
-                place="num_heads",
+                path="num_heads",
                 value=self.num_heads,
                 allowed=divisors,
             )
         if self.num_heads % (self.num_key_value_heads or self.num_heads):
-            raise Problem(
+            raise ErrorDetail(
                 f"must divide num_heads {self.num_heads}",
-                place="num_key_value_heads",
+                path="num_key_value_heads",
                 value=self.num_key_value_heads,
-                remedy="num_key_value_heads=1",
+                hint="num_key_value_heads=1",
             )
         try:
             self.position.check(self.hidden_dim // self.num_heads)
-        except Problem as problem:
-            raise Problem(
-                problem.problem,
-                place=f"position.{problem.place}",
+        except ErrorDetail as problem:
+            raise ErrorDetail(
+                problem.message,
+                path=f"position.{problem.path}",
                 value=problem.value,
-                remedy=problem.remedy,
+                hint=problem.hint,
             ) from None
         return self
 
-    def build(self, shape: Shape) -> Model:
-        build = _BUILDERS.get(type(shape))
+    def build(self, task_type: TaskType) -> Model:
+        build = _BUILDERS.get(type(task_type))
         if build is None:
-            raise self.refuse(shape)
-        return build(self, shape)
+            raise self.refuse(task_type)
+        return build(self, task_type)
 
-    def parameter_terms(self, shape: Shape) -> dict[str, int]:
-        return transformer_terms(self, shape)
+    def parameter_terms(self, task_type: TaskType) -> dict[str, int]:
+        return transformer_terms(self, task_type)
 
     @property
     def has_final_norm(self) -> bool:
@@ -207,9 +207,9 @@ class TransformerConfig(ModelConfig):
         body = self.output.build(self.hidden_dim, self.dropout)
         return ClassHead(body, self.hidden_dim, classes, is_tied, self.output_bias)
 
-    def build_real_head(self, outputs: int) -> RealHead:
+    def build_real_head(self, outputs: int) -> RegressionHead:
         body = self.output.build(self.hidden_dim, self.dropout)
-        return RealHead(body, self.hidden_dim, outputs, bias=self.output_bias)
+        return RegressionHead(body, self.hidden_dim, outputs, bias=self.output_bias)
 
     def _attention_arguments(self) -> tuple[int, int, int | None, bool, float]:
         return self.hidden_dim, self.num_heads, self.num_key_value_heads, self.bias, self.attention_dropout
@@ -224,65 +224,67 @@ class TransformerConfig(ModelConfig):
         return self._build_norm() if self.has_final_norm else nn.Identity()
 
 
-def _per_token(config: TransformerConfig, shape: PerToken) -> Model:
+def _per_token(config: TransformerConfig, task_type: TokenClassification) -> Model:
     return TokenPredictor(
-        shape,
-        config.build_embedding(shape.vocabulary, shape.max_length, config.is_causal),
+        task_type,
+        config.build_embedding(task_type.vocabulary, task_type.max_length, config.is_causal),
         config.build_encoder(),
-        config.build_class_head(shape.classes),
+        config.build_class_head(task_type.classes),
         config.is_causal,
     )
 
 
-def _per_sequence(config: TransformerConfig, shape: PerSequence) -> Model:
+def _per_sequence(config: TransformerConfig, task_type: SequenceClassification) -> Model:
     return SequenceClassifier(
-        shape,
-        config.build_embedding(shape.vocabulary, shape.max_length, config.is_causal),
+        task_type,
+        config.build_embedding(task_type.vocabulary, task_type.max_length, config.is_causal),
         config.build_encoder(),
         config.pooling.build(config.hidden_dim),
-        config.build_real_head(shape.outputs) if shape.is_real else config.build_class_head(shape.outputs),
+        config.build_real_head(task_type.outputs)
+        if task_type.is_real
+        else config.build_class_head(task_type.outputs),
         config.is_causal,
     )
 
 
-def _next_token(config: TransformerConfig, shape: NextToken) -> Model:
+def _next_token(config: TransformerConfig, task_type: CausalLM) -> Model:
     return CausalLanguageModel(
-        shape,
-        config.build_embedding(shape.vocabulary, shape.max_length, is_causal=True),
+        task_type,
+        config.build_embedding(task_type.vocabulary, task_type.max_length, is_causal=True),
         config.build_encoder(),
-        config.build_class_head(shape.vocabulary, config.tied_output),
+        config.build_class_head(task_type.vocabulary, config.tied_output),
         is_causal=True,
         is_tied=config.tied_output,
     )
 
 
-def _masked_token(config: TransformerConfig, shape: MaskedToken) -> Model:
+def _masked_token(config: TransformerConfig, task_type: MaskedLM) -> Model:
     return TokenPredictor(
-        shape,
-        config.build_embedding(shape.vocabulary, shape.max_length, is_causal=False),
+        task_type,
+        config.build_embedding(task_type.vocabulary, task_type.max_length, is_causal=False),
         config.build_encoder(),
-        config.build_class_head(shape.vocabulary, config.tied_output),
+        config.build_class_head(task_type.vocabulary, config.tied_output),
         is_tied=config.tied_output,
     )
 
 
-def _sequence_to_sequence(config: TransformerConfig, shape: SequenceToSequence) -> Model:
-    target_vocabulary = None if shape.is_shared_vocabulary else shape.target_vocabulary
+def _sequence_to_sequence(config: TransformerConfig, task_type: Seq2Seq) -> Model:
+    target_vocabulary = None if task_type.is_shared_vocabulary else task_type.target_vocabulary
     return EncoderDecoder(
-        shape,
-        config.build_embedding(shape.vocabulary, shape.max_length, is_causal=False),
+        task_type,
+        config.build_embedding(task_type.vocabulary, task_type.max_length, is_causal=False),
         config.build_encoder(),
-        config.build_embedding(target_vocabulary, shape.max_target_length, is_causal=True),
+        config.build_embedding(target_vocabulary, task_type.max_target_length, is_causal=True),
         config.build_decoder(),
-        config.build_class_head(shape.target_vocabulary, config.tied_output),
+        config.build_class_head(task_type.target_vocabulary, config.tied_output),
         is_tied=config.tied_output,
     )
 
 
-_BUILDERS: dict[type[Shape], Callable[..., Model]] = {
-    PerToken: _per_token,
-    PerSequence: _per_sequence,
-    NextToken: _next_token,
-    MaskedToken: _masked_token,
-    SequenceToSequence: _sequence_to_sequence,
+_BUILDERS: dict[type[TaskType], Callable[..., Model]] = {
+    TokenClassification: _per_token,
+    SequenceClassification: _per_sequence,
+    CausalLM: _next_token,
+    MaskedLM: _masked_token,
+    Seq2Seq: _sequence_to_sequence,
 }

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
+from glassformer.inspection.maps import CAPTION, AttentionMaps, SiteMaps
 from glassformer.plotting.style import (
     ALARM,
     BODY,
@@ -193,7 +193,7 @@ SCALE_WIDTH = 96.0
 class Section:
     """The grid of one place's maps, with what is written around it."""
 
-    def __init__(self, maps: PlaceMaps, limit: float, dpi: int) -> None:
+    def __init__(self, maps: SiteMaps, limit: float, dpi: int) -> None:
         self.maps = maps
         self.scale = dpi / 72
         layers, heads, queries, keys = maps.weights.shape

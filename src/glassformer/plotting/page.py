@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from glassformer.core.errors import user_error
-from glassformer.inspection.maps import CAPTION, AttentionMaps, PlaceMaps
+from glassformer.inspection.maps import CAPTION, AttentionMaps, SiteMaps
 from glassformer.inspection.statistics import head_statistics
 from glassformer.plotting.attention import BYTE_STEPS, MASKED, colours, to_bytes, write_png, write_svg
 from glassformer.plotting.style import visible
@@ -93,7 +93,7 @@ def described(maps: AttentionMaps) -> dict[str, Any]:
     }
 
 
-def _described_place(maps: PlaceMaps) -> dict[str, Any]:
+def _described_place(maps: SiteMaps) -> dict[str, Any]:
     document = maps.document()
     for axis in ("queries", "keys", "answers"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
@@ -147,7 +147,7 @@ def check_ending(path: Path) -> None:
     """Before the work is done."""
     if path.suffix.lower() not in WRITERS:
         raise user_error(
-            "the ending says what to write", place=str(path), value=path.suffix, allowed=list(WRITERS)
+            "the ending says what to write", path=str(path), value=path.suffix, allowed=list(WRITERS)
         )
 
 
@@ -162,8 +162,8 @@ def write(maps: AttentionMaps, path: Path) -> None:
     except OSError as error:
         raise user_error(
             f"cannot be written: {error.strerror or error}",
-            place=str(path),
-            remedy="check that the folder exists, its permissions and the space left",
+            path=str(path),
+            hint="check that the folder exists, its permissions and the space left",
         ) from None
     finally:
         with contextlib.suppress(OSError):

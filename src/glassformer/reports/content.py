@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from glassformer.core.config import format_value
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.cost.parameters import count_by_module
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.record import layers
@@ -24,7 +24,7 @@ from glassformer.tasks.base import Task
 
 MOST_CELLS = 1_500_000
 """Of all maps of one model together: about a megabyte of the page."""
-REFUSALS = (UserError, Problem)
+REFUSALS = (UserError, ErrorDetail)
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ def _load(record: Record, checkpoint: str, inside: Inside) -> Run | None:
 
 def _describe(record: Record, task: Task, model: Model, inside: Inside) -> None:
     assert record.config is not None
-    inside.shape = " ".join((type(task.shape).__doc__ or "").split())
+    inside.shape = " ".join((type(task.task_type).__doc__ or "").split())
     by_module = count_by_module(model)
     try:
-        terms = record.config.model.parameter_terms(task.shape)
+        terms = record.config.model.parameter_terms(task.task_type)
     except NotImplementedError:
         terms = {}
     total = sum(by_module.values())
@@ -182,12 +182,12 @@ def results_tables(settings: Sequence[Setting]) -> list[Table]:
     if len(with_numbers) == 1:
         return [_one_setting(with_numbers[0])]
     tables = []
-    alike: dict[tuple[Any, ...], list[Setting]] = {}
+    split_balanced: dict[tuple[Any, ...], list[Setting]] = {}
     for setting in with_numbers:
         assert setting.split is not None
-        key = (setting.split, setting.headline, frozenset(setting.metrics(setting.split)))
-        alike.setdefault(key, []).append(setting)
-    for (split, *_), group in alike.items():
+        key = (setting.split, setting.primary_metric, frozenset(setting.metrics(setting.split)))
+        split_balanced.setdefault(key, []).append(setting)
+    for (split, *_), group in split_balanced.items():
         tables.append(_several_settings(split, group))
     # What is said under several tables in a row is said under the last.
     return [
@@ -232,7 +232,9 @@ def _interval_notes(settings: Sequence[Setting]) -> list[str]:
     elif any(
         isinstance(quantity, Quantity) and quantity.interval is not None
         for setting in settings
-        for quantity in (setting.quantity(setting.split or TEST, name) for name in [setting.headline or ""])
+        for quantity in (
+            setting.quantity(setting.split or TEST, name) for name in [setting.primary_metric or ""]
+        )
     ):
         notes.append(OVER_EXAMPLES)
     if any(_is_point(setting) for setting in settings):
@@ -250,7 +252,7 @@ def _is_point(setting: Setting) -> bool:
 
 def runs_table(settings: Sequence[Setting]) -> Table:
     """Every run, finished or not."""
-    names = list(dict.fromkeys(setting.headline for setting in settings if setting.headline))
+    names = list(dict.fromkeys(setting.primary_metric for setting in settings if setting.primary_metric))
     rows: list[list[Cell]] = []
     for setting in settings:
         for record in setting.records:

@@ -38,7 +38,7 @@ MEANINGS = {
 class Results:
     """What the end of training measured."""
 
-    headline: str | None = None
+    primary_metric: str | None = None
     metrics: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
     """By split and name."""
     facts: Tree = field(default_factory=dict)
@@ -153,10 +153,10 @@ def read_results(document: Mapping[str, Any]) -> Results:
             for name, value in _tree(measured).items()
             if is_number(value)
         }
-    headline = document.get("headline")
+    primary_metric = document.get("primary_metric")
     known = ("steps", "epochs", "seconds", "tokens_per_second", "parameters", "best_step", "ended")
     return Results(
-        headline if isinstance(headline, str) else None,
+        primary_metric if isinstance(primary_metric, str) else None,
         metrics,
         {name: document[name] for name in known if isinstance(document.get(name), (int, float, str))},
         {str(split): _tree(of_split) for split, of_split in _tree(document.get("protocol")).items()},
@@ -231,8 +231,10 @@ class Setting:
         )
 
     @property
-    def headline(self) -> str | None:
-        return next((record.results.headline for record in self.finished if record.results.headline), None)
+    def primary_metric(self) -> str | None:
+        return next(
+            (record.results.primary_metric for record in self.finished if record.results.primary_metric), None
+        )
 
     @property
     def counted(self) -> str:
@@ -243,7 +245,7 @@ class Setting:
     def metrics(self, split: str) -> list[str]:
         """The headline first."""
         names = [name for record in self.finished for name in record.results.metrics.get(split, {})]
-        return sorted(dict.fromkeys(names), key=lambda name: name != self.headline)
+        return sorted(dict.fromkeys(names), key=lambda name: name != self.primary_metric)
 
     def quantity(self, split: str, metric: str) -> Quantity | None:
         """Of several seeds the mean, with Student's interval; of one its own number, with its own."""

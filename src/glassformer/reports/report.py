@@ -111,22 +111,22 @@ def report(
 def _check(given: Sequence[str], files: dict[str, Path], samples: int, maps: int) -> None:
     """Before the work is done."""
     if not given:
-        raise user_error("which runs?", place="RUN", remedy="glassformer report RUN … --out report.html")
+        raise user_error("which runs?", path="RUN", hint="glassformer report RUN … --out report.html")
     for option, path in files.items():
         if path.suffix.lower() not in ENDINGS[option]:
             raise user_error(
                 "the ending says what it is",
-                place=option,
+                path=option,
                 value=str(path),
-                remedy=f"{path.stem}{ENDINGS[option][0]}",
+                hint=f"{path.stem}{ENDINGS[option][0]}",
             )
         if not os.path.isdir(path.parent):
             raise user_error(
-                "no such folder", place=option, value=str(path.parent), remedy="make it, or name another"
+                "no such folder", path=option, value=str(path.parent), hint="make it, or name another"
             )
     for option, count in (("--samples", samples), ("--maps", maps)):
         if count < 0:
-            raise user_error("0 or more belongs here", place=option, value=count, remedy=f"{option} 2")
+            raise user_error("0 or more belongs here", path=option, value=count, hint=f"{option} 2")
 
 
 def _read(given: Sequence[str], say: Say) -> tuple[list[Record], list[Study]]:
@@ -160,7 +160,7 @@ def _checked(path: str) -> str:
     """A folder of runs is none itself, and says how to name them all."""
     if not RunFolder(Path(path)).exists() and list_runs(Path(path)):
         raise user_error(
-            "is a folder of runs, not a run", place=path, remedy=f"glassformer report {path.rstrip('/')}/*"
+            "is a folder of runs, not a run", path=path, hint=f"glassformer report {path.rstrip('/')}/*"
         )
     return path
 
@@ -218,7 +218,7 @@ def _setting_document(setting: Setting) -> dict[str, Any]:
         "runs": [record.given for record in setting.records],
         "seeds": [record.seed for record in setting.finished],
         "split": split,
-        "headline": setting.headline,
+        "primary_metric": setting.primary_metric,
         "metrics": {name: quantity.value for name, quantity in measured.items() if quantity},
         "intervals": {name: quantity.interval for name, quantity in measured.items() if quantity},
     }

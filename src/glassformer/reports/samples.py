@@ -10,11 +10,11 @@ import numpy as np
 from glassformer.blocks.heads import IGNORED
 from glassformer.core.errors import shorten
 from glassformer.data.tokenizers import MASK
-from glassformer.generation.predict import Answer
-from glassformer.models.task_types import MaskedToken, NextToken, PerSequence, PerToken
+from glassformer.generation.predict import Prediction
+from glassformer.models.task_types import CausalLM, MaskedLM, SequenceClassification, TokenClassification
 from glassformer.reports.tables import number
 from glassformer.runs.run import Run
-from glassformer.tasks.base import SequenceToSequenceTask, Task
+from glassformer.tasks.base import Seq2SeqTask, Task
 
 LOOKED_AT = 32
 MOST_TOKENS = 40
@@ -56,7 +56,7 @@ class Samples:
 def take_samples(run: Run, count: int) -> Samples:
     split = "test" if "test" in run.task.splits else "validation"
     examples = run.task.splits[split]
-    is_continued = isinstance(run.task.shape, NextToken)
+    is_continued = isinstance(run.task.task_type, CausalLM)
     looked_at = min(len(examples), count if is_continued else max(count, LOOKED_AT))
     samples = _ask(run, split, looked_at)
     first = "" if looked_at == len(examples) else f"first {looked_at:,} of "
@@ -90,20 +90,20 @@ def _ask(run: Run, split: str, count: int) -> list[Sample]:
     examples = task.splits[split].take(numbers)
     rows = [np.asarray(row).astype(np.int64) for row in examples.inputs]
     targets: list[np.ndarray] = [np.asarray(target) for target in examples.targets]
-    if isinstance(task.shape, MaskedToken):
+    if isinstance(task.task_type, MaskedLM):
         # What is hidden is drawn by the batch, for each example by itself.
         batches = [task.batch(split, numbers[place : place + 1]) for place in range(count)]
         rows = [np.asarray(batch.inputs["tokens"])[0] for batch in batches]
         targets = [np.asarray(batch.targets)[0] for batch in batches]
-    if isinstance(task.shape, NextToken):
+    if isinstance(task.task_type, CausalLM):
         targets = [row[_half(row) :] for row in rows]
         rows = [row[: _half(row)] for row in rows]
     kept = [
         place
         for place in range(count)
-        if not isinstance(task.shape, MaskedToken) or _hidden(rows[place], targets[place])
+        if not isinstance(task.task_type, MaskedLM) or _hidden(rows[place], targets[place])
     ]
-    answers = task.answer(run.model, [rows[place] for place in kept], decoding) if kept else []
+    answers = task.predict(run.model, [rows[place] for place in kept], decoding) if kept else []
     pairs = task.text_pairs(split)
     samples = []
     for place, (answer, *_) in zip(kept, answers, strict=True):
@@ -119,19 +119,19 @@ def _half(row: np.ndarray) -> int:
     return max(1, len(row) // 2)
 
 
-def _judge(task: Task, place: int, row: np.ndarray, target: np.ndarray, answer: Answer) -> Sample:
-    shape, tokens = task.shape, [int(token) for token in row]
-    if isinstance(shape, PerSequence) and shape.is_real and answer.value is not None:
+def _judge(task: Task, place: int, row: np.ndarray, target: np.ndarray, answer: Prediction) -> Sample:
+    task_type, tokens = task.task_type, [int(token) for token in row]
+    if isinstance(task_type, SequenceClassification) and task_type.is_real and answer.value is not None:
         return _judge_number(task, place, tokens, float(target), answer.value)
-    if isinstance(shape, PerToken):
+    if isinstance(task_type, TokenClassification):
         return _judge_tokens(task, place, tokens, target, answer)
-    if isinstance(shape, MaskedToken):
+    if isinstance(task_type, MaskedLM):
         return _judge_hidden(task, place, tokens, target, answer)
     wanted = [int(token) for token in np.atleast_1d(target)]
-    if isinstance(task, SequenceToSequenceTask):
+    if isinstance(task, Seq2SeqTask):
         wanted = wanted[1:-1]
     told, is_right = _show_output(task, answer.tokens), list(answer.tokens) == wanted
-    if isinstance(shape, NextToken):
+    if isinstance(task_type, CausalLM):
         same = sum(one == other for one, other in zip(answer.tokens, wanted, strict=False))
         verdict = f"{same:,} of {len(wanted):,} tokens as in the text"
         continued = _show_output(task, answer.tokens[: len(wanted)])
@@ -174,7 +174,9 @@ def _judge_number(task: Task, place: int, tokens: list[int], wanted: float, valu
     )
 
 
-def _judge_tokens(task: Task, place: int, tokens: list[int], target: np.ndarray, answer: Answer) -> Sample:
+def _judge_tokens(
+    task: Task, place: int, tokens: list[int], target: np.ndarray, answer: Prediction
+) -> Sample:
     """Token by token; of a long sequence the piece around its first fault."""
     wanted = [int(token) for token in target]
     faults = [at for at, (one, other) in enumerate(zip(answer.tokens, wanted, strict=True)) if one != other]
@@ -194,7 +196,9 @@ def _judge_tokens(task: Task, place: int, tokens: list[int], target: np.ndarray,
     )
 
 
-def _judge_hidden(task: Task, place: int, tokens: list[int], target: np.ndarray, answer: Answer) -> Sample:
+def _judge_hidden(
+    task: Task, place: int, tokens: list[int], target: np.ndarray, answer: Prediction
+) -> Sample:
     """The hidden tokens alone; some that were asked for were not hidden, and are left aside here."""
     hidden = _hidden(tokens, target)
     expected = [_show_output(task, [int(target[at])]) for at in hidden]

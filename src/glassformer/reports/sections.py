@@ -66,7 +66,7 @@ def _has_curve(record: Record) -> bool:
 
 def _headlines(settings: Sequence[Setting]) -> list[str]:
     """What the runs are judged by, besides the loss; where none says so, what their validations have."""
-    told = [setting.headline for setting in settings if setting.headline]
+    told = [setting.primary_metric for setting in settings if setting.primary_metric]
     if not told:
         measured = [
             name
@@ -269,13 +269,17 @@ def environment_section(content: Content) -> list[Markup]:
     if not with_one:
         return []
     names = list(dict.fromkeys(name for _, facts in with_one for name in facts))
-    alike = [name for name in names if len({format_value(facts.get(name)) for _, facts in with_one}) == 1]
+    split_balanced = [
+        name for name in names if len({format_value(facts.get(name)) for _, facts in with_one}) == 1
+    ]
     rows: list[list[Cell]] = [
-        [_words(name), _shown(value)] for name in alike if (value := with_one[0][1].get(name)) is not None
+        [_words(name), _shown(value)]
+        for name in split_balanced
+        if (value := with_one[0][1].get(name)) is not None
     ]
     parts = [tag("p", "The same for all runs:", class_="note")] if rows and len(with_one) > 1 else []
     parts += [facts(rows)] if rows else []
-    other = [name for name in names if name not in alike]
+    other = [name for name in names if name not in split_balanced]
     if other:
         cells: list[list[Cell]] = [
             [record.name, *(_shown(facts.get(name)) for name in other)] for record, facts in with_one
@@ -429,12 +433,12 @@ def _card(setting: Setting, is_alone: bool) -> Markup:
     """The one number of a setting, large."""
     parts = [] if is_alone else [tag("p", setting.label, class_="of")]
     quantity = None
-    if setting.split is not None and setting.headline is not None:
-        quantity = setting.quantity(setting.split, setting.headline)
+    if setting.split is not None and setting.primary_metric is not None:
+        quantity = setting.quantity(setting.split, setting.primary_metric)
     if quantity is None:
         record = setting.records[0]
         return tag("div", *parts, tag("p", record.status.name, class_="state"), class_="card has-none")
-    name = f"{setting.split} {str(setting.headline).replace('_', ' ')}"
+    name = f"{setting.split} {str(setting.primary_metric).replace('_', ' ')}"
     seeds = len(setting.finished)
     how = f"mean of {seeds} seeds" if seeds > 1 else "one run"
     within = "" if quantity.interval is None else f"95 %: {span(quantity.interval)} · "

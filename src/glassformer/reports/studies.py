@@ -91,14 +91,14 @@ def _document(path: Path) -> Tree:
     try:
         document = json.loads(read_document(path / RESULTS))
     except (OSError, ValueError, RecursionError) as error:
-        raise user_error(f"cannot be read: {error}", place=place, remedy="run the study again") from None
+        raise user_error(f"cannot be read: {error}", path=place, hint="run the study again") from None
     if not isinstance(document, dict) or not any(
         isinstance(document.get(key), list) for key in ("rows", "settings", "trials")
     ):
         raise user_error(
             "holds neither rows nor trials: not the results of a study",
-            place=place,
-            remedy="a run's folder, or one that glassformer reproduce or sweep wrote",
+            path=place,
+            hint="a run's folder, or one that glassformer reproduce or sweep wrote",
         )
     return document
 

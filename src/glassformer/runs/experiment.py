@@ -24,18 +24,18 @@ from glassformer.core.config import (
     unflatten,
     validate,
 )
-from glassformer.core.errors import Problem, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.cost.estimate import Estimate, estimate
 from glassformer.data.batching import generator
 from glassformer.evaluation.evaluate import EvaluationConfig
-from glassformer.inspection.heads import HeadWatch, InspectionConfig
+from glassformer.inspection.heads import HeadProbe, InspectionConfig
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.transfer import TransferReport, transfer
 from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.config import TrainingConfig
-from glassformer.training.context import Surroundings
+from glassformer.training.context import TrainingContext
 from glassformer.training.precision import check_precision, choose_device
 from glassformer.training.progress import Reporter
 from glassformer.training.trainer import Trainer
@@ -71,10 +71,10 @@ def preset_text(name: str) -> str:
 def resolve(what: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ExperimentConfig:
     """A preset's name, a YAML file or a run's folder, with options changed."""
     changes = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    return overlay(read_what(what), changes)
+    return overlay(read_source(what), changes)
 
 
-def read_what(what: str) -> Tree:
+def read_source(what: str) -> Tree:
     """The tree of a preset, a file or a run, not yet validated: `overlay` does it."""
     return ExperimentConfig.fill_kinds(_read(what))
 
@@ -96,7 +96,7 @@ def _read(what: str) -> Tree:
     if path.suffix in (".yaml", ".yml") or "/" in what or os.path.exists(path):
         return read_yaml_file(path)
     raise user_error(
-        "no preset, YAML file or run of this name", value=what, allowed=presets(), remedy="check the name"
+        "no preset, YAML file or run of this name", value=what, allowed=presets(), hint="check the name"
     )
 
 
@@ -114,43 +114,43 @@ class Experiment:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_torch_seed(self.config.seed, "weights"))
             try:
-                return self.config.model.build(self.task.shape)
-            except Problem as problem:
+                return self.config.model.build(self.task.task_type)
+            except ErrorDetail as problem:
                 raise UserError(problem) from None
 
-    def build_trainer(self, surroundings: Surroundings | None = None) -> Trainer:
+    def build_trainer(self, context: TrainingContext | None = None) -> Trainer:
         """With first weights, some of them copied if `training.start_from` says so.
 
         Where there are checkpoints to go on from nothing is copied: they hold it, and that run may be gone.
         """
-        model, around = self.build_model(), surroundings or Surroundings()
+        model, context = self.build_model(), context or TrainingContext()
         if self.config.inspection.watch:
-            around = replace(around, watch=HeadWatch(self.task, self.config.inspection))
-        if not (around.store and around.store.states()):
-            self._set_first_weights(model, around.reporter)
-        return self._assemble(model, around)
+            context = replace(context, watch=HeadProbe(self.task, self.config.inspection))
+        if not (context.store and context.store.states()):
+            self._set_first_weights(model, context.reporter)
+        return self._assemble(model, context)
 
     def _set_first_weights(self, model: Model, reporter: Reporter) -> None:
         training = self.config.training
         with reporter.telling("first vectors"):
-            training.first_vectors.apply(model, self.task, reporter.note)
+            training.embedding_init.apply(model, self.task, reporter.note)
         if training.start_from is not None:
             self.transferred = transfer(Path(training.start_from), self.task, model, self.config.model)
 
-    def _assemble(self, model: Model, surroundings: Surroundings) -> Trainer:
+    def _assemble(self, model: Model, context: TrainingContext) -> Trainer:
         config = self.config.training
         device = choose_device(config.device)
         check_precision(config.precision, device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         model.to(device)
-        rank = surroundings.ranks.rank  # each draws its own dropout; the first one as if it were alone
+        rank = context.process_group.rank  # each draws its own dropout; the first one as if it were alone
         torch.manual_seed(_torch_seed(self.config.seed, "training", *([rank] if rank else [])))
-        return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, surroundings)
+        return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, context)
 
     def measure(self) -> Estimate:
         """Time and memory do not depend on the weights, so none are copied."""
-        return estimate(self._assemble(self.build_model(), Surroundings()))
+        return estimate(self._assemble(self.build_model(), TrainingContext()))
 
 
 def _torch_seed(seed: int, *purpose: str | int) -> int:

@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 
 from glassformer import __version__
 from glassformer.core.config import Tree, dump_yaml, flatten, read_written_yaml
-from glassformer.core.errors import Problem, UserError, is_out_of_memory, user_error
+from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
 from glassformer.core.system import read_document
 from glassformer.storage.checksums import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
 from glassformer.storage.files import file_sha256, json_bytes, replace_file, storage_error
@@ -67,8 +67,8 @@ class RunFolder:
         if not run.exists():
             raise user_error(
                 "is a folder without a run" if os.path.isdir(path) else "no such run",
-                place=str(path),
-                remedy="glassformer runs lists the runs there are",
+                path=str(path),
+                hint="glassformer runs lists the runs there are",
             )
         return run
 
@@ -101,8 +101,8 @@ class RunFolder:
         except BrokenSeal as broken:
             raise user_error(
                 f"cannot be used: {broken}",
-                place=str(path),
-                remedy="restore it from a copy of the run; if you changed it yourself, remove its first line",
+                path=str(path),
+                hint="restore it from a copy of the run; if you changed it yourself, remove its first line",
             ) from None
         except (OSError, ValueError):
             return False  # whoever reads it next says why
@@ -118,15 +118,15 @@ class RunFolder:
         state = self.task_state()
         try:
             return config.restore(state, seed)
-        except (UserError, Problem):
+        except (UserError, ErrorDetail):
             raise
         except Exception as error:  # what a file of another hand says can be wrong in any way
             if is_out_of_memory(error):
                 raise
             raise user_error(
                 f"does not describe the task of this run: {error or type(error).__name__}",
-                place=str(self.path / "task.json"),
-                remedy="restore it from a copy of the run",
+                path=str(self.path / "task.json"),
+                hint="restore it from a copy of the run",
             ) from error
 
     def _read_apart(self, name: str, sha256: str | None) -> dict[str, Any]:
@@ -180,8 +180,8 @@ class RunFolder:
             file.close()
             raise user_error(
                 f"another process is training here (pid {holder})",
-                place=str(self.path),
-                remedy="wait for it, stop it, or choose another --run",
+                path=str(self.path),
+                hint="wait for it, stop it, or choose another --run",
             ) from None
         self._lock = file
         try:
@@ -263,12 +263,12 @@ class RunFolder:
 
     def remove(self) -> None:
         if self.is_locked():
-            raise user_error("is being trained", place=str(self.path), remedy="stop the training first")
+            raise user_error("is being trained", path=str(self.path), hint="stop the training first")
         shutil.rmtree(self.path)
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    return user_error(f"cannot be read: {error}", place=str(path), remedy="restore it from a copy of the run")
+    return user_error(f"cannot be read: {error}", path=str(path), hint="restore it from a copy of the run")
 
 
 def _html_table(rows: Sequence[Sequence[Any]]) -> str:

@@ -13,14 +13,14 @@ import torch
 
 import glassformer.models.transformer
 import glassformer.tasks  # noqa: F401  registers the kinds
-from glassformer.blocks.heads import RealHead
+from glassformer.blocks.heads import RegressionHead
 from glassformer.core.config import unflatten, validate
-from glassformer.core.errors import Problem, user_error
+from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
 from glassformer.evaluation.text_scores import one_line, sentence_table
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Answer
+from glassformer.generation.predict import Prediction
 from glassformer.inspection.ablation import (
     Edge,
     Effects,
@@ -33,13 +33,13 @@ from glassformer.inspection.ablation import (
 from glassformer.inspection.attribution import LogitLens, logit_lens, outputs, rollout, word_effects
 from glassformer.inspection.examples import Question, choose_split, first_example, groups_of, question, read
 from glassformer.inspection.heads import heads_document
-from glassformer.inspection.maps import AttentionMaps, Place, Selection
-from glassformer.inspection.record import HeadPlace, attention_maps
+from glassformer.inspection.maps import AttentionMaps, Selection, Site
+from glassformer.inspection.record import HeadId, attention_maps
 from glassformer.inspection.trace import Trace, read_branch, trace
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG, RunFolder
-from glassformer.tasks.base import PerSequenceTask, Task
+from glassformer.tasks.base import SequenceClassificationTask, Task
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.precision import choose_device
 
@@ -70,18 +70,18 @@ class Run:
             others = [name for name in reversed(store.names()) if name != self.checkpoint]
             raise user_error(
                 f"the checkpoint is damaged: {damage}",
-                place=str(self.path),
-                remedy=f"--checkpoint {others[0]}" if others else "restore the folder from a copy",
+                path=str(self.path),
+                hint=f"--checkpoint {others[0]}" if others else "restore the folder from a copy",
             ) from None
         with torch.random.fork_rng(devices=[]):
-            self.model = self.config.model.build(self.task.shape)
+            self.model = self.config.model.build(self.task.task_type)
         try:
             self.model.load_state_dict(dict(tensors.get("averaged", tensors["model"])))
         except RuntimeError:
             raise user_error(
                 f"does not describe the model of {self.checkpoint}",
-                place=str(self.path / CONFIG),
-                remedy="restore it from a copy of the run",
+                path=str(self.path / CONFIG),
+                hint="restore it from a copy of the run",
             ) from None
         self.model.to(choose_device(device)).eval()
 
@@ -102,7 +102,7 @@ class Run:
         if split is None:
             split = "test" if "test" in self.task.splits else "validation"
         if split not in self.task.splits:
-            raise user_error("no such split", place="split", value=split, allowed=sorted(self.task.splits))
+            raise user_error("no such split", path="split", value=split, allowed=sorted(self.task.splits))
         config = self.config.evaluation
         if overrides:
             config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
@@ -134,12 +134,12 @@ class Run:
 
     def _check_hypotheses(self, path: Path) -> None:
         """Before the work is done."""
-        if not self.task.writes_answers:
+        if not self.task.generates_outputs:
             raise user_error(
                 "the model of this run writes no answers",
-                place=str(path),
+                path=str(path),
                 value=self.config.task.kind,
-                remedy="evaluate without it; predict shows single answers",
+                hint="evaluate without it; predict shows single answers",
             )
         is_new = not path.exists()
         _write(path, "ab", b"")
@@ -171,11 +171,11 @@ class Run:
 
         With `why`, also which words carried a decision about the whole input.
         """
-        if why and not isinstance(self.task, PerSequenceTask):
+        if why and not isinstance(self.task, SequenceClassificationTask):
             raise user_error(
                 "only for a model that gives one answer to the whole input",
-                place="--why",
-                remedy="glassformer attention shows what the others look at",
+                path="--why",
+                hint="glassformer attention shows what the others look at",
             )
         empty: dict[str, Any] = {
             "input": text,
@@ -188,9 +188,9 @@ class Run:
         strategy = self._strategy(decoding)
         try:
             tokens = self.task.parse(text)
-            (answers,) = self.task.answer(self.model, [tokens], strategy)
-        except Problem as problem:
-            return empty | {"error": problem.problem}
+            (answers,) = self.task.predict(self.model, [tokens], strategy)
+        except ErrorDetail as problem:
+            return empty | {"error": problem.message}
         shown = [self._show(answer) for answer in answers]
         prediction = empty | {
             "output": shown[0]["output"],
@@ -198,15 +198,17 @@ class Run:
             "caution": self.task.caution(tokens.tolist(), text),
             "answers": shown,
         }
-        if isinstance(self.task, PerSequenceTask):
+        if isinstance(self.task, SequenceClassificationTask):
             prediction["probabilities"] = self._class_probabilities(self.task, tokens)
             if why:
                 prediction["words"] = [asdict(word) for word in word_effects(self.model, self.task, text)]
         return prediction
 
-    def _class_probabilities(self, task: PerSequenceTask, tokens: np.ndarray) -> dict[str, float] | None:
+    def _class_probabilities(
+        self, task: SequenceClassificationTask, tokens: np.ndarray
+    ) -> dict[str, float] | None:
         """The likeliest first; of many classes only the first few."""
-        if isinstance(self.model.head, RealHead):
+        if isinstance(self.model.head, RegressionHead):
             return None
         probabilities = outputs(self.model, task, [tokens])[0].exp()
         count = len(probabilities)
@@ -223,7 +225,7 @@ class Run:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         rows: tuple[int, int] | None = None,
-        part: Place | None = None,
+        part: Site | None = None,
         is_untrained: bool = False,
         decoding: Mapping[str, Any] | None = None,
         branch: int | None = None,
@@ -283,7 +285,7 @@ class Run:
 
     def switch_off(
         self,
-        place: Place,
+        place: Site,
         layer: int,
         head: int,
         how: How = "mean",
@@ -298,7 +300,7 @@ class Run:
         return without_head(
             self.model,
             self.task,
-            HeadPlace(place, layer, head),
+            HeadId(place, layer, head),
             how,
             groups_of(self.task, choose_split(self.task, split), examples),
             asked=None if text is None else self._question(text),
@@ -308,7 +310,7 @@ class Run:
     def cut_edge(
         self,
         text: str | None,
-        place: Place,
+        place: Site,
         layer: int,
         head: int,
         query: int,
@@ -325,7 +327,7 @@ class Run:
         return without_edge(
             self.model,
             self.task,
-            Edge(HeadPlace(place, layer, head), query, key),
+            Edge(HeadId(place, layer, head), query, key),
             self._question(text),
             split=choose_split(self.task, split),
             examples=examples,
@@ -376,7 +378,7 @@ class Run:
     def _repr_html_(self) -> str:
         return self.folder._repr_html_()
 
-    def _show(self, answer: Answer) -> dict[str, Any]:
+    def _show(self, answer: Prediction) -> dict[str, Any]:
         if answer.value is not None:
             return {"output": f"{answer.value:.6g}", "probability": None, "steps": []}
         symbols = self.task.output_symbols(answer.tokens)
@@ -395,6 +397,6 @@ def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
     except OSError as error:
         raise user_error(
             f"cannot be written: {error.strerror or error}",
-            place=str(path),
-            remedy="a file in a folder that exists and may be written to",
+            path=str(path),
+            hint="a file in a folder that exists and may be written to",
         ) from None

@@ -20,8 +20,8 @@ from glassformer.runs.folder import RunFolder, differences, environment, list_ru
 from glassformer.runs.run import Run
 from glassformer.runs.transfer import TransferReport
 from glassformer.tasks.base import Task
-from glassformer.training.context import Interrupted, StopSignals, Surroundings
-from glassformer.training.distributed import Ranks, SharedStore
+from glassformer.training.context import Interrupted, StopSignals, TrainingContext
+from glassformer.training.distributed import ProcessGroup, SharedStore
 from glassformer.training.events import TensorBoardMirror
 from glassformer.training.progress import Reporter
 from glassformer.training.state import TrainingState
@@ -54,7 +54,7 @@ class Training:
         folder: RunFolder,
         reporter: Reporter | None = None,
         is_unwanted: Callable[[], bool] = lambda: False,
-        ranks: Ranks | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         """A training that becomes unwanted stops as by a signal: after its step, saved.
 
@@ -63,13 +63,13 @@ class Training:
         self.config = config
         self.is_unwanted = is_unwanted
         self.folder = folder
-        self.ranks = ranks or Ranks()
-        self.reporter = (reporter or Reporter()) if self.ranks.is_writer else Reporter()
+        self.process_group = process_group or ProcessGroup()
+        self.reporter = (reporter or Reporter()) if self.process_group.is_rank_zero else Reporter()
         try:
             with self.reporter.telling("reading the data"):
                 self.experiment = Experiment(config, self._task())
         except BaseException:
-            if self.ranks.is_writer:
+            if self.process_group.is_rank_zero:
                 folder.discard_empty()
             raise
         self.signals = StopSignals(self.reporter.note)
@@ -89,12 +89,12 @@ class Training:
             task = task or config.task.build(config.seed)
             return task.state()
 
-        state = self.ranks.on_writer(learned)
+        state = self.process_group.on_rank_zero(learned)
         return task or self.config.task.restore(state, self.config.seed)
 
     def run(self) -> dict[str, Any]:
         """Train, measure, write the results; what `train --json` prints."""
-        self.ranks.on_writer(self.folder.lock)
+        self.process_group.on_rank_zero(self.folder.lock)
         try:
             with self.signals:
                 self._prepare()
@@ -107,7 +107,7 @@ class Training:
                     if self.trainer.state.ended == "diverged":
                         self._beat("diverged")
                     raise
-                (number,) = self.ranks.largest(self.signals.number or 0)
+                (number,) = self.process_group.largest(self.signals.number or 0)
                 self.exit_code = 0 if state.ended or not number else 128 + int(number)
                 try:
                     return self._conclude(state)
@@ -122,36 +122,36 @@ class Training:
             self.reporter.note(note)
         checksum = self._checksum()
         store = self.folder.checkpoints(self.config.training.checkpoints_kept())
-        if self.ranks.count > 1:
-            store = SharedStore(store, self.ranks)
-        around = Surroundings(
+        if self.process_group.count > 1:
+            store = SharedStore(store, self.process_group)
+        context = TrainingContext(
             store=store,
-            events=self.folder.events if self.ranks.is_writer else None,
+            events=self.folder.events if self.process_group.is_rank_zero else None,
             reporter=self.reporter,
             heartbeat=lambda state: self._beat("running"),
             stop_requested=lambda: self.signals.is_set() or self.is_unwanted(),
-            ranks=self.ranks,
+            process_group=self.process_group,
         )
-        self.trainer = self.experiment.build_trainer(around)
-        self.ranks.on_writer(lambda: self._open_folder(checksum))
+        self.trainer = self.experiment.build_trainer(context)
+        self.process_group.on_rank_zero(lambda: self._open_folder(checksum))
         newest = store.load_newest(self.reporter.note)
         if newest is None:
             store.forget_watched(-1)
         else:
             self.trainer.restore(newest[1])
             self._tell_resumed(newest[0], newest[1].state.get("processes", 1))
-        if self.ranks.is_writer:
+        if self.process_group.is_rank_zero:
             self._open_record(is_new=newest is None)
 
     def _checksum(self) -> str:
         """Of the data, which all ranks must have the same of."""
         checksum = self.experiment.task.checksum()
-        is_same = self.ranks.from_writer(checksum) == checksum
+        is_same = self.process_group.from_rank_zero(checksum) == checksum
         if not is_same:
             raise user_error(
                 "these are other data than those of rank 0",
-                place="task",
-                remedy="the same files on every machine",
+                path="task",
+                hint="the same files on every machine",
             )
         return checksum
 
@@ -159,20 +159,20 @@ class Training:
         if self.folder.exists():
             self._check_same(checksum)
             return
-        surroundings = environment(checksum, torch.get_num_threads())
-        surroundings["processes"] = self.ranks.count
+        context = environment(checksum, torch.get_num_threads())
+        context["processes"] = self.process_group.count
         # Where this person keeps tokens is nobody else's business.
         notes = (note.replace(str(cache_folder()), "the cache") for note in self.experiment.task.notes)
-        surroundings["data_notes"] = list(notes)
+        context["data_notes"] = list(notes)
         if self.experiment.transferred is not None:
-            surroundings["start_from"] = self.experiment.transferred.origin()
-        self.folder.create(self.config.dump(), self.experiment.task.state(), surroundings)
+            context["start_from"] = self.experiment.transferred.origin()
+        self.folder.create(self.config.dump(), self.experiment.task.state(), context)
 
     def _tell_resumed(self, name: str, processes: int) -> None:
         self.reporter.note(f"going on from {name}")
-        if processes != self.ranks.count:
+        if processes != self.process_group.count:
             self.reporter.note(
-                f"saved by {processes} processes, going on with {self.ranks.count}:"
+                f"saved by {processes} processes, going on with {self.process_group.count}:"
                 " the same batches, sums that differ by rounding, other draws of dropout"
             )
 
@@ -203,21 +203,21 @@ class Training:
             shown = "; ".join(f"{path}: {old!r} → {new!r}" for path, (old, new) in list(changed.items())[:6])
             raise user_error(
                 f"the run was started with another config: {shown}",
-                place=str(self.folder.path),
-                remedy="resume with the same options, or choose another --run",
+                path=str(self.folder.path),
+                hint="resume with the same options, or choose another --run",
             )
         if self.folder.environment().get("data_sha256") != checksum:
             raise user_error(
                 "the data have changed since the run was started",
-                place=str(self.folder.path),
-                remedy="restore the data, or choose another --run",
+                path=str(self.folder.path),
+                hint="restore the data, or choose another --run",
             )
         transferred = self.experiment.transferred
         if transferred and self.folder.environment().get("start_from") != transferred.origin():
             raise user_error(
                 f"{transferred.run} has changed since the run was started from it",
-                place=str(self.folder.path),
-                remedy="choose another --run",
+                path=str(self.folder.path),
+                hint="choose another --run",
             )
 
     def _announce(self) -> None:
@@ -225,8 +225,8 @@ class Training:
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
             self.reporter.note(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
-        if self.ranks.count > 1:
-            where = f"{self.ranks.count} processes ({self.config.training.parallel.kind})"
+        if self.process_group.count > 1:
+            where = f"{self.process_group.count} processes ({self.config.training.parallel.kind})"
             self.reporter.note(f"{size:,} parameters on {self.trainer.device}, {where}")
             return
         with self.reporter.telling("timing a few steps"):
@@ -235,11 +235,11 @@ class Training:
         if not expected.fits():
             self.reporter.note(
                 f"WARNING: only {(expected.available_bytes or 0) / 2**20:,.0f} MiB are free;"
-                " lower training.batch_size or use training.accumulation"
+                " lower training.batch_size or use training.gradient_accumulation"
             )
 
     def _beat(self, state: str) -> None:
-        if self.ranks.is_writer:
+        if self.process_group.is_rank_zero:
             self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
 
     def _measuring(self, what: str, done: int, total: int) -> None:
@@ -249,7 +249,7 @@ class Training:
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
-        if state.ended and self.ranks.is_writer:
+        if state.ended and self.process_group.is_rank_zero:
             loaded = Run(self.folder.path, task=self.experiment.task)
             for split in ("validation", "test"):
                 if split in self.experiment.task.splits:
@@ -267,14 +267,14 @@ class Training:
             "best_step": state.best_step,
             "ended": state.ended or "signal",
             "signal": signal.Signals(self.exit_code - 128).name if self.exit_code else None,
-            "processes": self.ranks.count,
-            "headline": self.trainer.headline(metrics["validation"]),
+            "processes": self.process_group.count,
+            "primary_metric": self.trainer.primary_metric(metrics["validation"]),
             "metrics": metrics,
             "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},
             "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
-            "warnings": self.folder.warnings() if self.ranks.is_writer else [],
+            "warnings": self.folder.warnings() if self.process_group.is_rank_zero else [],
         }
-        if state.ended and self.ranks.is_writer:
+        if state.ended and self.process_group.is_rank_zero:
             # Where a run lies is known to who opens it, and may be nobody else's business.
             self.folder.write_results({name: value for name, value in results.items() if name != "run"})
         self._beat("done" if state.ended else "stopped")
@@ -305,7 +305,7 @@ def run_path(what: str, config: ExperimentConfig, run: str | Path | None, resume
         return new_run_path(DEFAULT_RUNS, name or "run")
     path = Path(run)
     if RunFolder(path).exists() and not resume:
-        raise user_error("holds a run already", place=str(path), remedy="--resume, or another --run")
+        raise user_error("holds a run already", path=str(path), hint="--resume, or another --run")
     return path
 
 

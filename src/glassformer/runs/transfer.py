@@ -20,7 +20,7 @@ from torch import Tensor
 from glassformer.core.config import Tree, flatten, validate
 from glassformer.core.errors import UserError, user_error
 from glassformer.models.base import Model, ModelConfig
-from glassformer.models.task_types import NextToken, PerSequence, PerToken, SequenceToSequence
+from glassformer.models.task_types import CausalLM, Seq2Seq, SequenceClassification, TokenClassification
 from glassformer.runs.folder import RunFolder, differences
 from glassformer.storage.files import file_sha256
 from glassformer.tasks.base import Task, TaskConfig
@@ -138,16 +138,16 @@ class Source:
         except DamagedCheckpoint as damage:
             raise user_error(
                 f"its best checkpoint is damaged: {damage}",
-                place=PLACE,
+                path=PLACE,
                 value=str(path),
-                remedy="restore the folder from a copy, or train that run anew",
+                hint="restore the folder from a copy, or train that run anew",
             ) from None
         weights = "averaged" if "averaged" in tensors else "model"
         sha256 = file_sha256(store.folder / name / f"{weights}.safetensors")
         return cls(path, name, weights, sha256, tensors[weights], task, state, options)
 
-    def refuse(self, problem: str, remedy: str) -> UserError:
-        return user_error(problem, place=PLACE, value=str(self.path), remedy=remedy)
+    def refuse(self, problem: str, hint: str) -> UserError:
+        return user_error(problem, path=PLACE, value=str(self.path), hint=hint)
 
 
 def transfer(path: Path, task: Task, model: Model, config: ModelConfig) -> TransferReport:
@@ -256,12 +256,12 @@ def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
 def _check_symbols(source: Source, task: Task) -> None:
     """The same number must mean the same token, on the input side and, if both write, on the output side."""
     here, there = task.state(), source.state
-    both_write = isinstance(task.shape, SequenceToSequence) and type(task.shape) is type(source.task.shape)
+    both_write = isinstance(task.task_type, Seq2Seq) and type(task.task_type) is type(source.task.task_type)
     if here.get("tokenizer") != there.get("tokenizer"):
-        remedy = "a task that reads the same kind of data"
+        hint = "a task that reads the same kind of data"
         if "tokenizer" in here and "tokenizer" in there:
-            remedy = f"'task.tokenizer={{kind: file, path: {source.path}}}'"
-        raise source.refuse("the run has another tokenizer than this task", remedy)
+            hint = f"'task.tokenizer={{kind: file, path: {source.path}}}'"
+        raise source.refuse("the run has another tokenizer than this task", hint)
     if both_write and here.get("target_tokenizer") != there.get("target_tokenizer"):
         raise source.refuse(
             "the run has another tokenizer for the targets", "the same task.data and task.tokenizer"
@@ -280,16 +280,16 @@ def _check_symbols(source: Source, task: Task) -> None:
 
 
 def _symbols(task: Task, *, with_answers: bool) -> list[str]:
-    symbols = task.input_symbols(range(task.shape.vocabulary))
+    symbols = task.input_symbols(range(task.task_type.vocabulary))
     return symbols + _answers(task) if with_answers else symbols
 
 
 def _answers(task: Task) -> list[str]:
     """What the outputs of the head mean, where the input symbols do not say it."""
-    match task.shape:
-        case PerSequence(is_real=False, outputs=count) | PerToken(classes=count):
+    match task.task_type:
+        case SequenceClassification(is_real=False, outputs=count) | TokenClassification(classes=count):
             return task.output_symbols(range(count))
-        case SequenceToSequence(target_vocabulary=count):
+        case Seq2Seq(target_vocabulary=count):
             return task.output_symbols(range(count))
         case _:
             return []
@@ -297,7 +297,7 @@ def _answers(task: Task) -> list[str]:
 
 def _asks_the_same(source: Source, task: Task, own: Tensors) -> bool:
     """Whether the run's head answers the new task's question, and has the form that the new one has."""
-    if type(task.shape) is not type(source.task.shape) or _answers(task) != _answers(source.task):
+    if type(task.task_type) is not type(source.task.task_type) or _answers(task) != _answers(source.task):
         return False
     here = {name: tensor.shape for name, tensor in own.items() if is_head(name)}
     return here == {name: tensor.shape for name, tensor in source.tensors.items() if is_head(name)}
@@ -305,13 +305,14 @@ def _asks_the_same(source: Source, task: Task, own: Tensors) -> bool:
 
 def _direction_note(source: Source, model: Model) -> str:
     """A model that looked only back may go on looking both ways, but nobody should find out by chance."""
-    looked_back = isinstance(source.task.shape, NextToken) or (
-        isinstance(source.task.shape, PerToken | PerSequence) and bool(source.options.get("is_causal"))
+    looked_back = isinstance(source.task.task_type, CausalLM) or (
+        isinstance(source.task.task_type, TokenClassification | SequenceClassification)
+        and bool(source.options.get("is_causal"))
     )
     looks_back = getattr(model, "is_causal", looked_back)
     if looked_back == looks_back:
         return ""
     there, here = ("only back", "both ways") if looked_back else ("both ways", "only back")
     same = f"; model.is_causal={json.dumps(looked_back)} would keep it so"
-    may_choose = isinstance(model.shape, PerToken | PerSequence)
+    may_choose = isinstance(model.task_type, TokenClassification | SequenceClassification)
     return f"NOTE: the run's model looks {there}, this one {here}{same if may_choose else ''}"

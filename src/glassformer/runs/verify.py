@@ -100,8 +100,8 @@ def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
     if child.returncode:
         raise user_error(
             f"training ended with exit code {child.returncode}: {errors.strip()[-300:]}",
-            place=str(folder.path),
-            remedy="glassformer train with the same options shows the whole error",
+            path=str(folder.path),
+            hint="glassformer train with the same options shows the whole error",
         )
 
 

@@ -99,8 +99,8 @@ def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
     reason = getattr(error, "strerror", None) or error
     return user_error(
         f"cannot be written: {reason} ({needed:,} bytes needed, {free} bytes free)",
-        place=str(folder),
-        remedy="free some space or check permissions, then add --resume: the last checkpoint is intact",
+        path=str(folder),
+        hint="free some space or check permissions, then add --resume: the last checkpoint is intact",
     )
 
 

@@ -32,5 +32,5 @@ STUDIES: dict[str, Table] = {table.name: table for table in _TABLES}
 
 def find(name: str) -> Table:
     if name not in STUDIES:
-        raise user_error("no such table", place="NAME", value=name, allowed=sorted(STUDIES))
+        raise user_error("no such table", path="NAME", value=name, allowed=sorted(STUDIES))
     return STUDIES[name]

@@ -38,7 +38,7 @@ SAME = {
     "model.dropout": 0.2,
     "training.batch_size": 256,
     "training.max_epochs": 10,
-    "training.clip_norm": None,
+    "training.gradient_clip_norm": None,
     "training.divergence.spike_factor": None,
     "evaluation.decode_during_training": False,
 }

@@ -15,7 +15,7 @@ import numpy as np
 
 from glassformer.evaluation.intervals import Interval, ratio_interval
 from glassformer.tasks.classification import ClassificationConfig
-from glassformer.tasks.text import Texts, Told
+from glassformer.tasks.text import DataReport, Texts
 
 NAME = "TF-IDF + logistic regression"
 REMEDY = "pip install 'glassformer[classic]'"
@@ -46,7 +46,7 @@ def measure(task: ClassificationConfig) -> Control:
     from sklearn.linear_model import LogisticRegression
 
     started = time.perf_counter()
-    splits = task.texts(Told())
+    splits = task.texts(DataReport())
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     train = vectorizer.fit_transform(_texts(splits["train"]))
     validation, test = (vectorizer.transform(_texts(splits[split])) for split in ("validation", "test"))

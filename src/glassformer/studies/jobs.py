@@ -113,7 +113,7 @@ def _train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, 
         return {}
     if child.returncode:
         raise user_error(
-            f"training failed: {errors.strip()[-300:]}", place=str(job.path), remedy=" ".join(command[2:])
+            f"training failed: {errors.strip()[-300:]}", path=str(job.path), hint=" ".join(command[2:])
         )
     return dict(json.loads(output))
 

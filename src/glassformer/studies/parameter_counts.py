@@ -48,7 +48,7 @@ class ParameterCounts:
 def _row(preset: str, published: int) -> dict[str, Any]:
     experiment = Experiment(resolve(preset))
     by_module = count_by_module(experiment.build_model())
-    terms = experiment.config.model.parameter_terms(experiment.task.shape)
+    terms = experiment.config.model.parameter_terms(experiment.task.task_type)
     return {
         "setting": preset,
         "published": published,

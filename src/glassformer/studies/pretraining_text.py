@@ -18,7 +18,7 @@ from glassformer.core.config import validate
 from glassformer.data.readers import DataConfig
 from glassformer.storage.files import replace_file
 from glassformer.tasks.classification import ClassificationConfig
-from glassformer.tasks.text import Told
+from glassformer.tasks.text import DataReport
 
 ROLES = {"input": "text"}
 OWN = "the task's own texts, {}"
@@ -106,7 +106,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def gather(plan: TextPlan, task: ClassificationConfig, folder: Path, *, is_quick: bool) -> PretrainingText:
     """Written once: its name holds its checksum, so another text is another file."""
-    splits = task.model_copy(update={"train_limit": None}).texts(Told())
+    splits = task.model_copy(update={"train_limit": None}).texts(DataReport())
     test = TestTexts(str(text) for text in splits["test"].column("input"))
     parts: dict[str, Iterable[str]] = {source.name: source.texts() for source in plan.sources}
     for split in plan.own_splits:

@@ -69,7 +69,7 @@ class Study:
         rows = self._rows(finished, effort)
         if not rows:
             raise user_error(
-                "no run of this table is finished", place=str(effort.folder), remedy="leave --finished out"
+                "no run of this table is finished", path=str(effort.folder), hint="leave --finished out"
             )
         return {
             "about": self.about,

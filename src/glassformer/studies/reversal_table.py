@@ -32,7 +32,7 @@ THEIR_RECIPE = {
     "training.schedule": {"kind": "warmup-cosine", "warmup_steps": 50},
     "training.batch_tokens": None,
     "training.batch_size": 128,
-    "training.clip_norm": 5.0,
+    "training.gradient_clip_norm": 5.0,
     "training.max_steps": None,
     "training.max_epochs": 10,
     "training.validate_every": None,

@@ -40,7 +40,7 @@ class Effort:
         """For tables that are measured whole or not at all."""
         for option, is_asked in (("--finished", not self.trains), ("--keep", bool(self.kept))):
             if is_asked:
-                raise user_error("this table is measured as a whole", place=option, remedy="leave it out")
+                raise user_error("this table is measured as a whole", path=option, hint="leave it out")
 
 
 class Table(Protocol):
@@ -81,13 +81,13 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run what is missing, then write `table.md` and `results.json` into the folder and return the latter."""
     if seeds is not None and seeds < 1:
-        raise user_error("at least one run a setting", place="--seeds", value=seeds, remedy="--seeds 3")
+        raise user_error("at least one run a setting", path="--seeds", value=seeds, hint="--seeds 3")
     kept = {} if keep is None else _earlier(keep, table.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise user_error(
-            f"cannot be made: {error.strerror}", place=str(folder), remedy="another --out"
+            f"cannot be made: {error.strerror}", path=str(folder), hint="another --out"
         ) from None
     options: dict[str, Any] = {
         "--quick": is_quick,
@@ -133,11 +133,11 @@ def _earlier(file: Path, name: str) -> dict[str, Any]:
         document = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise user_error(
-            f"cannot be read: {error}", place="--keep", value=str(file), remedy="a results.json"
+            f"cannot be read: {error}", path="--keep", value=str(file), hint="a results.json"
         ) from None
     if not isinstance(document, dict) or document.get("name") != name or document.get("is_quick"):
         raise user_error(
-            f"is not a full measurement of {name}", place="--keep", value=str(file), remedy="its results.json"
+            f"is not a full measurement of {name}", path="--keep", value=str(file), hint="its results.json"
         )
     return document
 

@@ -34,7 +34,7 @@ REVIEWS = Options(
 WORD_VECTORS = {
     "task.data.validation_fraction": 0.02,
     "training.batch_tokens": 4096,
-    "training.first_vectors.kind": "co-occurrence",
+    "training.embedding_init.kind": "co-occurrence",
     "training.max_steps": 0,
     "training.max_epochs": None,
     "model.tied_output": False,
@@ -51,7 +51,7 @@ BOOKS = Options(
 # A long review thinks the same from beginning to end: half of a vector is which words stand near each other,
 # half which stand in the same review.
 MOVIES = Options(
-    pretraining={**WORD_VECTORS, "training.first_vectors.text_share": 0.5},
+    pretraining={**WORD_VECTORS, "training.embedding_init.text_share": 0.5},
     by_arm={
         SCRATCH.name: {},
         FROZEN.name: {"training.optimizer.learning_rate": 2e-3},

@@ -26,7 +26,7 @@ from glassformer.studies.pretraining_text import PretrainingText, TextPlan, gath
 from glassformer.studies.study import Effort, test_value
 from glassformer.studies.transfer_table import markdown
 from glassformer.tasks.classification import ClassificationConfig
-from glassformer.tasks.text import Told
+from glassformer.tasks.text import DataReport
 
 Overrides = Mapping[str, Any]
 
@@ -114,15 +114,15 @@ class TransferStudy:
 
     def _label_counts(self, effort: Effort) -> list[Labels]:
         """Before anything is trained: that there are so many, and that the data are here at all."""
-        texts = _classification(self._config(SCRATCH, None, effort.is_quick)).texts(Told())
+        texts = _classification(self._config(SCRATCH, None, effort.is_quick)).texts(DataReport())
         total = len(texts["train"])
         asked = self.quick_labels if effort.is_quick else self.labels
         for count in asked:
             if count is not None and count > total:
                 raise user_error(
                     f"{count:,} labels are asked for, and there are {total:,}",
-                    place=texts["train"].name,
-                    remedy="the whole set, as the catalogue has it",
+                    path=texts["train"].name,
+                    hint="the whole set, as the catalogue has it",
                 )
         return [Labels(count, total if count is None else count) for count in asked]
 
@@ -299,7 +299,7 @@ def _pretraining_record(job: Job, preset: str, text: PretrainingText | None) -> 
     return {
         "preset": preset,
         "task": job.config.task.kind,
-        "first_vectors": job.config.training.first_vectors.kind,
+        "embedding_init": job.config.training.embedding_init.kind,
         "run": job.path.name,
         **{name: results[name] for name in kept},
         "validation": results["metrics"]["validation"],

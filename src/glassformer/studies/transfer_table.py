@@ -97,7 +97,7 @@ def _pretraining(record: Mapping[str, Any]) -> list[str]:
     )
     lines = [
         f"Preset `{record['preset']}`, task `{record['task']}`, {record['parameters']:,} parameters;"
-        f" first vectors: {record['first_vectors']}; {training}"
+        f" first vectors: {record['embedding_init']}; {training}"
     ]
     text = record["text"]
     if text is not None:

@@ -45,7 +45,7 @@ RECIPE = {
     "model.norm_placement": "post",
     "training.optimizer": {"kind": "adam", "learning_rate": 1e-3},
     "training.schedule": {"kind": "constant", "warmup_steps": 0},
-    "training.clip_norm": None,
+    "training.gradient_clip_norm": None,
     "training.label_smoothing": 0.0,
     "training.divergence.spike_factor": None,
 }

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from glassformer.core.errors import Problem, UserError, is_out_of_memory
+from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory
 from glassformer.studio import about, form_routes, model_routes, page, run_routes
 from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.replies import Refusal, error_reply, refusal
@@ -47,7 +47,7 @@ def create_app(studio: Studio, admission: Admission) -> ASGIApp:
     routes = [
         Route(path, _dispatch(studio, handlers), methods=list(handlers)) for path, handlers in ROUTES.items()
     ]
-    handlers = {error: _told for error in (Refusal, UserError, Problem, HTTPException, Exception)}
+    handlers = {error: _told for error in (Refusal, UserError, ErrorDetail, HTTPException, Exception)}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Gate(app, admission)
@@ -64,12 +64,12 @@ def _dispatch(studio: Studio, handlers: dict[str, Handler]) -> Callable[[Request
 async def _told(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         what = "no such method here" if error.status_code == 405 else "nothing is here"
-        refused = refusal(error.status_code, what, value=request.method, remedy="reload the page")
+        refused = refusal(error.status_code, what, value=request.method, hint="reload the page")
         return error_reply(Refusal(refused.status, refused.problem, headers=dict(error.headers or {})))
-    if isinstance(error, (Refusal, UserError, Problem)):
+    if isinstance(error, (Refusal, UserError, ErrorDetail)):
         return error_reply(error)
     if is_out_of_memory(error):
-        return error_reply(refusal(507, "not enough memory here", remedy="a shorter input, fewer layers"))
+        return error_reply(refusal(507, "not enough memory here", hint="a shorter input, fewer layers"))
     return error_reply(
-        refusal(500, "the studio has failed; its terminal says how", remedy="this is our fault: report it")
+        refusal(500, "the studio has failed; its terminal says how", hint="this is our fault: report it")
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.core.config import Tree, format_value, merge, parse_yaml, unflatten
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.runs.experiment import presets, resolve
 from glassformer.runs.folder import CONFIG
 from glassformer.studio.folder import RunsFolder, shown_path
@@ -26,7 +26,7 @@ class Draft:
     fields: list[FormField]
     overrides: Tree
     """By path, what differs from the source."""
-    problems: list[Problem]
+    problems: list[ErrorDetail]
 
     @property
     def words(self) -> list[str]:
@@ -45,7 +45,7 @@ class Draft:
         errors = []
         for problem in self.problems:
             document = problem_document(problem)
-            errors.append({"path": _nearest(problem.place, paths), **document})
+            errors.append({"path": _nearest(problem.path, paths), **document})
         return errors
 
 
@@ -62,7 +62,7 @@ def draft(folder: RunsFolder, what: str, values: Mapping[str, Any]) -> Draft:
         try:
             resolve(source, overrides)
         except UserError as error:
-            problems = error.problems
+            problems = error.details
     return Draft(what, source, list(fields.values()), overrides, problems)
 
 
@@ -87,20 +87,20 @@ def _merged(base: Tree, values: Mapping[str, Any]) -> Tree:
 
 def _read(
     values: Mapping[str, Any], fields: Mapping[str, FormField], base: Tree
-) -> tuple[Tree, list[Problem]]:
+) -> tuple[Tree, list[ErrorDetail]]:
     """The values as the tree takes them. What belonged to a kind that is no longer chosen is left out."""
     given: Tree = {}
-    problems: list[Problem] = []
+    problems: list[ErrorDetail] = []
     for path, value in values.items():
         if path not in fields:
             if not _is_left_over(path, values, base):
-                problems.append(Problem("unknown option", place=path, value=path, allowed=sorted(fields)))
+                problems.append(ErrorDetail("unknown option", path=path, value=path, allowed=sorted(fields)))
             continue
         try:
             given[path] = _value(fields[path], value)
         except UserError as error:
-            (wrong,) = error.problems
-            problems.append(Problem(wrong.problem, place=path, value=value, remedy=wrong.remedy))
+            (wrong,) = error.details
+            problems.append(ErrorDetail(wrong.message, path=path, value=value, hint=wrong.hint))
     return given, problems
 
 

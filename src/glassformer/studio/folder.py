@@ -188,7 +188,7 @@ def _own_defaults() -> Tree:
 
 
 def _no_run(name: str) -> Refusal:
-    return refusal(404, "no such run", place="run", value=name, remedy="the table of runs has all there are")
+    return refusal(404, "no such run", place="run", value=name, hint="the table of runs has all there are")
 
 
 def _leads_out(path: str) -> bool:
@@ -216,13 +216,13 @@ def _summary_of(options: Tree, results: dict[str, Any], environment: dict[str, A
         "parameters": results.get("parameters"),
         "created": environment.get("created"),
         "seconds": results.get("seconds"),
-        "headline": _headline(results),
+        "primary_metric": _headline(results),
     }
 
 
 def _headline(results: dict[str, Any]) -> dict[str, Any] | None:
     """The one number of a run: on the test set, if it was measured there."""
-    name, metrics = results.get("headline"), results.get("metrics", {})
+    name, metrics = results.get("primary_metric"), results.get("metrics", {})
     for split in ("test", "validation"):
         if name in metrics.get(split, {}):
             return {"name": name, "split": split, "value": metrics[split][name]}

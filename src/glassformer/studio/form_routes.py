@@ -20,7 +20,7 @@ NUMBER = re.compile(r"-\d+$")
 async def form(studio: Studio, request: Request) -> Response:
     what = request.query_params.get("what")
     if not what:
-        raise refusal(400, "of what?", place="what", remedy="what=reversal")
+        raise refusal(400, "of what?", place="what", hint="what=reversal")
     return await studio.reply(request, _form, studio, what, {})
 
 

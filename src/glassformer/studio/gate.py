@@ -113,7 +113,7 @@ class Gate:
             self._check(scope)
             if self._in_flight >= limits.REQUESTS and scope["path"] != HEALTH:
                 raise refusal(
-                    503, "too many requests at once", retry_after=limits.RETRY_SECONDS, remedy="ask again"
+                    503, "too many requests at once", retry_after=limits.RETRY_SECONDS, hint="ask again"
                 )
         except Refusal as refused:
             await error_reply(refused)(scope, receive, guarded)
@@ -129,7 +129,7 @@ class Gate:
         length = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
         if length > limits.URL_BYTES:
             raise refusal(
-                414, "the address is too long", value=length, remedy=f"at most {limits.URL_BYTES:,} bytes"
+                414, "the address is too long", value=length, hint=f"at most {limits.URL_BYTES:,} bytes"
             )
         host = self._check_host(headers)
         self._check_origin(headers, host, scope["path"])
@@ -145,7 +145,7 @@ class Gate:
                 "this is not the studio's address",
                 place="Host",
                 value=", ".join(hosts),
-                remedy="open the link that the terminal printed",
+                hint="open the link that the terminal printed",
             )
         return hosts[0]
 
@@ -160,7 +160,7 @@ class Gate:
                 "asked for by another site",
                 place="Origin",
                 value=", ".join(origins) or site,
-                remedy="open the link that the terminal printed",
+                hint="open the link that the terminal printed",
             )
 
     def _check_token(self, given: Iterable[str]) -> None:
@@ -171,7 +171,7 @@ class Gate:
         )
         if not is_right or scheme.lower() != "bearer":
             refused = refusal(
-                401, "the token is missing or wrong", remedy="open the link that the terminal printed"
+                401, "the token is missing or wrong", hint="open the link that the terminal printed"
             )
             refused.headers["WWW-Authenticate"] = "Bearer"
             raise refused
@@ -184,7 +184,7 @@ def _check_length(lengths: list[str]) -> None:
 
 
 def _too_large(size: object) -> Refusal:
-    refused = refusal(413, "the body is too large", value=size, remedy=f"at most {limits.BODY_BYTES:,} bytes")
+    refused = refusal(413, "the body is too large", value=size, hint=f"at most {limits.BODY_BYTES:,} bytes")
     refused.headers["Connection"] = "close"  # or all of it would have to be read first
     return refused
 
@@ -202,7 +202,7 @@ def _counted(receive: Receive) -> Receive:
             async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            refused = refusal(408, "the body did not arrive in time", remedy="send it again")
+            refused = refusal(408, "the body did not arrive in time", hint="send it again")
             refused.headers["Connection"] = "close"
             raise refused from None
         size += len(message.get("body", b""))

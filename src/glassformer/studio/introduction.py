@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import kinds
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.record import attentions
@@ -20,7 +20,7 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.studio import limits
 from glassformer.studio.state import Studio
-from glassformer.tasks.base import NextTokenTask, Task
+from glassformer.tasks.base import CausalLMTask, Task
 
 EXAMPLES = 8
 PATIENCE_SECONDS = 1.0
@@ -48,7 +48,7 @@ async def introduce(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         return UNKNOWN
     problem = known.exception()
     if problem is not None:
-        if not isinstance(problem, (UserError, Problem)):
+        if not isinstance(problem, (UserError, ErrorDetail)):
             raise problem
         studio.introductions.drop(key)  # what was wrong may have been put right when it is asked again
         return {**UNKNOWN, "is_pending": False, "problem": str(problem).splitlines()[0]}
@@ -70,13 +70,13 @@ def _introduction(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         config = validate(ExperimentConfig, folder.config())
         task = folder.restore_task(config.task, config.seed)
         model = Experiment(config, task).build_model()
-    writes = task.writes_answers or isinstance(task, NextTokenTask)
+    writes = task.generates_outputs or isinstance(task, CausalLMTask)
     return {
         "places": _places(model),
         "examples": _examples(task),
         "decoding": sorted(kinds(DecodingConfig)) if writes else [],
         "writes": writes,
-        "max_length": getattr(task.shape, "max_length", None),
+        "max_length": getattr(task.task_type, "max_length", None),
         "is_pending": False,
     }
 
@@ -104,6 +104,6 @@ def _examples(task: Task) -> list[str]:
 def _can_be_read(task: Task, text: str) -> bool:
     try:
         task.parse(text)
-    except Problem:
+    except ErrorDetail:
         return False
     return True

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from glassformer.inspection.maps import AttentionMaps, PlaceMaps
+from glassformer.inspection.maps import AttentionMaps, SiteMaps
 from glassformer.plotting.attention import to_bytes
 from glassformer.plotting.page import WRITERS
 from glassformer.studio import limits
@@ -49,7 +49,7 @@ class MapStore:
                     "these maps are no longer in memory",
                     place="map",
                     value=name,
-                    remedy="ask for them again",
+                    hint="ask for them again",
                 )
             self._maps.move_to_end(name)
             return self._maps[name]
@@ -60,7 +60,7 @@ def _size(maps: AttentionMaps) -> int:
     return sum(array.nbytes for array in arrays if array is not None)
 
 
-def place_of(maps: AttentionMaps, place: str) -> PlaceMaps:
+def place_of(maps: AttentionMaps, place: str) -> SiteMaps:
     if place not in maps.places:
         raise refusal(404, "no such place", place="place", value=place, allowed=list(maps.places))
     return maps.places[place]
@@ -79,13 +79,11 @@ def exact_rows(maps: AttentionMaps, place: str, layer: int, head: int, start: in
     _check(of_place, layer, head)
     queries = of_place.weights.shape[2]
     if not 0 <= start < stop <= queries:
-        raise refusal(
-            404, "no such rows", place="rows", value=f"{start}:{stop}", remedy=f"within 0:{queries}"
-        )
+        raise refusal(404, "no such rows", place="rows", value=f"{start}:{stop}", hint=f"within 0:{queries}")
     return of_place.weights[layer, head, start:stop].astype("<f4").tobytes()
 
 
-def _check(maps: PlaceMaps, layer: int, head: int) -> None:
+def _check(maps: SiteMaps, layer: int, head: int) -> None:
     layers, heads = maps.weights.shape[:2]
     if not (0 <= layer < layers and 0 <= head < heads):
         raise refusal(
@@ -93,7 +91,7 @@ def _check(maps: PlaceMaps, layer: int, head: int) -> None:
             "no such map",
             place="layer, head",
             value=f"{layer}, {head}",
-            remedy=f"layers 0 … {layers - 1}, heads 0 … {heads - 1}, by their place in the lists",
+            hint=f"layers 0 … {layers - 1}, heads 0 … {heads - 1}, by their place in the lists",
         )
 
 
@@ -121,7 +119,7 @@ def _check_cells(maps: AttentionMaps) -> None:
             f"a table of {cells:,} lines; at most {limits.TABLE_CELLS:,}",
             place="format",
             value="csv",
-            remedy="one head, or npz, which holds everything",
+            hint="one head, or npz, which holds everything",
         )
 
 

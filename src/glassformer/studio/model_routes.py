@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.core.config import validate
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.inspection.attribution import rollout
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.plotting.page import described
@@ -35,7 +35,7 @@ async def attention(studio: Studio, request: Request) -> Response:
 
 def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
     if body.rollout and (body.layers or body.heads or body.rows):
-        raise Problem("takes every layer, head and row", place="rollout", remedy="leave them out")
+        raise ErrorDetail("takes every layer, head and row", path="rollout", hint="leave them out")
     maps = studio.loaded.get(folder, body.checkpoint).attention(
         body.input,
         layers=body.layers,
@@ -68,7 +68,7 @@ def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]
     document = traced.document() | {"command": studio.commands.trace(folder, body)}
     try:
         shown = _shown(studio, run.attention(body.input, decoding=decoding))
-    except Problem as problem:  # such as too little memory: the trace is there all the same
+    except ErrorDetail as problem:  # such as too little memory: the trace is there all the same
         return document | {"map": None, "attention": None, "map_problem": problem_document(problem)}
     return document | {"map": shown["map"], "attention": shown}
 

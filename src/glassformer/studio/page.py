@@ -36,8 +36,8 @@ def plotly_path() -> Path:
     if path is None or not path.is_file():
         raise user_error(
             "plotly is not installed, and the studio draws its curves with it",
-            place="plotly",
-            remedy='pip install "glassformer[studio]"',
+            path="plotly",
+            hint='pip install "glassformer[studio]"',
         )
     return path
 
@@ -63,7 +63,7 @@ def file_of(name: str) -> Path:
     path = own / name
     is_inside = NAME.fullmatch(name) and path.resolve().is_relative_to(own.resolve())
     if not is_inside or path.suffix not in MEDIA_TYPES or not path.is_file():
-        raise refusal(404, "no such file", place="static", value=name, remedy="reload the page")
+        raise refusal(404, "no such file", place="static", value=name, hint="reload the page")
     return path
 
 

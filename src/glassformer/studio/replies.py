@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.core.errors import Problem, UserError, near_match, shorten
+from glassformer.core.errors import ErrorDetail, UserError, near_match, shorten
 from glassformer.storage.files import json_text
 
 WORTH_COMPRESSING = 1024
@@ -21,7 +21,7 @@ UNPROCESSABLE = 400
 class Refusal(Exception):
     """A reply that is no answer: its status, and what would be right."""
 
-    def __init__(self, status: int, problem: Problem, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, status: int, problem: ErrorDetail, *, headers: dict[str, str] | None = None) -> None:
         self.status = status
         self.problem = problem
         self.headers = headers or {}
@@ -30,17 +30,17 @@ class Refusal(Exception):
 
 def refusal(status: int, problem: str, *, retry_after: int | None = None, **details: Any) -> Refusal:
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    return Refusal(status, Problem(problem, **details), headers=headers)
+    return Refusal(status, ErrorDetail(problem, **details), headers=headers)
 
 
-def problem_document(problem: Problem) -> dict[str, Any]:
+def problem_document(problem: ErrorDetail) -> dict[str, Any]:
     near = near_match(problem.value, problem.allowed)
     return {
-        "problem": shorten(problem.problem, LONGEST_SHOWN),
-        "place": problem.place,
+        "problem": shorten(problem.message, LONGEST_SHOWN),
+        "place": problem.path,
         "value": None if problem.value is None else shorten(_shown(problem.value), LONGEST_SHOWN),
         "allowed": problem.allowed[:MOST_ALLOWED_SHOWN],
-        "remedy": f"did you mean {near!r}?" if near else problem.remedy,
+        "hint": f"did you mean {near!r}?" if near else problem.hint,
     }
 
 
@@ -54,8 +54,8 @@ def error_reply(error: Exception) -> Response:
     if isinstance(error, Refusal):
         status, headers, problems = error.status, error.headers, [error.problem]
     elif isinstance(error, UserError):
-        problems = error.problems
-    elif isinstance(error, Problem):
+        problems = error.details
+    elif isinstance(error, ErrorDetail):
         problems = [error]
     documents = [problem_document(problem) for problem in problems]
     document: dict[str, Any] = {"error": documents[0]}

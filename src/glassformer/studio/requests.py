@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field
 from starlette.requests import Request
 
 from glassformer.core.config import Node, validate
-from glassformer.core.errors import Problem
-from glassformer.inspection.maps import Place
+from glassformer.core.errors import ErrorDetail
+from glassformer.inspection.maps import Site
 from glassformer.studio import limits
 from glassformer.studio.replies import refusal
 
@@ -18,8 +18,8 @@ from glassformer.studio.replies import refusal
 def _few_branches(decoding: dict[str, Any]) -> dict[str, Any]:
     size = decoding.get("size")
     if isinstance(size, int) and size > limits.BRANCHES:
-        raise Problem(
-            f"at most {limits.BRANCHES} branches here", place="size", value=size, remedy=f"{limits.BRANCHES}"
+        raise ErrorDetail(
+            f"at most {limits.BRANCHES} branches here", path="size", value=size, hint=f"{limits.BRANCHES}"
         )
     return decoding
 
@@ -70,7 +70,7 @@ class InterveneBody(Node):
     kind: Literal["head", "edge", "token"]
     input: Text | None = None
     checkpoint: Name | None = None
-    place: Place = "encoder"
+    place: Site = "encoder"
     layer: Number = 0
     head: Number = 0
     query: Number = 0
@@ -87,13 +87,13 @@ class FormBody(Node):
 
 async def body_of(request: Request, body: type[BodyType]) -> BodyType:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise refusal(415, "a body of JSON belongs here", remedy="Content-Type: application/json")
+        raise refusal(415, "a body of JSON belongs here", hint="Content-Type: application/json")
     try:
         document = json.loads(await request.body(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise refusal(400, "not valid JSON", value=str(error), remedy="one JSON object") from None
+        raise refusal(400, "not valid JSON", value=str(error), hint="one JSON object") from None
     if not isinstance(document, dict):
-        raise refusal(400, "not a JSON object", remedy="one JSON object", allowed=list(body.model_fields))
+        raise refusal(400, "not a JSON object", hint="one JSON object", allowed=list(body.model_fields))
     return validate(body, document)
 
 
@@ -106,5 +106,5 @@ def number_of(request: Request, name: str, default: int | None = None) -> int:
     if text is None and default is not None:
         return default
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 15:
-        raise refusal(400, "a whole number belongs here", place=name, value=text, remedy=f"{name}=0")
+        raise refusal(400, "a whole number belongs here", place=name, value=text, hint=f"{name}=0")
     return int(text)

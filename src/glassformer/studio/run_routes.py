@@ -90,7 +90,7 @@ async def compare(studio: Studio, request: Request) -> Response:
             "which runs?",
             place="run",
             value=len(names),
-            remedy=f"run=A&run=B, at most {limits.COMPARED_RUNS}",
+            hint=f"run=A&run=B, at most {limits.COMPARED_RUNS}",
         )
     folders = [studio.folder.open(name) for name in dict.fromkeys(names)]
     return await studio.reply(request, lambda: {"differences": _differences(folders)})

@@ -37,7 +37,7 @@ def listen(host: str, port: int | None) -> socket.socket:
             return socket.create_server(address[:2], family=family, backlog=limits.CONNECTIONS)
         except socket.gaierror as error:
             raise user_error(
-                f"no such address: {error.strerror}", place="--host", value=host, remedy="--host 127.0.0.1"
+                f"no such address: {error.strerror}", path="--host", value=host, hint="--host 127.0.0.1"
             ) from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE and candidate != candidates[-1]:
@@ -49,15 +49,15 @@ def listen(host: str, port: int | None) -> socket.socket:
 def _cannot_listen(error: OSError, host: str, port: int) -> Exception:
     if error.errno == errno.EADDRINUSE:
         return user_error(
-            "another program listens there", place="--port", value=port, remedy="--port 0 takes a free one"
+            "another program listens there", path="--port", value=port, hint="--port 0 takes a free one"
         )
     if error.errno == errno.EACCES:
-        return user_error("may not listen there", place="--port", value=port, remedy="a port from 1024 on")
+        return user_error("may not listen there", path="--port", value=port, hint="a port from 1024 on")
     return user_error(
         f"cannot listen there: {error.strerror or error}",
-        place="--host",
+        path="--host",
         value=f"{host}:{port}",
-        remedy="--host 127.0.0.1",
+        hint="--host 127.0.0.1",
     )
 
 

@@ -43,7 +43,7 @@ class Trainings:
                     429,
                     f"{limits.STARTED_AT_ONCE} trainings that were started here are still running",
                     retry_after=60,
-                    remedy="wait for one, or stop one",
+                    hint="wait for one, or stop one",
                 )
             path = new_run_path(self.folder.path, name)
             log = self._log(path.name)
@@ -109,10 +109,10 @@ class Trainings:
         try:
             _terminate(run)
         except ProcessLookupError:
-            raise refusal(409, "is not being trained", place=name, remedy="reload the table") from None
+            raise refusal(409, "is not being trained", place=name, hint="reload the table") from None
         except PermissionError:
             raise refusal(
-                403, "another user's process trains it", place=name, remedy="ask that user to stop it"
+                403, "another user's process trains it", place=name, hint="ask that user to stop it"
             ) from None
 
 
@@ -123,7 +123,7 @@ def _terminate(run: RunFolder) -> None:
         raise ProcessLookupError
     if status.host not in (None, socket.gethostname()):
         raise user_error(
-            "it is trained on another machine", place=run.path.name, remedy="stop it where it was started"
+            "it is trained on another machine", path=run.path.name, hint="stop it where it was started"
         )
     if not hasattr(os, "pidfd_open"):
         if _lock_holder(run) != status.pid:

@@ -58,7 +58,7 @@ class Worker:
                 503,
                 "the model is busy",
                 retry_after=limits.RETRY_SECONDS,
-                remedy="ask again when the other answers are there",
+                hint="ask again when the other answers are there",
             ) from None
         return job
 

@@ -37,7 +37,7 @@ def warm_up() -> None:
 
 
 @dataclass
-class Crew:
+class WorkerPool:
     url: str
     study: str
     runs: Path
@@ -105,7 +105,7 @@ def conduct(
 ) -> tuple[dict[str, Any], int]:
     """Run what is missing, write the results; them, and the exit code."""
     if workers < 1:
-        raise user_error("at least one", place="--workers", value=workers, remedy="--workers 2")
+        raise user_error("at least one", path="--workers", value=workers, hint="--workers 2")
     began = time.monotonic()
     _mark(folder, study, url, definition)
     with StopSignals(lambda text: say("stopping: runs finish their step and save")) as signals:
@@ -113,7 +113,7 @@ def conduct(
         database.set_heartbeat(definition.heartbeat)
         deadline = None if minutes is None else time.time() + 60 * minutes
         board = Board.create(database, study, definition, deadline)
-        crew = Crew(url, study, folder / "runs", workers, threads_for(workers), plugins)
+        crew = WorkerPool(url, study, folder / "runs", workers, threads_for(workers), plugins)
         try:
             trials = board.settle()
             if not board.is_over(trials):
@@ -130,7 +130,7 @@ def conduct(
     return document, signals.exit_code
 
 
-def _watch(board: Board, crew: Crew, signals: StopSignals, say: Say) -> None:
+def _watch(board: Board, crew: WorkerPool, signals: StopSignals, say: Say) -> None:
     import matplotlib.figure  # noqa: F401  now, while workers train, and not when their results are drawn
 
     told = time.monotonic()
@@ -144,8 +144,8 @@ def _watch(board: Board, crew: Crew, signals: StopSignals, say: Say) -> None:
         if crew.deaths > MOST_DEATHS * crew.count:
             raise user_error(
                 f"workers have died {crew.deaths} times",
-                place=str(crew.runs.parent),
-                remedy="see what is said above; fewer --workers need less memory",
+                path=str(crew.runs.parent),
+                hint="see what is said above; fewer --workers need less memory",
             )
         if board.is_over(trials):
             return  # who is still there waits, or is paused over a trial that another one has ended
@@ -165,9 +165,7 @@ def _mark(folder: Path, study: str, url: str, definition: Definition) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         held = json.loads(path.read_bytes()).get("study") if path.exists() else study
         if held != study:
-            raise user_error(
-                f"holds another sweep ({held})", place=str(folder), remedy="another --out, or none"
-            )
+            raise user_error(f"holds another sweep ({held})", path=str(folder), hint="another --out, or none")
         replace_file(
             path, json_bytes({"study": study, "storage": shown(url), "definition": definition.to_json()})
         )

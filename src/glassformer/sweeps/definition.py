@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from glassformer.core.config import Tree, flatten, parse_overrides, unflatten
 from glassformer.core.errors import user_error
-from glassformer.runs.experiment import Experiment, ExperimentConfig, overlay, read_what
+from glassformer.runs.experiment import Experiment, ExperimentConfig, overlay, read_source
 from glassformer.sweeps.space import Point, Space, parse_space, split_arguments
 
 if TYPE_CHECKING:
@@ -146,33 +146,33 @@ def define(
     """A sweep whose every value the config takes, and whose data are there."""
     for place, number in (("--seeds", seeds), ("--trials", trials), ("--heartbeat", heartbeat)):
         if number is not None and number < 1:
-            raise user_error("at least one", place=place, value=number, remedy=f"{place} 3")
+            raise user_error("at least one", path=place, value=number, hint=f"{place} 3")
     if minutes is not None and not minutes > 0:
-        raise user_error("a time above zero", place="--minutes", value=minutes, remedy="--minutes 30")
+        raise user_error("a time above zero", path="--minutes", value=minutes, hint="--minutes 30")
     space, others = split_arguments(arguments)
     if "seed" in space.axes:
-        raise user_error("seeds are not compared, they are averaged", place="seed", remedy="--seeds 3")
+        raise user_error("seeds are not compared, they are averaged", path="seed", hint="--seeds 3")
     sampler = sampler or ("tpe" if space.unlisted() else "grid")
     is_grid = SAMPLERS[sampler].is_grid
     if is_grid and space.unlisted():
         path = space.unlisted()[0]
         raise user_error(
             "a grid needs values that can be counted",
-            place=path,
+            path=path,
             value=space.texts[path],
-            remedy="--sampler tpe or random, or values such as 1e-2,1e-3,1e-4",
+            hint="--sampler tpe or random, or values such as 1e-2,1e-3,1e-4",
         )
     if not is_grid and trials is None and minutes is None:
         trials = DEFAULT_TRIALS
     fixed = parse_overrides(others)
     for path in flatten(fixed).keys() & space.axes.keys():
-        raise user_error("set twice, once to be varied", place=path, remedy="give one of the two")
+        raise user_error("set twice, once to be varied", path=path, hint="give one of the two")
     definition = Definition(
-        read_what(what), fixed, space.texts, sampler, pruner, metric or "", seeds, trials, heartbeat
+        read_source(what), fixed, space.texts, sampler, pruner, metric or "", seeds, trials, heartbeat
     )
     first = _check_values(definition)
     if metric is None:
-        definition = dataclasses.replace(definition, metric=Experiment(first).task.headline)
+        definition = dataclasses.replace(definition, metric=Experiment(first).task.primary_metric)
     return definition
 
 

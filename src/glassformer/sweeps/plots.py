@@ -160,7 +160,7 @@ def _places(definition: Definition, rows: Sequence[Row], path: str) -> tuple[lis
     values = [row["params"][path] for row in rows]
     if all(map(is_number, values)):
         return [float(value) for value in values], None
-    listed = definition.space.axes[path].listed() or []
+    listed = definition.space.axes[path].join_names() or []
     return [float(listed.index(value)) for value in values], [short(value) for value in listed]
 
 

@@ -109,7 +109,7 @@ class Board:
         board = cls(database, name)
         if name not in (names := board.names()):
             raise user_error(
-                "no such study", place=shown(database.url), value=name, allowed=names, remedy="check its name"
+                "no such study", path=shown(database.url), value=name, allowed=names, hint="check its name"
             )
         return board
 
@@ -374,7 +374,7 @@ def join(url: str, name: str, **callbacks: Any) -> Board:
     """The board of a study that is there, with the heartbeat that its creator chose."""
     file = url.removeprefix("sqlite:///")
     if file != url and not Path(file).exists():  # SQLite would make an empty one
-        raise user_error("no such file", place=file, remedy="check --storage")
+        raise user_error("no such file", path=file, hint="check --storage")
     database = connect(url, **callbacks)
     board = Board.open(database, name)
     database.set_heartbeat(board.definition.heartbeat)

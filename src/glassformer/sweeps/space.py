@@ -31,7 +31,7 @@ Point = dict[str, Any]
 class Values(Protocol):
     """What one path may take."""
 
-    def listed(self) -> list[Any] | None:
+    def join_names(self) -> list[Any] | None:
         """All of them in order; None where there is no end of them."""
         ...
 
@@ -61,7 +61,7 @@ class Values(Protocol):
 class Choices:
     values: tuple[Any, ...]
 
-    def listed(self) -> list[Any]:
+    def join_names(self) -> list[Any]:
         return list(self.values)
 
     def checked(self) -> list[Any]:
@@ -101,7 +101,7 @@ class Range:
     is_whole: bool
     is_log: bool
 
-    def listed(self) -> list[Any] | None:
+    def join_names(self) -> list[Any] | None:
         return list(range(int(self.low), int(self.high) + 1)) if self.is_whole and not self.is_log else None
 
     def checked(self) -> list[Any]:
@@ -142,10 +142,10 @@ class Space:
 
     def unlisted(self) -> list[str]:
         """The paths whose values have no end, so that no grid covers them."""
-        return [path for path, values in self.axes.items() if values.listed() is None]
+        return [path for path, values in self.axes.items() if values.join_names() is None]
 
     def grid(self) -> list[Point]:
-        listed = [values.listed() or [] for values in self.axes.values()]
+        listed = [values.join_names() or [] for values in self.axes.values()]
         return [dict(zip(self.axes, point, strict=True)) for point in itertools.product(*listed)]
 
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -172,15 +172,15 @@ def split_arguments(arguments: Iterable[str]) -> tuple[Space, list[str]]:
             fixed.append(argument)
             continue
         if not all(path.split(".")):
-            raise user_error("not of the form PATH=v1,v2,…", value=argument, remedy="model.num_layers=1,2,4")
+            raise user_error("not of the form PATH=v1,v2,…", value=argument, hint="model.num_layers=1,2,4")
         if path in texts:
-            raise user_error("varied twice", place=path, remedy="give it once")
+            raise user_error("varied twice", path=path, hint="give it once")
         texts[path] = text
     if not texts:
         raise user_error(
             "nothing is varied",
-            place="PATH=v1,v2,…",
-            remedy="training.optimizer.learning_rate=1e-2,1e-3 or =log:1e-5..1e-2",
+            path="PATH=v1,v2,…",
+            hint="training.optimizer.learning_rate=1e-2,1e-3 or =log:1e-5..1e-2",
         )
     return parse_space(texts), fixed
 
@@ -198,17 +198,15 @@ def _parse(path: str, text: str) -> Values:
 def _parse_range(path: str, text: str) -> Range:
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise user_error("not a range", place=path, value=text, remedy="log:1e-5..1e-2")
+        raise user_error("not a range", path=path, value=text, hint="log:1e-5..1e-2")
     is_log = match[1] is not None
     is_whole = bool(_WHOLE.fullmatch(match[2]) and _WHOLE.fullmatch(match[3]))
     low, high = ((int if is_whole else float)(end) for end in match.group(2, 3))
     if not low < high:
-        raise user_error(
-            "a range goes from its lower to its higher end", place=path, value=text, remedy="1..8"
-        )
+        raise user_error("a range goes from its lower to its higher end", path=path, value=text, hint="1..8")
     if is_log and low <= 0:
         raise user_error(
-            "a logarithmic range begins above zero", place=path, value=text, remedy="log:1e-5..1e-2"
+            "a logarithmic range begins above zero", path=path, value=text, hint="log:1e-5..1e-2"
         )
     return Range(low, high, is_whole, is_log)
 
@@ -217,12 +215,12 @@ def _parse_choices(path: str, text: str) -> Choices:
     values = []
     for part in _split(text):
         if not part.strip():
-            raise user_error("an empty value between commas", place=path, value=text, remedy="v1,v2,v3")
+            raise user_error("an empty value between commas", path=path, value=text, hint="v1,v2,v3")
         if _RANGE.fullmatch(part.strip()) or part.strip().startswith("log:"):
-            raise user_error("a range among values", place=path, value=part, remedy="values, or one range")
+            raise user_error("a range among values", path=path, value=part, hint="values, or one range")
         value = parse_yaml(part, path)
         if value in values:
-            raise user_error("stands twice", place=path, value=value, remedy="give it once")
+            raise user_error("stands twice", path=path, value=value, hint="give it once")
         values.append(value)
     return Choices(tuple(values))
 

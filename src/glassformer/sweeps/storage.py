@@ -43,7 +43,7 @@ HEARTBEAT_SECONDS = 5
 SILENT_HEARTBEATS = 6
 """A worker that has missed so many is taken for dead."""
 
-Answer = TypeVar("Answer")
+Prediction = TypeVar("Prediction")
 
 
 class Interrupted(Exception):
@@ -65,7 +65,7 @@ class Database:
         self.storage = _open(url)
         self._has_told = False
 
-    def ask(self, question: Callable[[], Answer], *, patience: float = PATIENCE_SECONDS) -> Answer:
+    def ask(self, question: Callable[[], Prediction], *, patience: float = PATIENCE_SECONDS) -> Prediction:
         """The answer, however often the connection must be made again for it."""
         began, pause = time.monotonic(), 0.1
         while True:
@@ -80,8 +80,8 @@ class Database:
                 if time.monotonic() - began > patience:
                     raise user_error(
                         f"the database has not answered for {patience / 60:.0f} minutes: {_reason(error)}",
-                        place=shown(self.url),
-                        remedy="start it again; the same command then goes on",
+                        path=shown(self.url),
+                        hint="start it again; the same command then goes on",
                     ) from None
                 if pause > 1 and not self._has_told:
                     self._has_told = True
@@ -140,8 +140,8 @@ def connect(
             raise
         raise user_error(
             f"no database there: {_reason(error)}",
-            place=shown(url),
-            remedy="check host, name and password; PGPASSWORD or ~/.pgpass keep the password off the command",
+            path=shown(url),
+            hint="check host, name and password; PGPASSWORD or ~/.pgpass keep the password off the command",
         ) from None
 
 
@@ -201,7 +201,7 @@ def storage_url(asked: str | None, folder: Path) -> str:
         return _file_url(Path(rest.removeprefix("/")).absolute())
     raise user_error(
         "no database that is known here" if found else "not the address of a database",
-        place="--storage",
+        path="--storage",
         value=shown(asked) if found else asked,
         allowed=["postgresql://USER@HOST/DATABASE", "sqlite:///FILE"],
     )
@@ -212,8 +212,8 @@ def _file_url(path: Path) -> str:
     if file_system in NETWORK_FILE_SYSTEMS:
         raise user_error(
             f"SQLite loses data on a network folder ({file_system})",
-            place=str(path),
-            remedy="--storage postgresql://USER@HOST/DATABASE, or --out on a disk of this machine",
+            path=str(path),
+            hint="--storage postgresql://USER@HOST/DATABASE, or --out on a disk of this machine",
         )
     return f"sqlite:///{path}"
 

@@ -191,8 +191,8 @@ class TrialRun:
         if divergence is not None:
             outcome, text = "diverged", divergence
         elif isinstance(error, UserError):
-            problem = error.problems[0]
-            outcome, text = "failed", f"{problem.place}: {problem.problem}".removeprefix(": ")
+            problem = error.details[0]
+            outcome, text = "failed", f"{problem.path}: {problem.message}".removeprefix(": ")
         elif is_out_of_memory(error):
             outcome, text = "failed", "not enough memory here"
         else:

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from glassformer.core.errors import Problem, UserError, shorten
+from glassformer.core.errors import ErrorDetail, UserError, shorten
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Vocabulary
 from glassformer.data.readers import DataConfig, Rows, split_off
-from glassformer.models.task_types import SequenceToSequence
-from glassformer.tasks.base import SequenceToSequenceTask, TaskConfig
+from glassformer.models.task_types import Seq2Seq
+from glassformer.tasks.base import Seq2SeqTask, TaskConfig
 from glassformer.tasks.sequences import Space, choose_rows
 
 SYMBOLS = [*"0123456789", "BOS", "EOS", "POSITIVE", "NEGATIVE", "add", "subtract", "multiply"]
@@ -86,25 +86,25 @@ class ArithmeticConfig(TaskConfig):
         limit = 10**self.digits - 1
         for name, value in (("smallest", self.smallest), ("largest", self.largest)):
             if value is not None and abs(value) > limit:
-                raise Problem(
-                    f"has more than {self.digits} digits", place=name, value=value, remedy="more digits"
+                raise ErrorDetail(
+                    f"has more than {self.digits} digits", path=name, value=value, hint="more digits"
                 )
         low, high = self.operand_range
         if low > high:
-            raise Problem(
-                f"above the largest operand, {high}", place="smallest", value=low, remedy="swap them"
+            raise ErrorDetail(
+                f"above the largest operand, {high}", path="smallest", value=low, hint="swap them"
             )
         if len(set(self.operations)) != len(self.operations):
-            raise Problem("an operation stands twice", place="operations", value=self.operations)
+            raise ErrorDetail("an operation stands twice", path="operations", value=self.operations)
         if "multiply" in self.operations and self.digits > 9:
-            raise Problem("products of more than 9 digits", place="digits", value=self.digits, remedy="9")
+            raise ErrorDetail("products of more than 9 digits", path="digits", value=self.digits, hint="9")
         if self.train_fraction + self.validation_fraction >= 1:
-            raise Problem(
-                "leaves nothing for the test set", place="train_fraction", value=self.train_fraction
+            raise ErrorDetail(
+                "leaves nothing for the test set", path="train_fraction", value=self.train_fraction
             )
         if self.leaky and self.data is None:
-            raise Problem(
-                "is for a file's rows", place="leaky", value=True, remedy="task.data.train=FILE.json"
+            raise ErrorDetail(
+                "is for a file's rows", path="leaky", value=True, hint="task.data.train=FILE.json"
             )
         return self
 
@@ -157,7 +157,7 @@ class ArithmeticConfig(TaskConfig):
             return {"train": total}
         if total < 3:
             raise UserError(
-                Problem(f"only {total} expressions exist, too few for three splits", place="task.largest")
+                ErrorDetail(f"only {total} expressions exist, too few for three splits", path="task.largest")
             )
         train = min(max(1, round(total * self.train_fraction)), total - 2)
         validation = min(max(1, round(total * self.validation_fraction)), total - train - 1)
@@ -170,7 +170,7 @@ class ArithmeticConfig(TaskConfig):
         return [f"{total:,} of {size:,} expressions were drawn"] if total < size and self.data is None else []
 
 
-class ArithmeticTask(SequenceToSequenceTask):
+class ArithmeticTask(Seq2SeqTask):
     """Until they are encoded, expressions are rows: first operand, operation number, second operand."""
 
     begin, end = BOS, EOS
@@ -178,7 +178,7 @@ class ArithmeticTask(SequenceToSequenceTask):
     def __init__(self, config: ArithmeticConfig) -> None:
         self.config = config
         self.vocabulary = Vocabulary(config.symbols)
-        shape = SequenceToSequence(
+        shape = Seq2Seq(
             vocabulary=len(self.vocabulary),
             max_length=2 * config.digits + 5,
             target_vocabulary=len(self.vocabulary),
@@ -232,12 +232,12 @@ class ArithmeticTask(SequenceToSequenceTask):
                 row = self._read_expression(str(question))
                 right, said = int(self._compute(np.array([row]))[0]), self._read_answer(str(answer))
                 if said != right:
-                    raise Problem(f"{shorten(str(question), 60)!r} is {right}, and the file says {said}")
+                    raise ErrorDetail(f"{shorten(str(question), 60)!r} is {right}, and the file says {said}")
                 expressions.append(row)
-            except Problem as problem:
-                problems.append(Problem(problem.problem, place=rows.place(index)))
+            except ErrorDetail as problem:
+                problems.append(ErrorDetail(problem.message, path=rows.place(index)))
         if problems:
-            problems[0].remedy = f"correct or remove {len(problems):,} of {len(rows):,} rows"
+            problems[0].hint = f"correct or remove {len(problems):,} of {len(rows):,} rows"
             raise UserError(*problems)
         return np.array(expressions, dtype=np.int64)
 
@@ -248,7 +248,9 @@ class ArithmeticTask(SequenceToSequenceTask):
         for split, part in rows.items():
             fresh = list(dict.fromkeys(row for row in map(tuple, part.tolist()) if row not in seen))
             if not fresh:
-                raise UserError(Problem("every expression also stands in train", place=f"task.data.{split}"))
+                raise UserError(
+                    ErrorDetail("every expression also stands in train", path=f"task.data.{split}")
+                )
             if len(fresh) < len(part):
                 self.notes.append(
                     f"{split}: {len(part):,} rows, of which {len(fresh):,} are new; these are used"
@@ -284,17 +286,17 @@ class ArithmeticTask(SequenceToSequenceTask):
         operation = OPERATION_OF_WORD[word.lower()]
         if operation not in self.config.operations:
             known = " and ".join(self.config.operations)
-            raise Problem(f"cannot {operation}: the model is for expressions that {known}")
+            raise ErrorDetail(f"cannot {operation}: the model is for expressions that {known}")
         low, high = self.config.operand_range
         for operand in (first, second):
             if not low <= _read_number(operand) <= high:
-                raise Problem(f"{shorten(operand, 40)} is out of range: operands go from {low} to {high}")
+                raise ErrorDetail(f"{shorten(operand, 40)} is out of range: operands go from {low} to {high}")
         return _read_number(first), self.config.operations.index(operation), _read_number(second)
 
     def _read_answer(self, text: str) -> int:
         match = _ANSWER.fullmatch(text.translate(_TYPED).strip())
         if match is None:
-            raise Problem(f"the answer is not a number: {shorten(repr(text), 60)}")
+            raise ErrorDetail(f"the answer is not a number: {shorten(repr(text), 60)}")
         return _read_number(match.group(1))
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -354,15 +356,15 @@ def _read_number(text: str) -> int:
     return (-1 if "-" in text or "NEGATIVE" in text.upper() else 1) * int(digits[:20])
 
 
-def _explain(text: str) -> Problem:
+def _explain(text: str) -> ErrorDetail:
     """Why a line is no expression."""
     if not text:
-        return Problem("the line is empty: no expression to compute", remedy="4 + -11")
+        return ErrorDetail("the line is empty: no expression to compute", hint="4 + -11")
     known = _KNOWN.match(text)
     if known is not None and known.end() < len(text):
         begun = len(text[: known.end()]) - len(text[: known.end()].rstrip(ascii_letters))
         word = re.findall(r"[^\W\d_]+|.", text[known.end() - begun :], re.DOTALL)[0]
-        return Problem(f"unknown symbol {shorten(repr(word), 40)}", remedy="4 + -11")
+        return ErrorDetail(f"unknown symbol {shorten(repr(word), 40)}", hint="4 + -11")
     if len(re.findall(r"\d+", text)) > 2 and not re.search("POSITIVE|NEGATIVE", text, re.IGNORECASE):
-        return Problem("too long: one operation between two numbers is read, such as 4 + -11")
-    return Problem(f"not one operation between two numbers, such as 4 + -11: {shorten(repr(text), 60)}")
+        return ErrorDetail("too long: one operation between two numbers is read, such as 4 + -11")
+    return ErrorDetail(f"not one operation between two numbers, such as 4 + -11: {shorten(repr(text), 60)}")

@@ -13,22 +13,22 @@ from glassformer.core.registry import Kind
 from glassformer.data.batching import (
     Batch,
     Examples,
-    collate_next_token,
-    collate_per_sequence,
-    collate_per_token,
-    collate_sequence_to_sequence,
+    collate_causal_lm,
+    collate_seq2seq,
+    collate_sequence_classification,
+    collate_token_classification,
 )
 from glassformer.evaluation.metrics import Decoded, Progress
-from glassformer.generation import DecodingConfig, GreedyConfig, at_once, dealt, side_by_side
+from glassformer.generation import DecodingConfig, GreedyConfig, concurrency, round_robin, run_concurrently
 from glassformer.generation.predict import (
-    Answer,
-    answer_by_continuing,
-    answer_by_writing,
-    answer_per_sequence,
-    answer_per_token,
+    Prediction,
+    predict_by_decoding,
+    predict_continuations,
+    predict_sequences,
+    predict_tokens,
 )
 from glassformer.models.base import Model
-from glassformer.models.task_types import Shape
+from glassformer.models.task_types import TaskType
 
 Splits = Mapping[str, Examples]
 
@@ -48,18 +48,18 @@ class TaskConfig(Kind):
 class Task:
     """Examples in splits `train`, `validation` and, where there is one, `test`."""
 
-    headline: ClassVar[str] = "accuracy"
+    primary_metric: ClassVar[str] = "accuracy"
     """The metric a person looks at first."""
     drop_last: ClassVar[bool] = False
     """Whether training leaves out the last, incomplete batch of an epoch."""
-    writes_answers: ClassVar[bool] = False
+    generates_outputs: ClassVar[bool] = False
     """Whether answers are written token by token, and so are decoded to be measured."""
 
     def __init__(
-        self, shape: Shape, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
+        self, task_type: TaskType, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
     ) -> None:
         """`splits` may be a function, called when first needed; `notes` tell a person about the data."""
-        self.shape = shape
+        self.task_type = task_type
         self.notes = list(notes)
         self._splits = splits
 
@@ -89,7 +89,7 @@ class Task:
         return digest.hexdigest()
 
     def parse(self, text: str) -> np.ndarray:
-        """What a person typed, as token numbers; a Problem if it cannot be."""
+        """What a person typed, as token numbers; a ErrorDetail if it cannot be."""
         raise NotImplementedError
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -108,9 +108,9 @@ class Task:
         """The whole answer as one line."""
         return " ".join(self.output_symbols(tokens))
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
+    ) -> list[list[Prediction]]:
         """What the model says to each input, the likeliest answer first."""
         raise NotImplementedError
 
@@ -171,55 +171,55 @@ class Task:
         return {}
 
 
-class PerTokenTask(Task):
-    collate = staticmethod(collate_per_token)
+class TokenClassificationTask(Task):
+    collate = staticmethod(collate_token_classification)
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
-        return [[answer] for answer in answer_per_token(model, rows)]
+    ) -> list[list[Prediction]]:
+        return [[answer] for answer in predict_tokens(model, rows)]
 
 
-class PerSequenceTask(Task):
-    collate = staticmethod(collate_per_sequence)
+class SequenceClassificationTask(Task):
+    collate = staticmethod(collate_sequence_classification)
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
-        return [[answer] for answer in answer_per_sequence(model, rows)]
+    ) -> list[list[Prediction]]:
+        return [[answer] for answer in predict_sequences(model, rows)]
 
 
-class NextTokenTask(Task):
+class CausalLMTask(Task):
     """A language model: asked, it goes on from what it was given."""
 
-    headline = "loss"
-    collate = staticmethod(collate_next_token)
+    primary_metric = "loss"
+    collate = staticmethod(collate_causal_lm)
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
-        return answer_by_continuing(model, rows, decoding or GreedyConfig())
+    ) -> list[list[Prediction]]:
+        return predict_continuations(model, rows, decoding or GreedyConfig())
 
 
-class SequenceToSequenceTask(Task):
+class Seq2SeqTask(Task):
     """Targets begin with `begin` and end with `end`; answers are written token by token."""
 
-    headline = "exact_match"
-    writes_answers = True
-    collate = staticmethod(collate_sequence_to_sequence)
+    primary_metric = "exact_match"
+    generates_outputs = True
+    collate = staticmethod(collate_seq2seq)
     begin: int
     end: int
     forbidden: ClassVar[Sequence[int]] = ()
     """Tokens that an answer never holds, besides `begin`."""
 
-    def answer(
+    def predict(
         self,
         model: Model,
         rows: Sequence[np.ndarray],
         decoding: DecodingConfig | None = None,
         is_scored: bool = True,
-    ) -> list[list[Answer]]:
-        return answer_by_writing(
+    ) -> list[list[Prediction]]:
+        return predict_by_decoding(
             model,
             rows,
             begin=self.begin,
@@ -241,13 +241,13 @@ class SequenceToSequenceTask(Task):
             if progress is not None:
                 progress("decoding", done, len(taken))
 
-        parts = at_once(model)
-        dealt_out = [np.array(part) for indices in batches for part in dealt(indices.tolist(), parts)]
+        parts = concurrency(model)
+        dealt_out = [np.array(part) for indices in batches for part in round_robin(indices.tolist(), parts)]
         taken = [(indices, list(self.splits[split].take(indices).inputs)) for indices in dealt_out]
         taken.sort(key=lambda batch: -sum(map(len, batch[1])))
-        answers = side_by_side(
+        answers = run_concurrently(
             model,
-            lambda batch: self.answer(model, batch[1], decoding, is_scored=False),
+            lambda batch: self.predict(model, batch[1], decoding, is_scored=False),
             taken,
             report,
         )

@@ -12,20 +12,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import Problem, user_error
+from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, generator, shuffled
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.datasets.reviews import reviews
-from glassformer.models.task_types import PerSequence
-from glassformer.tasks.base import PerSequenceTask
+from glassformer.models.task_types import SequenceClassification
+from glassformer.tasks.base import SequenceClassificationTask
 from glassformer.tasks.text import (
     SPLITS,
+    DataReport,
     Encoded,
     MadeTexts,
     Texts,
     TextTaskConfig,
-    Told,
     encode_texts,
     read_splits,
     train_tokenizer,
@@ -56,7 +56,7 @@ class ClassificationConfig(TextTaskConfig):
     )
 
     def build(self, seed: int) -> ClassificationTask:
-        told = Told()
+        told = DataReport()
         texts = self.texts(told)
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
         labels = [] if self.answer == "number" else _labels(texts)
@@ -68,7 +68,7 @@ class ClassificationConfig(TextTaskConfig):
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
         return _TASKS[self.answer](self, Tokenizer.from_tree(state["tokenizer"]), state["labels"])
 
-    def texts(self, told: Told) -> dict[str, Texts]:
+    def texts(self, told: DataReport) -> dict[str, Texts]:
         if self.data is not None:
             splits = read_splits(
                 self.data,
@@ -127,43 +127,43 @@ def _labels(splits: Mapping[str, Texts]) -> list[str]:
             label = str(value).strip()
             if not label:
                 raise user_error(
-                    "the label is empty", place=texts.place(index), remedy="give it one, or remove the line"
+                    "the label is empty", path=texts.place(index), hint="give it one, or remove the line"
                 )
             found.add(label)
             if len(found) > MOST_LABELS:
                 raise user_error(
                     f"more than {MOST_LABELS:,} different labels: is this the right column?",
-                    place=splits["train"].name,
-                    remedy="task.data.columns={input: NAME, target: NAME}, or task.answer=number",
+                    path=splits["train"].name,
+                    hint="task.data.columns={input: NAME, target: NAME}, or task.answer=number",
                 )
     if len(found) < 2:
         raise user_error(
             f"only one label, {next(iter(found))!r}: nothing to tell apart",
-            place=splits["train"].name,
-            remedy="task.data.columns={input: NAME, target: NAME}",
+            path=splits["train"].name,
+            hint="task.data.columns={input: NAME, target: NAME}",
         )
     return sorted(found)
 
 
-class ClassificationTask(PerSequenceTask):
+class ClassificationTask(SequenceClassificationTask):
     """A text is read as a language model reads it, up to where it would say what follows."""
 
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.labels = Vocabulary(labels)
-        super().__init__(self._shape(), lambda: self.encode(config.texts(Told()), Told()))
+        super().__init__(self._shape(), lambda: self.encode(config.texts(DataReport()), DataReport()))
 
-    def _shape(self) -> PerSequence:
-        return PerSequence(len(self.tokenizer), self.config.max_length, outputs=len(self.labels))
+    def _shape(self) -> SequenceClassification:
+        return SequenceClassification(len(self.tokenizer), self.config.max_length, outputs=len(self.labels))
 
     def state(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer.tree(), "labels": self.labels.symbols}
 
-    def encode(self, texts: Mapping[str, Texts], told: Told) -> dict[str, Examples]:
+    def encode(self, texts: Mapping[str, Texts], told: DataReport) -> dict[str, Examples]:
         return {split: self._encode(split, part, told) for split, part in texts.items()}
 
-    def _encode(self, split: str, texts: Texts, told: Told) -> Examples:
+    def _encode(self, split: str, texts: Texts, told: DataReport) -> Examples:
         limit = self.config.max_length
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...]:
@@ -184,7 +184,7 @@ class ClassificationTask(PerSequenceTask):
             if label not in self.labels.number:
                 raise user_error(
                     "a label that the model does not know",
-                    place=texts.place(index),
+                    path=texts.place(index),
                     value=label,
                     allowed=self.labels.symbols,
                 )
@@ -206,7 +206,7 @@ class ClassificationTask(PerSequenceTask):
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
         if not text.strip():
-            raise Problem("the line is empty: nothing to judge")
+            raise ErrorDetail("the line is empty: nothing to judge")
         return np.array([BEGIN, *tokens[: self.config.max_length - 1]], dtype=np.int64)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -225,10 +225,10 @@ class ClassificationTask(PerSequenceTask):
 
 
 class RegressionTask(ClassificationTask):
-    headline = "mean_absolute_error"
+    primary_metric = "mean_absolute_error"
 
-    def _shape(self) -> PerSequence:
-        return PerSequence(len(self.tokenizer), self.config.max_length, outputs=1, is_real=True)
+    def _shape(self) -> SequenceClassification:
+        return SequenceClassification(len(self.tokenizer), self.config.max_length, outputs=1, is_real=True)
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         numbers = np.empty(len(texts), dtype=np.float32)
@@ -240,9 +240,9 @@ class RegressionTask(ClassificationTask):
             if isinstance(value, bool) or not math.isfinite(numbers[index]):
                 raise user_error(
                     "not a number",
-                    place=texts.place(index),
+                    path=texts.place(index),
                     value=value,
-                    remedy="a number with a point, such as 0.5; task.data.header=true, if that is a header;"
+                    hint="a number with a point, such as 0.5; task.data.header=true, if that is a header;"
                     " or task.answer=label",
                 )
         return numbers

@@ -18,9 +18,15 @@ import torch
 from pydantic import Field, model_validator
 
 from glassformer.blocks.heads import IGNORED
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import register
-from glassformer.data.batching import Batch, Examples, collate_next_token, collate_per_token, draw_each
+from glassformer.data.batching import (
+    Batch,
+    Examples,
+    collate_causal_lm,
+    collate_token_classification,
+    draw_each,
+)
 from glassformer.data.readers import split_stream
 from glassformer.data.row_keys import stand_in
 from glassformer.data.token_rows import RaggedRows, Windows
@@ -37,16 +43,16 @@ from glassformer.data.tokenizers import (
 )
 from glassformer.datasets.reviews import review_texts
 from glassformer.generation import DecodingConfig, GreedyConfig
-from glassformer.generation.predict import Answer, answer_by_continuing, answer_per_token
+from glassformer.generation.predict import Prediction, predict_continuations, predict_tokens
 from glassformer.models.base import Model
-from glassformer.models.task_types import MaskedToken, NextToken
-from glassformer.tasks.base import NextTokenTask, Task
+from glassformer.models.task_types import CausalLM, MaskedLM
+from glassformer.tasks.base import CausalLMTask, Task
 from glassformer.tasks.text import (
     SPLITS,
     WORDS_OF_A_LINE,
     Corpus,
+    DataReport,
     TextTaskConfig,
-    Told,
     keys_of,
     unknown_words,
 )
@@ -66,9 +72,9 @@ class LanguageConfig(TextTaskConfig):
     def is_running(self) -> bool:
         return self.data is not None and self.data.format == "running-text"
 
-    def leaks(self, corpora: Mapping[str, Corpus]) -> Told:
+    def leaks(self, corpora: Mapping[str, Corpus]) -> DataReport:
         """What a file of validation or test texts shares with the training file."""
-        told = Told()
+        told = DataReport()
         if self.data is None:
             return told
         given = [split for split in ("validation", "test") if self.data.source(split) is not None]
@@ -96,13 +102,13 @@ class LanguageConfig(TextTaskConfig):
 
 
 class LanguageTask(Task):
-    headline = "loss"
+    primary_metric = "loss"
     config: LanguageConfig
 
-    def __init__(self, config: LanguageConfig, tokenizer: Tokenizer, shape: NextToken | MaskedToken) -> None:
+    def __init__(self, config: LanguageConfig, tokenizer: Tokenizer, task_type: CausalLM | MaskedLM) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        super().__init__(shape, self._encode)
+        super().__init__(task_type, self._encode)
 
     def state(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer.tree()}
@@ -113,7 +119,7 @@ class LanguageTask(Task):
 
     @cached_property
     def _rows(self) -> dict[str, tuple[RaggedRows, int]]:
-        told = Told()
+        told = DataReport()
         rows = {split: corpus.rows(self.tokenizer, told) for split, corpus in self.corpora.items()}
         data = self.config.data
         given = [corpus for split, corpus in self.corpora.items() if data is not None and data.source(split)]
@@ -168,7 +174,7 @@ class LanguageTask(Task):
 
     def _checked(self, tokens: Sequence[int], longest: int) -> np.ndarray:
         if len(tokens) > longest:
-            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
+            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
         return np.array(tokens, dtype=np.int64)
 
 
@@ -191,11 +197,11 @@ class LanguageModelConfig(LanguageConfig):
     @model_validator(mode="after")
     def _no_token_is_passed_over(self) -> Self:
         if self.stride is not None and self.stride > self.max_length:
-            raise Problem(
+            raise ErrorDetail(
                 f"at most max_length, which is {self.max_length}, else tokens are passed over",
-                place="stride",
+                path="stride",
                 value=self.stride,
-                remedy=f"task.stride={max(1, self.max_length // 2)}",
+                hint=f"task.stride={max(1, self.max_length // 2)}",
             )
         return self
 
@@ -209,18 +215,18 @@ class LanguageModelConfig(LanguageConfig):
         return CausalLanguageTask(self, Tokenizer.from_tree(state["tokenizer"]))
 
 
-class CausalLanguageTask(LanguageTask, NextTokenTask):
+class CausalLanguageTask(LanguageTask, CausalLMTask):
     config: LanguageModelConfig
 
     def __init__(self, config: LanguageModelConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, NextToken(len(tokenizer), config.max_length))
+        super().__init__(config, tokenizer, CausalLM(len(tokenizer), config.max_length))
 
     @property
     def stride(self) -> int | None:
         return self.config.stride
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
-        batch = collate_next_token(examples, indices)
+        batch = collate_causal_lm(examples, indices)
         batch.targets.masked_fill_(batch.targets == BEGIN, IGNORED)
         if isinstance(examples.inputs, Windows):
             for targets_L, index in zip(batch.targets, indices, strict=True):
@@ -229,7 +235,7 @@ class CausalLanguageTask(LanguageTask, NextTokenTask):
 
     def parse(self, text: str) -> np.ndarray:
         if not text:
-            raise Problem("the line is empty: nothing to go on from", remedy="glassformer generate RUN")
+            raise ErrorDetail("the line is empty: nothing to go on from", hint="glassformer generate RUN")
         return self._checked(self.start(text), self.config.max_length)
 
     def start(self, text: str) -> list[int]:
@@ -239,14 +245,14 @@ class CausalLanguageTask(LanguageTask, NextTokenTask):
             return [BEGIN, *tokens]
         return tokens or [int(token) for token in self.tokenizer.encode("\n")]
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
+    ) -> list[list[Prediction]]:
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
         end = None if self.config.is_running else END
         if end is None:
             forbidden.append(END)
-        return answer_by_continuing(model, rows, decoding or GreedyConfig(), end=end, forbidden=forbidden)
+        return predict_continuations(model, rows, decoding or GreedyConfig(), end=end, forbidden=forbidden)
 
     def write(
         self, model: Model, tokens: Sequence[int], length: int, decodings: Iterable[DecodingConfig]
@@ -259,7 +265,7 @@ class CausalLanguageTask(LanguageTask, NextTokenTask):
         half = self.config.max_length // 2
         for decoding in decodings:
             window = written if len(written) < self.config.max_length else written[-half:]
-            ((answer, *_),) = self.answer(model, [np.array(window)], decoding)
+            ((answer, *_),) = self.predict(model, [np.array(window)], decoding)
             part = answer.tokens[:left]
             written += part
             left -= len(part)
@@ -292,7 +298,7 @@ class MaskedLanguageTask(LanguageTask):
     config: MaskedLanguageModelConfig
 
     def __init__(self, config: MaskedLanguageModelConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, MaskedToken(len(tokenizer), config.max_length))
+        super().__init__(config, tokenizer, MaskedLM(len(tokenizer), config.max_length))
 
     @property
     def window(self) -> int:
@@ -303,7 +309,7 @@ class MaskedLanguageTask(LanguageTask):
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
         """What is hidden follows from split, epoch and number of an example."""
-        plain = collate_per_token(self.splits[split], indices)
+        plain = collate_token_classification(self.splits[split], indices)
         tokens_BL, targets_BL = plain.inputs["tokens"], plain.targets
         assert tokens_BL is not None
         # A place takes its draws before the next: the longest row is another's.
@@ -321,7 +327,7 @@ class MaskedLanguageTask(LanguageTask):
         """A typed text in which `<mask>` stands for a hidden token."""
         parts = text.split(RESERVED[MASK])
         if len(parts) == 1:
-            raise Problem(f"no {RESERVED[MASK]} in the line: nothing to fill in")
+            raise ErrorDetail(f"no {RESERVED[MASK]} in the line: nothing to fill in")
         first, *others = parts
         tokens = self.tokenizer.encode(self._without_space_after(first)).tolist()
         for part in others:
@@ -351,15 +357,15 @@ class MaskedLanguageTask(LanguageTask):
         kept = [token for token in tokens if token not in (PAD, BEGIN, END)]
         return "".join(self.tokenizer.symbols(kept)).replace("▁", " ")
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
+    ) -> list[list[Prediction]]:
         """The hidden tokens; those that were seen stay as they are, and are certain.
 
         None of the reserved ones is ever asked for in training, and so none is an answer.
         """
         filled = []
-        for row, answer in zip(rows, answer_per_token(model, rows, range(len(RESERVED))), strict=True):
+        for row, answer in zip(rows, predict_tokens(model, rows, range(len(RESERVED))), strict=True):
             hidden = np.flatnonzero(np.asarray(row) == MASK)
             tokens = [int(token) for token in row]
             probabilities = [1.0] * len(tokens)

@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples
-from glassformer.models.task_types import NextToken, PerSequence
-from glassformer.tasks.base import NextTokenTask, PerSequenceTask
+from glassformer.models.task_types import CausalLM, SequenceClassification
+from glassformer.tasks.base import CausalLMTask, SequenceClassificationTask
 from glassformer.tasks.sequences import SequencesConfig, SequenceTask, choose_rows, repeat_to, share
 
 MAJORITY_LABELS = ["low", "high"]
@@ -46,12 +46,12 @@ class RandomTokensTask(SequenceTask):
         return {**rows, "train": repeat_to(rows["train"], self.config.train_examples)}
 
 
-class MajorityTask(RandomTokensTask, PerSequenceTask):
+class MajorityTask(RandomTokensTask, SequenceClassificationTask):
     """`high` if more than half of the tokens are."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
-        shape = PerSequence(config.categories, config.length, outputs=len(MAJORITY_LABELS))
+        shape = SequenceClassification(config.categories, config.length, outputs=len(MAJORITY_LABELS))
         super().__init__(shape, self._generate)
 
     def _generate(self) -> dict[str, Examples]:
@@ -69,13 +69,13 @@ class MajorityTask(RandomTokensTask, PerSequenceTask):
         return [MAJORITY_LABELS[token] for token in tokens]
 
 
-class RepetitionTask(RandomTokensTask, NextTokenTask):
+class RepetitionTask(RandomTokensTask, CausalLMTask):
     """The first half cannot be foretold, and the second half says it again."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
         self.period = -(-config.length // 2)
-        super().__init__(NextToken(config.categories, config.length), self._generate)
+        super().__init__(CausalLM(config.categories, config.length), self._generate)
 
     def _generate(self) -> dict[str, Examples]:
         rows = self.random_rows(self.period)
@@ -91,8 +91,8 @@ class RepetitionTask(RandomTokensTask, NextTokenTask):
     def parse(self, text: str) -> np.ndarray:
         tokens = super().parse(text)
         if len(tokens) == self.config.length:
-            raise Problem(
-                f"nothing is left to be said after {len(tokens)} tokens", remedy="a shorter beginning"
+            raise ErrorDetail(
+                f"nothing is left to be said after {len(tokens)} tokens", hint="a shorter beginning"
             )
         return tokens
 

@@ -15,15 +15,15 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from glassformer.blocks.heads import IGNORED
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, draw_each, pad
 from glassformer.data.token_rows import Windows
 from glassformer.data.tokenizers import BEGIN, END, RESERVED, Tokenizer
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Answer, answer_per_token
+from glassformer.generation.predict import Prediction, predict_tokens
 from glassformer.models.base import Model
-from glassformer.models.task_types import MaskedToken
+from glassformer.models.task_types import MaskedLM
 from glassformer.tasks.language import LanguageConfig, LanguageTask
 
 
@@ -44,11 +44,11 @@ class RestOfTextConfig(LanguageConfig):
     @model_validator(mode="after")
     def _has_texts(self) -> Self:
         if self.is_running:
-            raise Problem(
+            raise ErrorDetail(
                 "a running text is one text: nothing tells its pieces apart",
-                place="data.format",
+                path="data.format",
                 value="running-text",
-                remedy="task.data.format=text, a text a line",
+                hint="task.data.format=text, a text a line",
             )
         return self
 
@@ -67,7 +67,7 @@ class RestOfTextTask(LanguageTask):
     config: RestOfTextConfig
 
     def __init__(self, config: RestOfTextConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, MaskedToken(len(tokenizer), config.max_length))
+        super().__init__(config, tokenizer, MaskedLM(len(tokenizer), config.max_length))
 
     @property
     def window(self) -> int:
@@ -105,9 +105,9 @@ class RestOfTextTask(LanguageTask):
             self._targets(row, windows.outside(int(index)), draws_L2[: len(row)])
             for row, index, draws_L2 in zip(rows, indices, draws_BL2.numpy(), strict=True)
         ]
-        tokens_BL, real_BL = pad(rows)
+        tokens_BL, attention_mask_BL = pad(rows)
         targets_BL, _ = pad(targets, IGNORED)
-        return Batch({"tokens": tokens_BL, "real": real_BL}, targets_BL, indices)
+        return Batch({"tokens": tokens_BL, "attention_mask": attention_mask_BL}, targets_BL, indices)
 
     def _targets(self, row: np.ndarray, rest: np.ndarray, draws_L2: np.ndarray) -> np.ndarray:
         targets = np.full(len(row), IGNORED)
@@ -122,11 +122,11 @@ class RestOfTextTask(LanguageTask):
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
         if not text.strip():
-            raise Problem("the line is empty: nothing to foresee from")
+            raise ErrorDetail("the line is empty: nothing to foresee from")
         return self._checked([BEGIN, *tokens], self.config.max_length)
 
-    def answer(
+    def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Answer]]:
+    ) -> list[list[Prediction]]:
         """At each place, the word that is likeliest to stand elsewhere."""
-        return [[answer] for answer in answer_per_token(model, rows)]
+        return [[answer] for answer in predict_tokens(model, rows)]

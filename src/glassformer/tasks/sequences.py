@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import Problem, shorten, user_error
+from glassformer.core.errors import ErrorDetail, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, generator
-from glassformer.models.task_types import PerSequence, PerToken
-from glassformer.tasks.base import PerSequenceTask, PerTokenTask, Task, TaskConfig
+from glassformer.models.task_types import SequenceClassification, TokenClassification
+from glassformer.tasks.base import SequenceClassificationTask, Task, TaskConfig, TokenClassificationTask
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
     if size < len(wanted):
         raise user_error(
             f"only {size} different examples exist, too few for {len(wanted)} splits",
-            place="task",
-            remedy="a larger task: greater length, more categories, a wider range",
+            path="task",
+            hint="a larger task: greater length, more categories, a wider range",
         )
     counts = {split: max(1, size * count // sum(wanted.values())) for split, count in wanted.items()}
     largest = max(counts, key=lambda split: counts[split])
@@ -139,7 +139,7 @@ class SequenceTask(Task):
         """`3 1 4`, `3,1,4`, `[3, 1, 4]`, and `314` if no category has two digits."""
         words = text.strip().strip("[]()").replace(",", " ").split()
         if not words:
-            raise Problem("the line is empty: no sequence to read", remedy="3 1 4")
+            raise ErrorDetail("the line is empty: no sequence to read", hint="3 1 4")
         if len(words) == 1 and self.config.categories <= 10 and words[0].isdigit():
             words = list(words[0])
         length, last = self.config.length, self.config.categories - 1
@@ -149,10 +149,12 @@ class SequenceTask(Task):
             token = (word.lstrip("0") or "0") if word.isascii() and word.isdigit() else ""
             if not token or len(token) > 9 or int(token) > last:
                 symbol = shorten(repr(word), 40)
-                raise Problem(f"unknown symbol {symbol} at place {place}: numbers from 0 to {last} are known")
+                raise ErrorDetail(
+                    f"unknown symbol {symbol} at place {place}: numbers from 0 to {last} are known"
+                )
             tokens.append(int(token))
         if len(tokens) > length:
-            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {length}")
+            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {length}")
         return np.array(tokens, dtype=np.int64)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -167,12 +169,14 @@ class SequenceTask(Task):
         return np.atleast_1d(self.config.answer(np.array([tokens]))[0]).tolist()
 
 
-class CategoryPerToken(SequenceTask, PerTokenTask):
+class CategoryPerToken(SequenceTask, TokenClassificationTask):
     drop_last = True
 
     def __init__(self, config: TokenSequencesConfig) -> None:
         self.config = config
-        shape = PerToken(vocabulary=config.categories, max_length=config.length, classes=config.categories)
+        shape = TokenClassification(
+            vocabulary=config.categories, max_length=config.length, classes=config.categories
+        )
         self._space = config.sequences(config.length)
         self._counts = share(self._space.size, config.sizes())
         notes = _tell_small("sequences", self._space.size, self._counts, config.sizes())
@@ -267,14 +271,14 @@ class PalindromeConfig(SequencesConfig):
         )
 
 
-class PalindromeTask(SequenceTask, PerSequenceTask):
+class PalindromeTask(SequenceTask, SequenceClassificationTask):
     """Each half makes one palindrome and one other sequence; a half is in one split only."""
 
     drop_last = True
 
     def __init__(self, config: PalindromeConfig) -> None:
         self.config: PalindromeConfig = config
-        shape = PerSequence(
+        shape = SequenceClassification(
             vocabulary=config.categories, max_length=config.length, outputs=len(PALINDROME_LABELS)
         )
         self._space = config.halves()

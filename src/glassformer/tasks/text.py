@@ -174,13 +174,13 @@ def as_text(value: object, place: Callable[[int], str], number: int) -> str:
         return str(value)
     raise user_error(
         f"a text belongs here, not {shorten(json.dumps(value), 40)}",
-        place=place(number),
-        remedy="correct it there, or name another column in task.data.columns",
+        path=place(number),
+        hint="correct it there, or name another column in task.data.columns",
     )
 
 
 @dataclass
-class Told:
+class DataReport:
     """What happened to the data on their way in: told to the person, and kept in the run's record."""
 
     notes: list[str] = field(default_factory=list)
@@ -198,7 +198,7 @@ def read_splits(
     key: str,
     data_seed: int,
     unseen_only: bool,
-    told: Told,
+    told: DataReport,
 ) -> dict[str, Texts]:
     """Every split that has a file, and a validation split in any case. What two splits share is told."""
     splits: dict[str, FileTexts] = {}
@@ -259,13 +259,13 @@ def keys_of(texts: Iterable[str]) -> RowKeys:
         raise storage_error(error, folder) from error
 
 
-def _compare(split: str, texts: FileTexts, is_seen: np.ndarray, unseen_only: bool, told: Told) -> Texts:
+def _compare(split: str, texts: FileTexts, is_seen: np.ndarray, unseen_only: bool, told: DataReport) -> Texts:
     number = int(np.count_nonzero(is_seen))
     if unseen_only and number == len(texts):
         raise user_error(
             f"nothing is left of {split}: all its inputs also stand in train",
-            place=texts.name,
-            remedy="other data, or task.unseen_only=false",
+            path=texts.name,
+            hint="other data, or task.unseen_only=false",
         )
     if unseen_only:
         told.count(number, len(texts), f"{split}: left out, since also in train")
@@ -279,7 +279,7 @@ def encode_texts(
     tokenizers: Mapping[str, Tokenizer],
     arrange: Arrange,
     options: Mapping[str, Any],
-    told: Told,
+    told: DataReport,
 ) -> TokenColumns:
     """The texts of each role as tokens: in memory where they were made, else in files that are mapped.
 
@@ -348,7 +348,7 @@ class TokenColumns:
     def __len__(self) -> int:
         return len(self.rows["number"])
 
-    def tell_unknown(self, split: str, told: Told) -> None:
+    def tell_unknown(self, split: str, told: DataReport) -> None:
         told.count(self.facts["unknown"], self.facts["tokens"], f"{split}: tokens that are unknown")
 
     def kept(self, texts: Texts) -> Texts:
@@ -405,7 +405,7 @@ class Corpus:
         least = WORDS_OF_A_LINE if self.is_running else 1
         return (part for part in parts if len(part.split(maxsplit=least - 1)) >= least)
 
-    def rows(self, tokenizer: Tokenizer, told: Told) -> tuple[RaggedRows, int]:
+    def rows(self, tokenizer: Tokenizer, told: DataReport) -> tuple[RaggedRows, int]:
         """Its tokens, kept on disk where it comes from files, and how many characters they predict."""
         facts = {"characters": 0, "tokens": 0, "unknown": 0}
         if not isinstance(self._texts, Stream):

@@ -17,18 +17,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import Problem, UserError, near_match, shorten, user_error
+from glassformer.core.errors import ErrorDetail, UserError, near_match, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Sequences, Vocabulary
 from glassformer.data.readers import DataConfig, Rows, split_off
-from glassformer.models.task_types import PerSequence, PerToken, SequenceToSequence, Shape
-from glassformer.tasks.base import PerSequenceTask, PerTokenTask, SequenceToSequenceTask, Task, TaskConfig
+from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
+from glassformer.tasks.base import (
+    Seq2SeqTask,
+    SequenceClassificationTask,
+    Task,
+    TaskConfig,
+    TokenClassificationTask,
+)
 
 UNKNOWN, BEGIN, END = "<unknown>", "<begin>", "<end>"
 RESERVED = [UNKNOWN, BEGIN, END]
 ROLES = {"input": "input", "target": "target"}
 
-Answer = Literal["token-labels", "label", "number", "sequence"]
+Prediction = Literal["token-labels", "label", "number", "sequence"]
 
 
 @register
@@ -38,7 +44,7 @@ class TokensConfig(TaskConfig):
     kind: Literal["tokens"] = "tokens"
     roles: ClassVar[Mapping[str, str]] = ROLES
     data: DataConfig
-    answer: Answer = Field(
+    answer: Prediction = Field(
         "token-labels", description="a label a token; one label or one number a sequence; or another sequence"
     )
     separator: str | None = Field(
@@ -72,7 +78,7 @@ class TokensConfig(TaskConfig):
 def _symbol(value: Any) -> str:
     if isinstance(value, (str, bool, int, float)):
         return value if isinstance(value, str) else str(value).lower()
-    raise Problem(f"a text or a number belongs here, not {shorten(repr(value), 40)}")
+    raise ErrorDetail(f"a text or a number belongs here, not {shorten(repr(value), 40)}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class TokensTask(Task):
     def state(self) -> dict[str, Any]:
         return dict(self._state)
 
-    def _shape(self) -> Shape:
+    def _shape(self) -> TaskType:
         raise NotImplementedError
 
     @classmethod
@@ -151,10 +157,10 @@ class TokensTask(Task):
             try:
                 tokens = _refuse_reserved(config.tokens(cell))
                 if not tokens:
-                    raise Problem("the input holds no token", remedy="remove the line")
+                    raise ErrorDetail("the input holds no token", hint="remove the line")
                 parsed.inputs.append(tokens)
                 parsed.targets.append(cls.read_target(config, target, tokens))
-            except Problem as problem:
+            except ErrorDetail as problem:
                 raise _at(problem, rows.place(index)) from None
         return parsed
 
@@ -184,16 +190,16 @@ class TokensTask(Task):
     def parse(self, text: str) -> np.ndarray:
         tokens = self.config.tokens(text)
         if not tokens:
-            raise Problem("the line is empty: no token to read", remedy="tokens as in the training file")
+            raise ErrorDetail("the line is empty: no token to read", hint="tokens as in the training file")
         for place, token in enumerate(tokens, start=1):
             if token not in self.vocabulary.number or token in RESERVED:
                 near = near_match(token, self.vocabulary.symbols)
                 hint = f"; did you mean {near!r}?" if near else ""
                 symbol = shorten(repr(token), 40)
-                raise Problem(f"unknown symbol {symbol} at place {place}: training had none such{hint}")
-        if len(tokens) > self.shape.max_length:
-            longest = self.shape.max_length
-            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
+                raise ErrorDetail(f"unknown symbol {symbol} at place {place}: training had none such{hint}")
+        if len(tokens) > self.task_type.max_length:
+            longest = self.task_type.max_length
+            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
         return np.array(self.vocabulary.encode(tokens), dtype=np.int64)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -207,17 +213,19 @@ class TokensTask(Task):
         return (" " if self.config.separator is None else self.config.separator).join(symbols)
 
 
-class LabelPerToken(TokensTask, PerTokenTask):
-    def _shape(self) -> Shape:
-        return PerToken(len(self.vocabulary), self._state["max_length"], classes=len(self.target_vocabulary))
+class LabelPerToken(TokensTask, TokenClassificationTask):
+    def _shape(self) -> TaskType:
+        return TokenClassification(
+            len(self.vocabulary), self._state["max_length"], classes=len(self.target_vocabulary)
+        )
 
     @classmethod
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> list[str]:
         labels = config.tokens(cell)
         if len(labels) != len(tokens):
-            raise Problem(
+            raise ErrorDetail(
                 f"{len(tokens)} tokens but {len(labels)} labels",
-                remedy="a label a token; or task.answer=label, number or sequence",
+                hint="a label a token; or task.answer=label, number or sequence",
             )
         return labels
 
@@ -225,9 +233,9 @@ class LabelPerToken(TokensTask, PerTokenTask):
         return _pack(self.target_vocabulary, parsed.targets, parsed.rows)
 
 
-class LabelPerSequence(TokensTask, PerSequenceTask):
-    def _shape(self) -> Shape:
-        return PerSequence(
+class LabelPerSequence(TokensTask, SequenceClassificationTask):
+    def _shape(self) -> TaskType:
+        return SequenceClassification(
             len(self.vocabulary), self._state["max_length"], outputs=len(self.target_vocabulary)
         )
 
@@ -235,7 +243,7 @@ class LabelPerSequence(TokensTask, PerSequenceTask):
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> str:
         label = _symbol(cell).strip()
         if not label:
-            raise Problem("the label is empty", remedy="give it one, or remove the line")
+            raise ErrorDetail("the label is empty", hint="give it one, or remove the line")
         return label
 
     @classmethod
@@ -247,11 +255,13 @@ class LabelPerSequence(TokensTask, PerSequenceTask):
         return np.asarray(one_each)[:, 0]
 
 
-class NumberPerSequence(TokensTask, PerSequenceTask):
-    headline = "mean_absolute_error"
+class NumberPerSequence(TokensTask, SequenceClassificationTask):
+    primary_metric = "mean_absolute_error"
 
-    def _shape(self) -> Shape:
-        return PerSequence(len(self.vocabulary), self._state["max_length"], outputs=1, is_real=True)
+    def _shape(self) -> TaskType:
+        return SequenceClassification(
+            len(self.vocabulary), self._state["max_length"], outputs=1, is_real=True
+        )
 
     @classmethod
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> float:
@@ -260,8 +270,8 @@ class NumberPerSequence(TokensTask, PerSequenceTask):
         except (TypeError, ValueError):
             number = math.nan
         if isinstance(cell, bool) or not math.isfinite(number):
-            remedy = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
-            raise Problem("not a number", value=cell, remedy=f"{remedy}; or task.answer=label")
+            hint = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
+            raise ErrorDetail("not a number", value=cell, hint=f"{hint}; or task.answer=label")
         return number
 
     @classmethod
@@ -275,10 +285,10 @@ class NumberPerSequence(TokensTask, PerSequenceTask):
         return [f"{number:.6g}" for number in tokens]
 
 
-class SequencePerSequence(TokensTask, SequenceToSequenceTask):
-    def _shape(self) -> Shape:
+class SequencePerSequence(TokensTask, Seq2SeqTask):
+    def _shape(self) -> TaskType:
         self.begin, self.end = self.target_vocabulary.encode([BEGIN, END])
-        return SequenceToSequence(
+        return Seq2Seq(
             len(self.vocabulary),
             self._state["max_length"],
             target_vocabulary=len(self.target_vocabulary),
@@ -335,12 +345,12 @@ def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter
 def _refuse_reserved(tokens: list[str]) -> list[str]:
     for token in tokens:
         if token in RESERVED:
-            raise Problem("a symbol with a meaning of its own", value=token, remedy="write it differently")
+            raise ErrorDetail("a symbol with a meaning of its own", value=token, hint="write it differently")
     return tokens
 
 
-def _at(problem: Problem, place: str) -> UserError:
-    return user_error(problem.problem, place=place, value=problem.value, remedy=problem.remedy)
+def _at(problem: ErrorDetail, place: str) -> UserError:
+    return user_error(problem.message, path=place, value=problem.value, hint=problem.hint)
 
 
 def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None = None) -> Sequences:
@@ -355,7 +365,7 @@ def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None 
             symbol = symbols[numbers.index(None)]
             raise user_error(
                 "a label that the model does not know",
-                place=rows.place(index),
+                path=rows.place(index),
                 value=symbol,
                 allowed=vocabulary.symbols,
             )

@@ -9,19 +9,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import Problem, user_error
+from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
-from glassformer.models.task_types import SequenceToSequence
-from glassformer.tasks.base import SequenceToSequenceTask
+from glassformer.models.task_types import Seq2Seq
+from glassformer.tasks.base import Seq2SeqTask
 from glassformer.tasks.text import (
     SPLITS,
+    DataReport,
     Encoded,
     MadeTexts,
     Texts,
     TextTaskConfig,
-    Told,
     encode_texts,
     read_splits,
     train_tokenizer,
@@ -44,7 +44,7 @@ class TranslationConfig(TextTaskConfig):
     )
 
     def build(self, seed: int) -> TranslationTask:
-        told = Told()
+        told = DataReport()
         texts = self.texts(told)
         train = [texts["train"].column(role) for role in ROLES]
         if self.shared_vocabulary:
@@ -61,7 +61,7 @@ class TranslationConfig(TextTaskConfig):
         target = source if self.shared_vocabulary else Tokenizer.from_tree(state["target_tokenizer"])
         return TranslationTask(self, source, target)
 
-    def texts(self, told: Told) -> dict[str, Texts]:
+    def texts(self, told: DataReport) -> dict[str, Texts]:
         if self.data is not None:
             return read_splits(
                 self.data,
@@ -83,8 +83,8 @@ class TranslationConfig(TextTaskConfig):
         return texts
 
 
-class TranslationTask(SequenceToSequenceTask):
-    headline = "bleu"
+class TranslationTask(Seq2SeqTask):
+    primary_metric = "bleu"
     begin, end = BEGIN, END
     forbidden = (PAD, UNKNOWN, MASK)
 
@@ -92,14 +92,14 @@ class TranslationTask(SequenceToSequenceTask):
         self.config = config
         self.tokenizer, self.target_tokenizer = source, target
         self.texts: dict[str, Texts] = {}
-        shape = SequenceToSequence(
+        shape = Seq2Seq(
             vocabulary=len(source),
             max_length=config.max_length,
             target_vocabulary=len(target),
             max_target_length=config.max_length,
             is_shared_vocabulary=config.shared_vocabulary,
         )
-        super().__init__(shape, lambda: self.encode(config.texts(Told()), Told()))
+        super().__init__(shape, lambda: self.encode(config.texts(DataReport()), DataReport()))
 
     def state(self) -> dict[str, Any]:
         state = {"tokenizer": self.tokenizer.tree()}
@@ -107,10 +107,10 @@ class TranslationTask(SequenceToSequenceTask):
             state["target_tokenizer"] = self.target_tokenizer.tree()
         return state
 
-    def encode(self, texts: Mapping[str, Texts], told: Told) -> dict[str, Examples]:
+    def encode(self, texts: Mapping[str, Texts], told: DataReport) -> dict[str, Examples]:
         return {split: self._encode(split, part, told) for split, part in texts.items()}
 
-    def _encode(self, split: str, texts: Texts, told: Told) -> Examples:
+    def _encode(self, split: str, texts: Texts, told: DataReport) -> Examples:
         """Training leaves out what is empty or too long; elsewhere every line counts, cut if it must be."""
         limit, is_training = self.config.max_length, split == "train"
 
@@ -135,9 +135,9 @@ class TranslationTask(SequenceToSequenceTask):
             if not len(columns):
                 raise user_error(
                     "no training pair is left",
-                    place=texts.name,
+                    path=texts.name,
                     value=limit,
-                    remedy="a larger task.max_length",
+                    hint="a larger task.max_length",
                 )
         else:
             told.count(
@@ -152,10 +152,10 @@ class TranslationTask(SequenceToSequenceTask):
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
         if not text.strip():
-            raise Problem("the line is empty: nothing to translate")
-        if len(tokens) >= self.shape.max_length:
-            longest = self.shape.max_length - 1
-            raise Problem(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
+            raise ErrorDetail("the line is empty: nothing to translate")
+        if len(tokens) >= self.task_type.max_length:
+            longest = self.task_type.max_length - 1
+            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
         return np.array([*tokens, END], dtype=np.int64)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:

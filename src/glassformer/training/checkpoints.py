@@ -158,8 +158,8 @@ class CheckpointStore:
         if candidates:
             raise user_error(
                 "every checkpoint here is damaged",
-                place=str(self.folder),
-                remedy="restore the folder from a copy, or train anew",
+                path=str(self.folder),
+                hint="restore the folder from a copy, or train anew",
             )
         return None
 
@@ -213,8 +213,8 @@ class CheckpointStore:
             return None
         return user_error(
             "does not name a checkpoint",
-            place=str(self.folder / pointer),
-            remedy=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
+            path=str(self.folder / pointer),
+            hint=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
         )
 
     def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
@@ -232,7 +232,7 @@ class CheckpointStore:
         names = self.names()
         if not names:
             raise user_error(
-                "no checkpoint yet", place=str(self.folder), remedy="glassformer train … --resume goes on"
+                "no checkpoint yet", path=str(self.folder), hint="glassformer train … --resume goes on"
             )
         if which in POINTERS:
             damage = self.damaged_pointer(which)
@@ -246,7 +246,7 @@ class CheckpointStore:
             which += WATCHED
         if which not in names:
             raise user_error(
-                "no such checkpoint", place=str(self.folder), value=which, allowed=[*POINTERS, *names]
+                "no such checkpoint", path=str(self.folder), value=which, allowed=[*POINTERS, *names]
             )
         return which
 

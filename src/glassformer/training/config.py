@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 import glassformer.training.optimizers  # noqa: F401  registers its kind
 from glassformer.core.config import Node
-from glassformer.core.errors import Problem
+from glassformer.core.errors import ErrorDetail
 from glassformer.training.embedding_init import FirstVectorsConfig, RandomVectorsConfig
 from glassformer.training.optimizers import AdamWConfig, OptimizerConfig, ScheduleConfig, WarmupCosineConfig
 from glassformer.training.strategies import DataParallelConfig, ParallelConfig
@@ -38,7 +38,7 @@ class StoppingConfig(Node):
     patience: Count | None = Field(None, description="stop after this many validations without a better one")
 
 
-class ThawConfig(Node):
+class UnfreezeConfig(Node):
     """What is frozen is released layer by layer, from the top down (Howard and Ruder 2018)."""
 
     every: Count | None = Field(
@@ -54,11 +54,11 @@ class TrainingConfig(Node):
     batch_tokens: Count | None = Field(
         None, description="tokens a step, padding included, instead of batch_size"
     )
-    accumulation: Count = Field(1, description="batches that make one step")
+    gradient_accumulation: Count = Field(1, description="batches that make one step")
     max_epochs: Count | None = 10
     max_steps: int | None = Field(None, ge=0, description="none: no limit; 0: the first weights as they are")
     max_minutes: float | None = Field(None, gt=0)
-    clip_norm: float | None = Field(1.0, gt=0, description="the gradient's norm is at most this")
+    gradient_clip_norm: float | None = Field(1.0, gt=0, description="the gradient's norm is at most this")
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     ema_decay: float | None = Field(None, gt=0, lt=1, description="keep and use an average of the weights")
     average_last: Count | None = Field(None, description="at the end, average this many last checkpoints")
@@ -68,14 +68,14 @@ class TrainingConfig(Node):
         description="a run's folder: its embedding and blocks are copied,"
         " and its head too if the task asks the same",
     )
-    first_vectors: FirstVectorsConfig = RandomVectorsConfig()
+    embedding_init: FirstVectorsConfig = RandomVectorsConfig()
     freeze: list[str] = Field(
         [],
         description="what is not trained: backbone (all but the head), or names such as embedding and"
         " encoder.layers.0; dropout in it stays on",
     )
-    thaw: ThawConfig = ThawConfig()
-    layer_rate_decay: float = Field(
+    unfreeze: UnfreezeConfig = UnfreezeConfig()
+    layerwise_lr_decay: float = Field(
         1.0,
         gt=0,
         le=1,
@@ -111,25 +111,27 @@ class TrainingConfig(Node):
 
     @model_validator(mode="after")
     def _check_thaw(self) -> Self:
-        if self.thaw.every is not None and not self.freeze:
-            raise Problem(
+        if self.unfreeze.every is not None and not self.freeze:
+            raise ErrorDetail(
                 "nothing is frozen",
-                place="thaw.every",
-                value=self.thaw.every,
-                remedy="training.freeze=backbone",
+                path="unfreeze.every",
+                value=self.unfreeze.every,
+                hint="training.freeze=backbone",
             )
         return self
 
     @model_validator(mode="after")
     def _check_end(self) -> Self:
         if self.max_epochs is None and self.max_steps is None and self.max_minutes is None:
-            raise Problem("when does training end?", place="max_epochs", value="null", remedy="max_epochs=10")
+            raise ErrorDetail(
+                "when does training end?", path="max_epochs", value="null", hint="max_epochs=10"
+            )
         if self.max_epochs is None and self.max_steps is None and self.schedule.needs_end:
-            raise Problem(
+            raise ErrorDetail(
                 "this schedule must know the number of steps",
-                place="schedule.kind",
+                path="schedule.kind",
                 value=self.schedule.kind,
-                remedy="set max_steps or max_epochs, or schedule.kind=constant",
+                hint="set max_steps or max_epochs, or schedule.kind=constant",
             )
         return self
 
@@ -145,6 +147,6 @@ class TrainingConfig(Node):
         return min(limits) if limits else None
 
     def steps_between_thaws(self, steps_per_epoch: int) -> int | None:
-        if self.thaw.every is None:
+        if self.unfreeze.every is None:
             return None
-        return self.thaw.every * (steps_per_epoch if self.thaw.unit == "epochs" else 1)
+        return self.unfreeze.every * (steps_per_epoch if self.unfreeze.unit == "epochs" else 1)

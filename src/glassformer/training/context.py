@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 from glassformer.models.base import Model
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.distributed import Ranks
+from glassformer.training.distributed import ProcessGroup
 from glassformer.training.events import EventLog
 from glassformer.training.progress import Reporter
 from glassformer.training.state import TrainingState
@@ -70,7 +70,7 @@ class StopSignals:
 
 
 @dataclass
-class Surroundings:
+class TrainingContext:
     """What a run has around it; every part may be left out."""
 
     store: CheckpointStore | None = None
@@ -80,5 +80,5 @@ class Surroundings:
     stop_requested: Callable[[], bool] = lambda: False
     watch: Watch | None = None
     """Asked before the first step, whenever it is due, and after the last."""
-    ranks: Ranks = field(default_factory=Ranks)
+    process_group: ProcessGroup = field(default_factory=ProcessGroup)
     """The processes that train together; of several, only one has events and somebody to report to."""

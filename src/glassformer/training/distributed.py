@@ -23,7 +23,7 @@ import torch
 import torch.distributed as collective
 from torch import Tensor
 
-from glassformer.core.errors import Problem, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.data.batching import Batch
 from glassformer.tasks.base import Task
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint
@@ -49,7 +49,7 @@ BROKEN = re.compile(r"gloo|nccl|[Cc]onnection|[Ss]ocket|[Tt]imed out|timeout|Bro
 
 
 class LostRanks(Exception):
-    """Ranks that were there and are gone; the others cannot go on without them."""
+    """ProcessGroup that were there and are gone; the others cannot go on without them."""
 
     def __init__(self, lost: Mapping[int, str], count: int) -> None:
         self.lost = dict(lost)
@@ -61,14 +61,14 @@ class WriterFailed(UserError):
     """The rank that writes has failed, and says so itself."""
 
 
-class Ranks:
+class ProcessGroup:
     """The only process: it has all of the work, and everyone agrees with it."""
 
     rank = 0
     count = 1
 
     @property
-    def is_writer(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """One of them writes the record, checkpoints and results, and speaks to people."""
         return self.rank == 0
 
@@ -78,7 +78,7 @@ class Ranks:
     def largest(self, *numbers: float) -> list[float]:
         return list(numbers)
 
-    def from_writer(self, value: Any) -> Any:
+    def from_rank_zero(self, value: Any) -> Any:
         """What the writer has, anything that JSON can hold; the others' value is not looked at."""
         return value
 
@@ -91,25 +91,25 @@ class Ranks:
 
     def own(self, gathered: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What this rank gave to `gather`; nothing if there was no such rank then."""
-        if self.is_writer:
+        if self.is_rank_zero:
             return {name: tensor for name, tensor in gathered.items() if "." not in name}
         ending = f".{self.rank}"
         return {name.removesuffix(ending): t for name, t in gathered.items() if name.endswith(ending)}
 
-    def on_writer(self, work: Callable[[], Any]) -> Any:
+    def on_rank_zero(self, work: Callable[[], Any]) -> Any:
         """What the writer's work gives, if JSON can hold it. If it fails, all ranks fail."""
         failure: Exception | None = None
         outcome: dict[str, Any] = {}
-        if self.is_writer:
+        if self.is_rank_zero:
             try:
                 outcome = {"value": work()}
             except Exception as error:
                 failure, outcome = error, {"failure": str(error)}
-        outcome = self.from_writer(outcome)
+        outcome = self.from_rank_zero(outcome)
         if failure is not None:
             raise failure
         if "failure" in outcome:
-            raise WriterFailed(Problem(outcome["failure"], place="rank 0"))
+            raise WriterFailed(ErrorDetail(outcome["failure"], path="rank 0"))
         return outcome["value"]
 
     def part(self, task: Task, indices: np.ndarray, epoch: int) -> Batch:
@@ -140,7 +140,7 @@ class IdleBatch(Batch):
         return 0
 
 
-class Group(Ranks):
+class Group(ProcessGroup):
     """One of several processes, joined by `torch.distributed`."""
 
     def __init__(self, store: Store, rank: int, count: int) -> None:
@@ -174,12 +174,12 @@ class Group(Ranks):
         collective.all_reduce(together, operation)
         return [float(number) for number in together]
 
-    def from_writer(self, value: Any) -> Any:
-        data = json.dumps(value).encode() if self.is_writer else b""
+    def from_rank_zero(self, value: Any) -> Any:
+        data = json.dumps(value).encode() if self.is_rank_zero else b""
         size = torch.tensor(len(data))
         collective.broadcast(size, 0)
         content = torch.empty(int(size), dtype=torch.uint8)
-        if self.is_writer:
+        if self.is_rank_zero:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         collective.broadcast(content, 0)
         return json.loads(content.numpy().tobytes())
@@ -187,9 +187,9 @@ class Group(Ranks):
     def tensors_from_writer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         listed = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()]
         received = {}
-        for name, dtype, shape in self.from_writer(listed):
+        for name, dtype, shape in self.from_rank_zero(listed):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-            if self.is_writer:
+            if self.is_rank_zero:
                 tensor = tensors[name].detach().cpu().contiguous()
             if tensor.numel():
                 collective.broadcast(tensor.reshape(-1).view(torch.uint8), 0)
@@ -206,10 +206,12 @@ class Group(Ranks):
 
     def is_said_by_writer(self, text: str) -> bool:
         try:
-            if self.is_writer:
+            if self.is_rank_zero:
                 self._store.set("said", text)
             return (
-                not self.is_writer and self._wait_for(["said"]) and self._store.get("said").decode() == text
+                not self.is_rank_zero
+                and self._wait_for(["said"])
+                and self._store.get("said").decode() == text
             )
         except RuntimeError:  # the store is gone, and so is who kept it
             return False
@@ -247,10 +249,10 @@ def is_launched() -> bool:
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
-def join() -> Ranks:
+def join() -> ProcessGroup:
     """Become one of the processes that were started together; alone if there is only one."""
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
-        return Ranks()
+        return ProcessGroup()
     from torch.distributed.rendezvous import rendezvous
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -263,9 +265,9 @@ def join() -> Ranks:
         if local_rank >= torch.cuda.device_count():
             raise user_error(
                 f"rank {os.environ['RANK']} has no GPU of its own",
-                place="processes",
+                path="processes",
                 value=os.environ.get("LOCAL_WORLD_SIZE"),
-                remedy=f"{torch.cuda.device_count()} processes on this machine, one for each GPU",
+                hint=f"{torch.cuda.device_count()} processes on this machine, one for each GPU",
             )
         torch.cuda.set_device(local_rank)
     store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
@@ -333,28 +335,30 @@ def interface_towards(host: str) -> str | None:
 class SharedStore(CheckpointStore):
     """Only the writer's folder is looked at, so that the others need not see it."""
 
-    def __init__(self, store: CheckpointStore, ranks: Ranks) -> None:
+    def __init__(self, store: CheckpointStore, process_group: ProcessGroup) -> None:
         super().__init__(store.folder, store.keep)
         self._own = store
-        self.ranks = ranks
+        self.process_group = process_group
 
     def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
-        return Path(self.ranks.on_writer(lambda: str(self._own.save(name, checkpoint, is_best=is_best))))
+        return Path(
+            self.process_group.on_rank_zero(lambda: str(self._own.save(name, checkpoint, is_best=is_best)))
+        )
 
     def keep_watched(self, name: str, checkpoint: Checkpoint) -> Path:
-        return Path(self.ranks.on_writer(lambda: str(self._own.keep_watched(name, checkpoint))))
+        return Path(self.process_group.on_rank_zero(lambda: str(self._own.keep_watched(name, checkpoint))))
 
     def forget_watched(self, after_step: int) -> None:
-        self.ranks.on_writer(lambda: self._own.forget_watched(after_step))
+        self.process_group.on_rank_zero(lambda: self._own.forget_watched(after_step))
 
     def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
-        self.ranks.on_writer(lambda: self._own.mend_pointers(best, latest, tell))
+        self.process_group.on_rank_zero(lambda: self._own.mend_pointers(best, latest, tell))
 
     def states(self) -> list[str]:
-        return list(self.ranks.on_writer(self._own.states))
+        return list(self.process_group.on_rank_zero(self._own.states))
 
     def before(self, name: str) -> list[str]:
-        return list(self.ranks.on_writer(lambda: self._own.before(name)))
+        return list(self.process_group.on_rank_zero(lambda: self._own.before(name)))
 
     def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
         found = self._read(lambda: (name, self._own.load(name, groups)))
@@ -380,13 +384,13 @@ class SharedStore(CheckpointStore):
                 return None
             return {"name": found[0], "state": found[1].state, "groups": list(found[1].tensors)}
 
-        described = self.ranks.on_writer(describe)
+        described = self.process_group.on_rank_zero(describe)
         if described is None:
             return None
         if "damage" in described:
             raise DamagedCheckpoint(described["damage"])
         tensors = {
-            group: self.ranks.tensors_from_writer(found[1].tensors[group] if found else {})
+            group: self.process_group.tensors_from_writer(found[1].tensors[group] if found else {})
             for group in described["groups"]
         }
         return described["name"], Checkpoint(tensors, described["state"])

@@ -146,7 +146,7 @@ def _factors(matrix_VC: Tensor, transposed_CV: Tensor, dim: int) -> Tensor:
     return basis_VK @ turned_KK[:, :dim] * values_K[:dim].sqrt()
 
 
-PLACE = "training.first_vectors.kind"
+PLACE = "training.embedding_init.kind"
 
 
 class FirstVectorsConfig(Kind):
@@ -181,13 +181,13 @@ class CoOccurrenceConfig(FirstVectorsConfig):
     )
 
     def apply(self, model: Model, task: Task, tell: Callable[[str], None]) -> None:
-        table_VD = model.token_vectors()
+        table_VD = model.token_embedding()
         if table_VD is None:
             raise user_error(
                 "a model of this kind does not say where its vectors are",
-                place=PLACE,
+                path=PLACE,
                 value=self.kind,
-                remedy="training.first_vectors.kind=random",
+                hint="training.embedding_init.kind=random",
             )
         vocabulary, dim = table_VD.shape
         vectors_VD = self._vectors(task.splits["train"].inputs, vocabulary, dim, tell)

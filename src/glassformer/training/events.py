@@ -23,7 +23,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mirror: Callable[[dict[str, Any]], None] | None = None
-        """Told every event too, after it is written."""
+        """DataReport every event too, after it is written."""
         self._hashed, self._hash = 0, hashlib.sha256()
 
     def append(self, kind: str, **fields: Any) -> None:
@@ -111,9 +111,9 @@ class TensorBoardMirror:
         except ImportError:
             raise user_error(
                 "TensorBoard is not installed",
-                place="training.tensorboard",
+                path="training.tensorboard",
                 value=True,
-                remedy="pip install 'glassformer[tensorboard]'",
+                hint="pip install 'glassformer[tensorboard]'",
             ) from None
         # What a crash left beyond the checkpoint is hidden, as the record forgets it too.
         self.writer = SummaryWriter(str(folder), purge_step=from_step + 1 if from_step else None)

@@ -260,9 +260,9 @@ class Freezing:
         if len(self._parameters) == len(trainable):
             raise user_error(
                 "nothing is left to train",
-                place="training.freeze",
+                path="training.freeze",
                 value=", ".join(names),
-                remedy="freeze less: training.freeze=embedding",
+                hint="freeze less: training.freeze=embedding",
             )
 
     def apply(self, step: int) -> None:
@@ -299,10 +299,10 @@ def _matching(known: Sequence[str], names: Sequence[str]) -> set[str]:
             places = {".".join(path[:depth]): None for path in parts for depth in range(1, len(path) + 1)}
             raise user_error(
                 "no such part of the model",
-                place="training.freeze",
+                path="training.freeze",
                 value=name,
                 allowed=sorted([BACKBONE, *places], key=lambda place: place.count(".")),
-                remedy=f"training.freeze={BACKBONE}",
+                hint=f"training.freeze={BACKBONE}",
             )
         found.update(under)
     return found
@@ -347,9 +347,9 @@ class Muon(torch.optim.Optimizer):
         by_shape: dict[torch.Size, list[Tensor]] = {}
         for parameter in parameters:
             by_shape.setdefault(parameter.shape, []).append(parameter)
-        for shape, alike in by_shape.items():
+        for shape, split_balanced in by_shape.items():
             ahead = []
-            for parameter in alike:
+            for parameter in split_balanced:
                 assert parameter.grad is not None
                 momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
                 momentum.lerp_(parameter.grad, 1 - group["momentum"])
@@ -357,7 +357,7 @@ class Muon(torch.optim.Optimizer):
             # Products of many small matrices at once keep the cores busier than one after the other.
             steps = orthogonal(torch.stack(ahead))
             size = group["lr"] * LIKE_ADAM * math.sqrt(max(shape))
-            for parameter, step in zip(alike, steps, strict=True):
+            for parameter, step in zip(split_balanced, steps, strict=True):
                 parameter.sub_(step, alpha=size)
 
     def _move_like_adam(self, parameter: Tensor, group: dict[str, Any]) -> None:
@@ -393,9 +393,9 @@ class MuonConfig(OptimizerConfig):
         if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
             raise user_error(
                 "it needs whole matrices, and here they are spread over processes",
-                place="training.optimizer.kind",
+                path="training.optimizer.kind",
                 value=self.kind,
-                remedy="training.optimizer.kind=adamw",
+                hint="training.optimizer.kind=adamw",
             )
         in_blocks = {id(parameter) for name, parameter in model.named_parameters() if is_in_block(name)}
         groups = []

@@ -53,9 +53,9 @@ def check_precision(precision: str, device: torch.device) -> None:
     if failure:
         raise user_error(
             f"does not run on {device}: {failure}",
-            place="training.precision",
+            path="training.precision",
             value=precision,
-            remedy="training.precision=fp32",
+            hint="training.precision=fp32",
         )
 
 
@@ -70,5 +70,5 @@ def choose_device(name: str) -> torch.device:
     available += ["cuda"] if torch.cuda.is_available() else []
     available += ["mps"] if torch.backends.mps.is_available() else []
     if name not in available:
-        raise user_error("no such device here", place="training.device", value=name, allowed=available)
+        raise user_error("no such device here", path="training.device", value=name, allowed=available)
     return torch.device(name)

@@ -132,6 +132,6 @@ def refusing_others(place: str) -> Iterator[None]:
             raise
         raise user_error(
             f"the checkpoint is not one of this run: {error}",
-            place=place,
-            remedy="restore the run's folder from a copy, or train anew",
+            path=place,
+            hint="restore the run's folder from a copy, or train anew",
         ) from error

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from glassformer.blocks.attention import MultiHeadAttention
 from glassformer.blocks.dropout import Dropout, drawing_from
-from glassformer.blocks.heads import Score
+from glassformer.blocks.heads import LossOutput
 from glassformer.blocks.layers import DecoderBlock
 from glassformer.core.errors import user_error
 from glassformer.core.registry import Kind, register
-from glassformer.core.threads import Crew
+from glassformer.core.threads import ThreadPool
 from glassformer.data.batching import Batch
 from glassformer.generation.cpu import is_local
-from glassformer.models.base import Branching, Generating, Model
-from glassformer.training.distributed import IdleBatch, Ranks
+from glassformer.models.base import Model, SupportsBeams, SupportsGeneration
+from glassformer.training.distributed import IdleBatch, ProcessGroup
 from glassformer.training.state import optimizer_tensors, restore_optimizer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Learned = tuple[float, int]
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-class Undivided:
+class SingleProcessStrategy:
     """One process, one model."""
 
     def __init__(self, model: Model) -> None:
@@ -52,13 +52,13 @@ class Undivided:
         for place, batch in enumerate(batches, start=1):
             with self.accumulating(is_last=place == len(batches)):
                 with autocast():
-                    score = self.score(batch, label_smoothing)
-                self.backward(score.loss / count)
-            scores.append((float(score.loss.detach()), int(score.correct)))
+                    loss_output = self.compute_loss(batch, label_smoothing)
+                self.backward(loss_output.loss / count)
+            scores.append((float(loss_output.loss.detach()), int(loss_output.correct)))
         return scores
 
-    def score(self, batch: Batch, label_smoothing: float) -> Score:
-        return self.model.score(batch.inputs, batch.targets, label_smoothing)
+    def compute_loss(self, batch: Batch, label_smoothing: float) -> LossOutput:
+        return self.model.compute_loss(batch.inputs, batch.targets, label_smoothing)
 
     def backward(self, loss: Tensor) -> None:
         """Adds to the gradient, which in the end is the sum over all ranks."""
@@ -95,7 +95,7 @@ class Undivided:
 
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Prediction = TypeVar("Prediction")
 
 WORTH_PARTING = 1e10
 """Floating-point operations of a step, forward and back; one of fewer is over before parting it pays."""
@@ -131,13 +131,13 @@ def _ahead(workers: int) -> int:
     return workers + 1 if workers > 1 else 1
 
 
-class SideBySide(Undivided):
+class ThreadedStrategy(SingleProcessStrategy):
     """One process, one model, and the parts of a step at once."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
-        self._crew: Crew | None = None
+        self._crew: ThreadPool | None = None
 
     def parts(self, lengths: np.ndarray) -> int:
         return number_of_parts(self._parameters, lengths)
@@ -154,9 +154,9 @@ class SideBySide(Undivided):
             batch, seed = part
             with drawing_from(torch.Generator().manual_seed(seed)):
                 with autocast():
-                    score = self.score(batch, label_smoothing)
-                gradients = torch.autograd.grad(score.loss / count, trained, allow_unused=True)
-            return (float(score.loss.detach()), int(score.correct)), gradients
+                    loss_output = self.compute_loss(batch, label_smoothing)
+                gradients = torch.autograd.grad(loss_output.loss / count, trained, allow_unused=True)
+            return (float(loss_output.loss.detach()), int(loss_output.correct)), gradients
 
         scores = []
         for learned, gradients in self._each(learn, list(zip(batches, seeds, strict=True))):
@@ -169,12 +169,12 @@ class SideBySide(Undivided):
         places = sum(max(x.numel() for x in batch.inputs.values() if x is not None) for batch in batches)
         return _work(self._parameters, places) >= len(batches) * WORTH_PARTING / 4
 
-    def _each(self, learn: Callable[[Item], Answer], parts: Sequence[Item]) -> Iterator[Answer]:
+    def _each(self, learn: Callable[[Item], Prediction], parts: Sequence[Item]) -> Iterator[Prediction]:
         workers = min(len(parts), torch.get_num_threads())
         if workers == 1:
             return map(learn, parts)
         if self._crew is None or self._crew.workers != workers:
-            self._crew = Crew(workers, "training")
+            self._crew = ThreadPool(workers, "training")
         return self._crew.each(learn, parts, _ahead(workers))
 
 
@@ -205,29 +205,33 @@ def _may_draw(module: nn.Module) -> bool:
 class ParallelConfig(Kind):
     """How several processes share the work; one process has nothing to share."""
 
-    def build(self, model: Model, ranks: Ranks, training: TrainingConfig) -> Undivided:
+    def build(
+        self, model: Model, process_group: ProcessGroup, training: TrainingConfig
+    ) -> SingleProcessStrategy:
         raise NotImplementedError
 
 
-def divide(model: Model, ranks: Ranks, training: TrainingConfig) -> Undivided:
-    if ranks.count == 1:
-        return SideBySide(model) if can_learn_in_parts(model) else Undivided(model)
+def make_strategy(
+    model: Model, process_group: ProcessGroup, training: TrainingConfig
+) -> SingleProcessStrategy:
+    if process_group.count == 1:
+        return ThreadedStrategy(model) if can_learn_in_parts(model) else SingleProcessStrategy(model)
     device = next(model.parameters()).device
     if device.type not in ("cpu", "cuda"):
         raise user_error(
             "several processes work together on CPUs or on CUDA devices",
-            place="training.device",
+            path="training.device",
             value=str(device),
-            remedy="training.device=cpu",
+            hint="training.device=cpu",
         )
-    return training.parallel.build(model, ranks, training)
+    return training.parallel.build(model, process_group, training)
 
 
 # ---------------------------------------------------------------- a copy for each rank
 
 
 class _Scoring(nn.Module):
-    """PyTorch's wrapper listens to `forward`; training calls `score`."""
+    """PyTorch's wrapper listens to `forward`; training calls `compute_loss`."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -236,16 +240,16 @@ class _Scoring(nn.Module):
     def forward(
         self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        score = self.model.score(inputs, targets, label_smoothing)
-        return score.loss, score.correct, score.count
+        loss_output = self.model.compute_loss(inputs, targets, label_smoothing)
+        return loss_output.loss, loss_output.correct, loss_output.count
 
 
-class Replicated(Undivided):
+class Replicated(SingleProcessStrategy):
     """PyTorch's DistributedDataParallel: gradients travel while the backward pass still goes on."""
 
-    def __init__(self, model: Model, ranks: Ranks) -> None:
+    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
         super().__init__(model)
-        self.ranks = ranks
+        self.process_group = process_group
         self._trained: list[bool] = []
         self._wrap()
 
@@ -262,23 +266,23 @@ class Replicated(Undivided):
                 _Scoring(self.model), broadcast_buffers=False, find_unused_parameters=True
             )
 
-    def score(self, batch: Batch, label_smoothing: float) -> Score:
+    def compute_loss(self, batch: Batch, label_smoothing: float) -> LossOutput:
         if self._trained != [parameter.requires_grad for parameter in self.model.parameters()]:
             self._wrap()
-        return _counted(Score(*self._wrapped(batch.inputs, batch.targets, label_smoothing)), batch)
+        return _counted(LossOutput(*self._wrapped(batch.inputs, batch.targets, label_smoothing)), batch)
 
     def backward(self, loss: Tensor) -> None:
-        (loss * self.ranks.count).backward()  # the wrapper takes the mean over the ranks
+        (loss * self.process_group.count).backward()  # the wrapper takes the mean over the ranks
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if is_last else self._wrapped.no_sync()
 
 
-def _counted(score: Score, batch: Batch) -> Score:
+def _counted(loss_output: LossOutput, batch: Batch) -> LossOutput:
     """An idle rank computes, and what it computes weighs nothing."""
     if isinstance(batch, IdleBatch):
-        return Score(score.loss * 0, score.correct * 0, score.count * 0)
-    return score
+        return LossOutput(loss_output.loss * 0, loss_output.correct * 0, loss_output.count * 0)
+    return loss_output
 
 
 @register
@@ -287,30 +291,32 @@ class DataParallelConfig(ParallelConfig):
 
     kind: Literal["ddp"] = "ddp"
 
-    def build(self, model: Model, ranks: Ranks, training: TrainingConfig) -> Undivided:
-        return Replicated(model, ranks)
+    def build(
+        self, model: Model, process_group: ProcessGroup, training: TrainingConfig
+    ) -> SingleProcessStrategy:
+        return Replicated(model, process_group)
 
 
 # ---------------------------------------------------------------- a shard for each rank
 
 
-class Sharded(Undivided):
+class Sharded(SingleProcessStrategy):
     """PyTorch's FSDP2: each rank keeps a share of every weight, gradient and optimizer state.
 
     A layer is put together when it is needed and taken apart after it. Whatever asks the model must
     therefore be done by all ranks at once, validation too.
     """
 
-    def __init__(self, model: Model, ranks: Ranks) -> None:
+    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
         super().__init__(model)
-        self.ranks = ranks
+        self.process_group = process_group
         self.share(model)
 
     def share(self, model: Model) -> Model:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-        mesh = init_device_mesh(next(model.parameters()).device.type, (self.ranks.count,))
+        mesh = init_device_mesh(next(model.parameters()).device.type, (self.process_group.count,))
         lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
         for block in (block for modules in lists for block in modules):
             fully_shard(block, mesh=mesh)
@@ -323,17 +329,17 @@ class Sharded(Undivided):
         for module in (module for module in model.modules() if isinstance(module, FSDPModule)):
             module.unshard()
             module.reshard()
-        entries = ["score", "hidden"]
-        entries += ["start", "advance"] if isinstance(model, Generating) else []
-        entries += ["branch"] if isinstance(model, Branching) else []
+        entries = ["compute_loss", "hidden"]
+        entries += ["start", "advance"] if isinstance(model, SupportsGeneration) else []
+        entries += ["branch"] if isinstance(model, SupportsBeams) else []
         for name in entries:
             register_fsdp_forward_method(model, name)
         for block in (block for modules in lists for block in modules if isinstance(block, DecoderBlock)):
             register_fsdp_forward_method(block, "read_source")
         return model
 
-    def score(self, batch: Batch, label_smoothing: float) -> Score:
-        return _counted(super().score(batch, label_smoothing), batch)
+    def compute_loss(self, batch: Batch, label_smoothing: float) -> LossOutput:
+        return _counted(super().compute_loss(batch, label_smoothing), batch)
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]
@@ -347,7 +353,7 @@ class Sharded(Undivided):
 
     def leaves(self, is_asked: bool) -> bool:
         """All at the same batch: who stayed would wait for the others' shares."""
-        return bool(*self.ranks.largest(is_asked))
+        return bool(*self.process_group.largest(is_asked))
 
     def weights(self, model: Model) -> dict[str, Tensor]:
         return self._gathered(model.state_dict())
@@ -364,7 +370,7 @@ class Sharded(Undivided):
         gathered = {}
         for name, tensor in tensors.items():
             whole = _whole(tensor)
-            gathered[name] = whole.cpu() if self.ranks.is_writer else whole.new_empty(0)
+            gathered[name] = whole.cpu() if self.process_group.is_rank_zero else whole.new_empty(0)
         return gathered
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
@@ -399,7 +405,9 @@ class FullyShardedConfig(ParallelConfig):
 
     kind: Literal["fsdp"] = "fsdp"
 
-    def build(self, model: Model, ranks: Ranks, training: TrainingConfig) -> Undivided:
+    def build(
+        self, model: Model, process_group: ProcessGroup, training: TrainingConfig
+    ) -> SingleProcessStrategy:
         refused = {
             "training.freeze": bool(training.freeze),
             "training.average_last": training.average_last is not None,
@@ -408,7 +416,7 @@ class FullyShardedConfig(ParallelConfig):
             if is_used:
                 raise user_error(
                     "does not go together with sharded weights",
-                    place=place,
-                    remedy=f"training.parallel.kind=ddp, or without {place.removeprefix('training.')}",
+                    path=place,
+                    hint=f"training.parallel.kind=ddp, or without {place.removeprefix('training.')}",
                 )
-        return Sharded(model, ranks)
+        return Sharded(model, process_group)

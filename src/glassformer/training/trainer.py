@@ -14,18 +14,18 @@ import numpy as np
 import torch
 
 from glassformer.core.errors import UserError, user_error
-from glassformer.data.batching import Batch, StepPlan, alike, plan_batches
+from glassformer.data.batching import Batch, StepPlan, plan_batches, split_balanced
 from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
 from glassformer.training.config import TrainingConfig
-from glassformer.training.context import Interrupted, Surroundings
+from glassformer.training.context import Interrupted, TrainingContext
 from glassformer.training.events import EventLog
 from glassformer.training.optimizers import Freezing, scale_rates
 from glassformer.training.state import TrainingState, Window, random_tensors, refusing_others, restore_random
-from glassformer.training.strategies import divide
+from glassformer.training.strategies import make_strategy
 
 
 class Diverged(Exception):
@@ -39,9 +39,9 @@ class Diverged(Exception):
         shown = ", ".join(map(str, self.indices[:8])) + (" …" if len(self.indices) > 8 else "")
         return user_error(
             f"training diverged at step {self.step}: {self.reason} (examples {shown})",
-            place="training.optimizer.learning_rate",
+            path="training.optimizer.learning_rate",
             value=rate,
-            remedy=f"learning_rate={rate / 3:.1g}, more schedule.warmup_steps, model.norm_placement=pre,"
+            hint=f"learning_rate={rate / 3:.1g}, more schedule.warmup_steps, model.norm_placement=pre,"
             " or divergence.action=roll-back; the last good checkpoint is kept",
         )
 
@@ -81,7 +81,7 @@ class Trainer:
         config: TrainingConfig,
         evaluation: EvaluationConfig,
         seed: int,
-        surroundings: Surroundings | None = None,
+        context: TrainingContext | None = None,
     ) -> None:
         self.task = task
         self.model = model
@@ -90,14 +90,14 @@ class Trainer:
         if config.validation_examples is not None:
             self.evaluation = evaluation.model_copy(update={"max_examples": config.validation_examples})
         self.seed = seed
-        self.around = surroundings or Surroundings()
-        self.ranks = self.around.ranks
+        self.context = context or TrainingContext()
+        self.process_group = self.context.process_group
         self.device = next(model.parameters()).device
         averaged = copy.deepcopy(model).requires_grad_(False) if config.ema_decay else None
-        self.parallel = divide(model, self.ranks, config)
-        self.averaged = averaged and self.parallel.share(averaged)
+        self.strategy = make_strategy(model, self.process_group, config)
+        self.averaged = averaged and self.strategy.share(averaged)
         self.optimizer = config.optimizer.build(model)
-        scale_rates(self.optimizer, model, config.layer_rate_decay)
+        scale_rates(self.optimizer, model, config.layerwise_lr_decay)
         self.state = TrainingState()
         self.lengths = task.splits["train"].lengths()
         self.steps_per_epoch = len(self.plan(0))
@@ -120,7 +120,7 @@ class Trainer:
             self._look()
         if self.state.step == 0 and self.config.divergence.action == "roll-back":
             self.save()
-        self.around.reporter.begin(self.state.step, self.total_steps)
+        self.context.reporter.begin(self.state.step, self.total_steps)
         try:
             while not self._is_over():
                 try:
@@ -131,9 +131,9 @@ class Trainer:
         except Interrupted:
             self.state.ended = ""
             self.save(is_extra=True)
-            self.around.heartbeat(self.state)
+            self.context.heartbeat(self.state)
         finally:
-            self.around.reporter.end()
+            self.context.reporter.end()
         return self.state
 
     def _is_over(self) -> bool:
@@ -167,8 +167,8 @@ class Trainer:
         if self._is_look_due():
             self._look()
         before, self._clock = self._clock, time.perf_counter()
-        self.state.elapsed, is_stopping = self.ranks.largest(
-            self.state.elapsed + self._clock - before, self.around.stop_requested()
+        self.state.elapsed, is_stopping = self.process_group.largest(
+            self.state.elapsed + self._clock - before, self.context.stop_requested()
         )
         self.state.ended = self._reason_to_end()
         if self.state.ended:
@@ -177,7 +177,7 @@ class Trainer:
             self.save()
         elif is_stopping:
             self.save(is_extra=True)
-        self.around.heartbeat(self.state)
+        self.context.heartbeat(self.state)
         return bool(self.state.ended or is_stopping)
 
     def step(self, batches: list[Batch]) -> bool:
@@ -188,9 +188,9 @@ class Trainer:
         count, tokens = map(int, self._sums((b.target_count(), b.token_count()) for b in batches))
         self.optimizer.zero_grad(set_to_none=True)
         loss, correct = self._sums(
-            self.parallel.learn(batches, max(count, 1), self.config.label_smoothing, self._autocast)
+            self.strategy.learn(batches, max(count, 1), self.config.label_smoothing, self._autocast)
         )
-        norm = self.parallel.clip(self.config.clip_norm or math.inf)
+        norm = self.strategy.clip(self.config.gradient_clip_norm or math.inf)
         self._guard(number, loss / max(count, 1), norm, batches)
         self._update(number)
 
@@ -206,15 +206,15 @@ class Trainer:
 
     def _sums(self, pairs: Iterable[tuple[float, int]]) -> list[float]:
         """Over the batches of a step and over all ranks."""
-        return self.ranks.sum(*(sum(column) for column in zip(*pairs, strict=True)))
+        return self.process_group.sum(*(sum(column) for column in zip(*pairs, strict=True)))
 
     def _thaw(self, step: int) -> None:
         self.freezing.apply(step)
         released = self.freezing.released(step)
         if released:
             frozen = sum(self.freezing.frozen(step).values())
-            self._record("thaw", step=step, released=released, frozen_parameters=frozen)
-            self.around.reporter.note(
+            self._record("unfreeze", step=step, released=released, frozen_parameters=frozen)
+            self.context.reporter.note(
                 f"step {step}: thawed {', '.join(released)}; {frozen:,} parameters stay frozen"
             )
 
@@ -253,9 +253,9 @@ class Trainer:
         """Who asks to stop meanwhile does not wait for its end: a resumed run does it anew."""
 
         def progress(what: str, done: int, total: int) -> None:
-            if can_be_left and self.parallel.leaves(self.around.stop_requested()):
+            if can_be_left and self.strategy.leaves(self.context.stop_requested()):
                 raise Interrupted
-            self.around.reporter.measuring(f"validation, {what}", done, total)
+            self.context.reporter.measuring(f"validation, {what}", done, total)
 
         metrics: dict[str, float] = {}
         with contextlib.suppress(Interrupted):
@@ -267,83 +267,87 @@ class Trainer:
                 decodes=self.evaluation.decode_during_training,
                 progress=progress,
             )
-        if any(self.ranks.largest(not metrics)):  # on whichever rank
+        if any(self.process_group.largest(not metrics)):  # on whichever rank
             raise Interrupted
-        state, headline = self.state, self.headline(metrics)
-        value = metrics[headline]
-        is_best = is_better(headline, value, state.best) or (
+        state, primary_metric = self.state, self.primary_metric(metrics)
+        value = metrics[primary_metric]
+        is_best = is_better(primary_metric, value, state.best) or (
             value == state.best and is_better("loss", metrics["loss"], state.best_loss)
         )
         if is_best:
             state.best, state.best_loss, state.best_step = value, metrics["loss"], state.step
         state.validations_without_best = 0 if is_best else state.validations_without_best + 1
         target = self.config.stopping.target
-        is_reached = target is not None and reaches(headline, value, target)
+        is_reached = target is not None and reaches(primary_metric, value, target)
         state.targets_in_a_row = state.targets_in_a_row + 1 if is_reached else 0
         state.last_metrics, state.last_validation = metrics, state.step
         self._record("validation", step=state.step, epoch=state.epoch, **metrics)
-        self.around.reporter.validated(state.step, metrics, is_best)
+        self.context.reporter.validated(state.step, metrics, is_best)
         return metrics
 
     def _is_look_due(self) -> bool:
-        return self.around.watch is not None and self.around.watch.is_due(self.state.step)
+        return self.context.watch is not None and self.context.watch.is_due(self.state.step)
 
     def _look(self) -> None:
-        watch, store, state = self.around.watch, self.around.store, self.state
+        watch, store, state = self.context.watch, self.context.store, self.state
         if watch is None:
             return
         self._record("heads", step=state.step, epoch=state.epoch, **watch.look(self.model_in_use))
         if watch.keeps_weights and store is not None:
-            weights = {"model": self.parallel.weights(self.model_in_use)}
+            weights = {"model": self.strategy.weights(self.model_in_use)}
             name = checkpoint_name(state.step, state.rollbacks)
             store.keep_watched(name, Checkpoint(weights, {"training": state.to_json()}))
 
-    def headline(self, metrics: Mapping[str, float]) -> str:
-        return self.task.headline if self.task.headline in metrics else "loss"
+    def primary_metric(self, metrics: Mapping[str, float]) -> str:
+        return self.task.primary_metric if self.task.primary_metric in metrics else "loss"
 
     def save(self, *, is_extra: bool = False) -> None:
         name = checkpoint_name(self.state.step, self.state.rollbacks, is_extra=is_extra)
-        if self.around.store is None or self._saved == name:
+        if self.context.store is None or self._saved == name:
             return
-        if self.around.events is not None:
-            self.around.events.sync()
+        if self.context.events is not None:
+            self.context.events.sync()
         is_best = self.state.best_step == self.state.step
-        self.around.store.save(name, self.checkpoint(), is_best=is_best)
+        self.context.store.save(name, self.checkpoint(), is_best=is_best)
         self._saved = name
 
     def checkpoint(self) -> Checkpoint:
         tensors = {
-            "model": self.parallel.weights(self.model),
-            "optimizer": self.parallel.optimizer_tensors(self.optimizer),
-            "random": self.ranks.gather(random_tensors()),
+            "model": self.strategy.weights(self.model),
+            "optimizer": self.strategy.optimizer_tensors(self.optimizer),
+            "random": self.process_group.gather(random_tensors()),
         }
         if self.averaged is not None:
-            tensors["averaged"] = self.parallel.weights(self.averaged)
-        seal = self.around.events.seal() if self.around.events else EventLog.NO_SEAL
-        return Checkpoint(tensors, {"training": self.state.to_json(), **seal, "processes": self.ranks.count})
+            tensors["averaged"] = self.strategy.weights(self.averaged)
+        seal = self.context.events.seal() if self.context.events else EventLog.NO_SEAL
+        return Checkpoint(
+            tensors, {"training": self.state.to_json(), **seal, "processes": self.process_group.count}
+        )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        with refusing_others(str(self.around.store.folder) if self.around.store else ""):
-            self.parallel.load(self.model, checkpoint.tensors["model"])
-            self.parallel.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
-            restore_random(self.ranks.own(checkpoint.tensors["random"]))
+        with refusing_others(str(self.context.store.folder) if self.context.store else ""):
+            self.strategy.load(self.model, checkpoint.tensors["model"])
+            self.strategy.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
+            restore_random(self.process_group.own(checkpoint.tensors["random"]))
             if self.averaged is not None and "averaged" in checkpoint.tensors:
-                self.parallel.load(self.averaged, checkpoint.tensors["averaged"])
+                self.strategy.load(self.averaged, checkpoint.tensors["averaged"])
             self.state = TrainingState.from_json(checkpoint.state["training"])
-            if self.around.events is not None:
-                self.around.events.cut_back(checkpoint.state, self.around.reporter.note)
+            if self.context.events is not None:
+                self.context.events.cut_back(checkpoint.state, self.context.reporter.note)
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
-        if self.around.store is not None:
-            self.around.store.mend_pointers(self.state.best_step, self.state.step, self.around.reporter.note)
-            self.around.store.forget_watched(self.state.step)
+        if self.context.store is not None:
+            self.context.store.mend_pointers(
+                self.state.best_step, self.state.step, self.context.reporter.note
+            )
+            self.context.store.forget_watched(self.state.step)
 
     def _recover(self, divergence: Diverged) -> None:
         """As configured: end with advice, or go back to the last checkpoint at half the rate."""
-        guard, store = self.config.divergence, self.around.store
+        guard, store = self.config.divergence, self.context.store
         may_return = guard.action == "roll-back" and self.state.rollbacks < guard.max_rollbacks
         newest = None
         if may_return and store is not None:
-            newest = store.load_newest(self.around.reporter.note, only_regular=True)
+            newest = store.load_newest(self.context.reporter.note, only_regular=True)
         if newest is None:
             self.state.ended = "diverged"
             self._record("diverged", step=divergence.step, reason=divergence.reason)
@@ -358,7 +362,7 @@ class Trainer:
             reason=divergence.reason,
             rate_factor=rate_factor,
         )
-        self.around.reporter.note(
+        self.context.reporter.note(
             f"{divergence}; back to step {self.state.step} with {rate_factor:g} of the learning rate"
         )
         self.save()
@@ -378,9 +382,9 @@ class Trainer:
         parts = [
             part
             for indices in group
-            for part in alike(examples, indices, self.parallel.parts(self.lengths[indices]))
+            for part in split_balanced(examples, indices, self.strategy.parts(self.lengths[indices]))
         ]
-        return [self.ranks.part(self.task, indices, epoch).to(self.device) for indices in parts]
+        return [self.process_group.part(self.task, indices, epoch).to(self.device) for indices in parts]
 
     def plan(self, epoch: int) -> StepPlan:
         """The numbers of the examples of each batch of each step of an epoch."""
@@ -393,7 +397,7 @@ class Trainer:
             batch_tokens=self.config.batch_tokens,
             drop_last=self.task.drop_last,
         )
-        return StepPlan(batches, self.config.accumulation)
+        return StepPlan(batches, self.config.gradient_accumulation)
 
     def _is_validation_due(self) -> bool:
         every, state = self.config.validate_every, self.state
@@ -411,9 +415,11 @@ class Trainer:
     def _reason_to_end(self) -> str:
         state, stopping = self.state, self.config.stopping
         if state.last_metrics and state.last_validation == state.step:
-            headline, target = self.headline(state.last_metrics), stopping.target
+            primary_metric, target = self.primary_metric(state.last_metrics), stopping.target
             # The target may have changed since it was reached.
-            is_reached = target is not None and reaches(headline, state.last_metrics[headline], target)
+            is_reached = target is not None and reaches(
+                primary_metric, state.last_metrics[primary_metric], target
+            )
             if is_reached and state.targets_in_a_row >= stopping.times:
                 return "target"
             if stopping.patience is not None and state.validations_without_best >= stopping.patience:
@@ -429,8 +435,8 @@ class Trainer:
             self.validate()
         if not self._is_look_due():
             self._look()
-        if self.config.average_last is not None and self.around.store is not None:
-            self._average_checkpoints(self.around.store, self.config.average_last)
+        if self.config.average_last is not None and self.context.store is not None:
+            self._average_checkpoints(self.context.store, self.config.average_last)
         self._record("end", step=self.state.step, reason=self.state.ended)
 
     def _average_checkpoints(self, store: CheckpointStore, count: int) -> None:
@@ -438,7 +444,7 @@ class Trainer:
         before = self.averaged
         earlier = store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]
         group = "model" if before is None else "averaged"
-        self.averaged, taken = mean_of(self.model_in_use, store, earlier, group, self.around.reporter.note)
+        self.averaged, taken = mean_of(self.model_in_use, store, earlier, group, self.context.reporter.note)
         targets_in_a_row, metrics = self.state.targets_in_a_row, self.state.last_metrics
         self.validate(can_be_left=False)  # what came before it is on record
         self.state.targets_in_a_row = targets_in_a_row  # the reason to end stays one, whatever the average is
@@ -463,12 +469,12 @@ class Trainer:
             tokens_per_second=round(speed, 1),
             seconds=round(state.seconds, 3),
         )
-        self.around.reporter.step(state.step, loss, accuracy, speed)
+        self.context.reporter.step(state.step, loss, accuracy, speed)
         state.window = Window()
 
     def _record(self, kind: str, **fields: Any) -> None:
-        if self.around.events is not None:
-            self.around.events.append(kind, **fields)
+        if self.context.events is not None:
+            self.context.events.append(kind, **fields)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.config.precision == "bf16":

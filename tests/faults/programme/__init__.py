@@ -6,6 +6,7 @@ and publishes the counts; `test_programme.py` is their quick tier among the othe
 """
 
 from programme import (  # noqa: F401  each registers its faults
+    context,
     corpora,
     coverage,
     damage,
@@ -15,10 +16,9 @@ from programme import (  # noqa: F401  each registers its faults
     loaders,
     network,
     numbers,
-    ranks,
+    process_group,
     scale,
     signals,
     storage,
-    surroundings,
     sweeping,
 )

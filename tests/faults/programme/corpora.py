@@ -88,7 +88,7 @@ BAD: dict[str, tuple[str, Make, tuple[str, ...]]] = {
 @fault(
     "bad corpora",
     "each kind of bad line; UTF-16, FIFO, folder, device, no bytes, one line of 100 MB",
-    "an error with file, line or byte, and remedy, or counted and reported; nothing half-written",
+    "an error with file, line or byte, and hint, or counted and reported; nothing half-written",
     quick=len(BAD),
     full=len(BAD),
     part=20,
@@ -136,6 +136,6 @@ def trained(place: Place, folder: Path, words: tuple[str, ...], number: int) -> 
     if missing:
         return f"says nothing of {missing}: {error}"
     if "try:" not in error and "did you mean" not in error:
-        return f"no remedy: {error}"
+        return f"no hint: {error}"
     left = [str(path) for path in [folder / "run", *cache.rglob("*.building-*")] if path.exists()]
     return f"left behind: {left}" if left else None

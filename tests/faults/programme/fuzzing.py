@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from glassformer.cli import VERBS, main
-from glassformer.core.errors import Problem, UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.training.precision import DTYPES, probe
 from programme.base import Outcome, Place, Tries, fault
 
@@ -83,7 +83,7 @@ def attempt(action: Callable[[], object], what: object) -> Outcome:
     try:
         with no_hang():
             action()
-    except (UserError, Problem):
+    except (UserError, ErrorDetail):
         return None
     except Hangs:
         return f"{what}: hangs at {traceback.format_exc(limit=-3)}"

@@ -17,7 +17,7 @@ IDENTICAL = (
     " those of the uninterrupted run, to the bit"
 )
 OFTEN = ["training.save_every=3", "training.validate_every=6"]
-ACCUMULATING = ["training.accumulation=4", "training.batch_size=4", "training.save_every=2"]
+ACCUMULATING = ["training.gradient_accumulation=4", "training.batch_size=4", "training.save_every=2"]
 
 
 def differences(left: Path, right: Path) -> Outcome:

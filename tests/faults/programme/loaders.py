@@ -131,7 +131,7 @@ def load_run(path: Path) -> None:
     from glassformer.runs.experiment import Experiment
     from glassformer.runs.folder import RunFolder
     from glassformer.runs.run import Run
-    from glassformer.training.context import Surroundings
+    from glassformer.training.context import TrainingContext
 
     run = path.parent if path.parent.name == "run" else path.parents[2]
     read_run(str(run))
@@ -142,7 +142,7 @@ def load_run(path: Path) -> None:
     loaded.predict("a good book")
     newest = loaded.folder.checkpoints().load_newest()
     if newest is not None:
-        Experiment(loaded.config, loaded.task).build_trainer(Surroundings()).restore(newest[1])
+        Experiment(loaded.config, loaded.task).build_trainer(TrainingContext()).restore(newest[1])
 
 
 IN_A_RUN = [

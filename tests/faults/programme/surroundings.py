@@ -136,7 +136,7 @@ SURROUNDINGS: dict[str, Callable[[Place], Outcome]] = {
     full=len(SURROUNDINGS),
     part=3,
 )
-def surroundings(place: Place, numbers: range) -> Tries:
+def context(place: Place, numbers: range) -> Tries:
     if sys.platform == "win32":
         return
     for name, check in list(SURROUNDINGS.items())[numbers.start : numbers.stop]:

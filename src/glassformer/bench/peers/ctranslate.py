@@ -20,11 +20,11 @@ def writer(
     positions_LD: Tensor,
     forbidden: Sequence[int],
     threads: int,
-    at_once: int = 1,
+    concurrency: int = 1,
 ) -> Callable[[Sequence[Any], int, int], list[list[int]]]:
     """A call that writes the outputs for rows of tokens, with a beam of a size, so many in a batch.
 
-    Tokens are words to it. Of its batches `at_once` run side by side, and share the threads.
+    Tokens are words to it. Of its batches `concurrency` run side by side, and share the threads.
     """
     import ctranslate2
 
@@ -36,8 +36,8 @@ def writer(
             folder,
             device="cpu",
             compute_type="float32",
-            inter_threads=at_once,
-            intra_threads=threads // at_once,
+            inter_threads=concurrency,
+            intra_threads=threads // concurrency,
         )
     torch.set_num_threads(before)  # it sets those of the whole process
 

@@ -45,8 +45,8 @@ def trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
 
     def train() -> None:
         for batch in batches:
-            tokens_BL, real_BL = batch.inputs["tokens"], batch.inputs.get("real")
-            mask_BL = None if real_BL is None else real_BL.long()
+            tokens_BL, attention_mask_BL = batch.inputs["tokens"], batch.inputs.get("attention_mask")
+            mask_BL = None if attention_mask_BL is None else attention_mask_BL.long()
             loss = model(
                 input_ids=tokens_BL,
                 attention_mask=mask_BL,
@@ -70,11 +70,11 @@ def writer(
     model.tie_weights()
 
     def write(rows: Sequence[Any], beam: int) -> list[list[int]]:
-        tokens_BL, real_BL = pad(list(rows))
+        tokens_BL, attention_mask_BL = pad(list(rows))
         with torch.inference_mode():
             written = model.generate(
                 input_ids=tokens_BL,
-                attention_mask=None if real_BL is None else real_BL.long(),
+                attention_mask=None if attention_mask_BL is None else attention_mask_BL.long(),
                 num_beams=beam,
                 do_sample=False,
                 max_new_tokens=sizes.max_length,

@@ -56,10 +56,16 @@ def trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
 
     def train() -> None:
         for batch in batches:
-            tokens_BL, real_BL, target_BL = (batch.inputs.get(name) for name in ("tokens", "real", "target"))
+            tokens_BL, attention_mask_BL, target_BL = (
+                batch.inputs.get(name) for name in ("tokens", "attention_mask", "target")
+            )
             assert tokens_BL is not None
             assert target_BL is not None
-            padding_BL = torch.zeros_like(tokens_BL, dtype=torch.bool) if real_BL is None else ~real_BL
+            padding_BL = (
+                torch.zeros_like(tokens_BL, dtype=torch.bool)
+                if attention_mask_BL is None
+                else ~attention_mask_BL
+            )
             logits = model(tokens_BL, padding_BL, target_BL)
             loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
             optimizer.zero_grad()

@@ -63,8 +63,8 @@ class CheckedLines:
         if not "a\n".encode(encoding).endswith(b"a\n"):
             raise user_error(
                 f"{encoding} has no lines of bytes to check",
-                place=str(path),
-                remedy=f"iconv -f {encoding} -t utf-8 FILE, and check that",
+                path=str(path),
+                hint=f"iconv -f {encoding} -t utf-8 FILE, and check that",
             )
         self.path = path
         self.summary = summary
@@ -149,7 +149,7 @@ class CheckedLines:
             self.findings.add_one("damaged-gzip", place)
         except OSError as error:
             raise user_error(
-                f"cannot be read: {error.strerror}", place=str(self.path), remedy="check its permissions"
+                f"cannot be read: {error.strerror}", path=str(self.path), hint="check its permissions"
             ) from None
 
     def _examine(self, raw: list[bytes]) -> Block:
@@ -208,5 +208,5 @@ def require_file(path: Path) -> None:
         return
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = near_match(path.name, [name for name in siblings if name != path.name])
-    remedy = str(path.parent / near) if near else "check the path"
-    raise user_error("is no file" if path.exists() else "no such file", place=str(path), remedy=remedy)
+    hint = str(path.parent / near) if near else "check the path"
+    raise user_error("is no file" if path.exists() else "no such file", path=str(path), hint=hint)

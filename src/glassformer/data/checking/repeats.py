@@ -167,9 +167,9 @@ def _are_measured(labels: Iterable[str]) -> bool:
 def _meant(label: str, counts: Mapping[str, int]) -> str | None:
     """The label that this one probably stands for."""
     more = {other: count for other, count in counts.items() if count > counts[label] and other != label}
-    alike = [other for other in more if _plain(other) == _plain(label)]
-    if alike:
-        return max(alike, key=lambda other: more[other])
+    split_balanced = [other for other in more if _plain(other) == _plain(label)]
+    if split_balanced:
+        return max(split_balanced, key=lambda other: more[other])
     if is_number(label):
         return None
     # Seen once or twice, a label is rare beside a few others; later only beside many.

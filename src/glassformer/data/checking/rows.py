@@ -277,9 +277,9 @@ def _named(first: dict[str, Any], columns: Columns, file: CheckedLines, place: s
     if columns.roles is None and "input" not in columns.asked and not wanted.name_in("input", first):
         raise user_error(
             "which column is the input?",
-            place=place,
+            path=place,
             allowed=list(first),
-            remedy="--columns '{input: NAME, target: NAME}'",
+            hint="--columns '{input: NAME, target: NAME}'",
         )
     names = wanted.names(first)
     for name in names.values():

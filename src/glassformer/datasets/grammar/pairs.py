@@ -99,7 +99,7 @@ def belongs(sentence: Sentence, split: str) -> bool:
 def sentences(seed: int, split: str) -> Iterator[Sentence]:
     """Sentences of a split, without end."""
     if split not in SPLITS:
-        raise user_error("no such split", place="split", value=split, allowed=SPLITS)
+        raise user_error("no such split", path="split", value=split, allowed=SPLITS)
     source = Sentences(random.Random(f"translation {seed} {split}"))
     while True:
         sentence = source.draw()

@@ -28,7 +28,7 @@ export function empty(title, text, ...actions) {
 
 /** An error with its place, value and remedy; `again` offers another try. */
 export function failure(error, again = null) {
-  const facts = [["at", error.place], ["value", error.value], ["allowed", listed(error.allowed)]]
+  const facts = [["at", error.place], ["value", error.value], ["allowed", join_names(error.allowed)]]
     .filter(([, value]) => value !== null && value !== undefined && value !== "");
   return make("div.failure", { role: "alert" },
     make("p.failure-problem", {}, error.problem ?? error.message),

@@ -69,7 +69,7 @@ function firstChoice(params, runs) {
 
 function tableRows(runs) {
   return [["run", "status", "step", "result", "value", "loss", "task", "model", "seed", "parameters", "seconds", "options"],
-    ...runs.map((run) => [run.name, run.status, run.step, run.headline ? `${run.headline.split} ${run.headline.name}` : "", run.headline?.value ?? "",
+    ...runs.map((run) => [run.name, run.status, run.step, run.primary_metric ? `${run.primary_metric.split} ${run.primary_metric.name}` : "", run.primary_metric?.value ?? "",
       run.last?.loss ?? "", run.task, run.model, run.seed, run.parameters, run.seconds,
       Object.entries(run.differences).map(([path, value]) => `${path}=${option(value)}`).join(" ")])];
 }
@@ -91,12 +91,12 @@ function row(run, view, colours, choose) {
   });
   const swatch = make("span.swatch");
   if (colours.has(run.name)) swatch.style.background = seriesColour(colours.get(run.name));
-  const { headline } = run;
+  const { primary_metric } = run;
   return make("tr", { data: { run: run.name, status: run.status } },
     make("td.pick", {}, box, swatch),
     make("th", { scope: "row" }, make("a", { href: link("run", run.name) }, run.name)),
     make("td", {}, statusPill(run.status), progress(run)),
-    make("td.number", {}, headline ? [make("strong", {}, metric(headline.name, headline.value)), make("div.note", {}, `${words(headline.name)}, ${headline.split}`)] : "–"),
+    make("td.number", {}, primary_metric ? [make("strong", {}, metric(primary_metric.name, primary_metric.value)), make("div.note", {}, `${words(primary_metric.name)}, ${primary_metric.split}`)] : "–"),
     make("td.number", {}, run.last?.loss === undefined ? "–" : metric("loss", run.last.loss)),
     make("td", {}, option(run.task)),
     make("td.number", {}, option(run.seed)),
