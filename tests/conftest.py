@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from glassformer.core.config import Tree, dump_yaml, merge, read_yaml_file, unflatten, validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
+
+settings.register_profile("glassformer", max_examples=10, deadline=None, derandomize=True)
+settings.load_profile("glassformer")
 
 TINY: Tree = read_yaml_file(Path(__file__).with_name("tiny.yaml"))
 

@@ -85,8 +85,8 @@ def test_a_wrong_formula_of_a_plugin_is_exit_1(tmp_path: Path, capsys: pytest.Ca
         """
 from typing import Literal
 from torch import nn
-from glassformer.blocks.normalization import NormConfig
-from glassformer.registry import register
+from glassformer.blocks.norms import NormConfig
+from glassformer.core.registry import register
 
 @register
 class LyingConfig(NormConfig):
@@ -113,8 +113,8 @@ def test_a_plugin_without_a_formula_is_sized_all_the_same(
         """
 from typing import Literal
 from torch import nn
-from glassformer.blocks.normalization import NormConfig
-from glassformer.registry import register
+from glassformer.blocks.norms import NormConfig
+from glassformer.core.registry import register
 
 @register
 class SilentConfig(NormConfig):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from glassformer.core.errors import UserError
 from glassformer.data.checking import lines
-from glassformer.data.checking.findings import Findings, Place, Report, excerpt
+from glassformer.data.checking.findings import Findings, Location, Report, excerpt
 from glassformer.data.faults import Corpus, Limits, check, check_corpora
 
 Write = Callable[[str, str | bytes], Path]
@@ -35,7 +35,7 @@ def counts(report: Report) -> dict[str, int]:
     return {finding.kind: finding.count for finding in report.findings}
 
 
-def places(report: Report, kind: str) -> list[Place]:
+def places(report: Report, kind: str) -> list[Location]:
     (finding,) = [finding for finding in report.findings if finding.kind == kind]
     return finding.places
 
@@ -461,6 +461,6 @@ def test_excerpts_are_short_and_printable(text: str, around: int) -> None:
 
 def test_memory_does_not_grow_with_the_findings(write: Write) -> None:
     findings = Findings(3)
-    findings.add("crlf", range(1_000_000), lambda index: Place("a", index, 0))
+    findings.add("crlf", range(1_000_000), lambda index: Location("a", index, 0))
     (finding,) = findings.in_order()
     assert (finding.count, len(finding.places)) == (1_000_000, 3)

@@ -332,7 +332,7 @@ BUILDER = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from glassformer.data.token_cache import open_or_build
+from glassformer.data.token_store import open_or_build
 
 folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
 
@@ -420,7 +420,7 @@ from pathlib import Path
 import numpy as np
 from glassformer.data.streams import AlignedLines
 from glassformer.data.text_files import TextFile
-from glassformer.data.token_cache import open_or_build
+from glassformer.data.token_store import open_or_build
 from glassformer.data.token_rows import Windows
 
 path, cache = Path(sys.argv[1]), Path(sys.argv[2])

@@ -207,8 +207,8 @@ def test_a_tree_is_the_tokenizer(kind: str, trained: dict[str, Tokenizer]) -> No
 
 
 TWICE = """
-from glassformer.config import validate
-from glassformer.data.grammar import translation_pairs
+from glassformer.core.config import validate
+from glassformer.datasets.grammar import translation_pairs
 from glassformer.data.tokenizers import TokenizerConfig
 texts = [text for pair in translation_pairs(300, 0, "train") for text in pair]
 for kind in ("words", "bpe", "unigram"):

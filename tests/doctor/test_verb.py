@@ -121,8 +121,8 @@ from typing import Literal
 from torch import nn
 
 from glassformer.models.base import Model, ModelConfig
-from glassformer.models.heads import ClassHead
-from glassformer.registry import register
+from glassformer.blocks.heads import ClassHead
+from glassformer.core.registry import register
 
 
 class Recurrent(Model):

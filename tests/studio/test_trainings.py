@@ -121,7 +121,7 @@ def test_a_run_that_was_removed_leaves_the_table(client: TestClient, studio: Stu
 HOLDER = """
 import sys, time
 from pathlib import Path
-from glassformer.runs import RunFolder
+from glassformer.runs.folder import RunFolder
 run = RunFolder(Path(sys.argv[1]))
 run.lock()
 run.beat("running", 5, 10)

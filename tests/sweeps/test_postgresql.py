@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +17,8 @@ from glassformer.sweeps import storage
 from glassformer.sweeps.definition import define
 from glassformer.sweeps.queue import Board, outcome_of
 from glassformer.sweeps.storage import Database, is_connection_error, storage_url
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-
-from programme.base import NotHere
-from programme.postgresql import Server, a_server
+from reliability.base import NotHere
+from reliability.postgresql import Server, a_server
 
 
 @pytest.fixture

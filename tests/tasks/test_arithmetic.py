@@ -127,7 +127,7 @@ def test_the_smallest_space_has_three_splits() -> None:
         ({"smallest": 5, "largest": 4}, "smallest"),
         ({"operations": ["add", "add"]}, "operations"),
         ({"operations": []}, "operations"),
-        ({"operations": ["make_strategy"]}, "operations.0"),
+        ({"operations": ["divide"]}, "operations.0"),
         ({"operations": ["multiply"], "digits": 10}, "digits"),
         ({"train_fraction": 0.99}, "train_fraction"),
         ({"leaky": True}, "leaky"),

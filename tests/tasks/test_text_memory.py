@@ -13,7 +13,7 @@ BUILD = """
 import sys
 import numpy as np
 import glassformer.tasks
-from glassformer.config import validate
+from glassformer.core.config import validate
 from glassformer.data.batching import plan_batches
 from glassformer.tasks.base import TaskConfig
 

@@ -21,7 +21,7 @@ ONE_STEP = """
 import json, sys
 from pathlib import Path
 import torch
-from glassformer.models.shapes import CausalLM
+from glassformer.models.task_types import CausalLM
 from glassformer.models.transformer import TransformerConfig
 
 def held(what):

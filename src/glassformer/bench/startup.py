@@ -28,7 +28,7 @@ RUN_OPTIONS = (
 IN_ONE_PROCESS = """
 import json, sys, time
 from pathlib import Path
-from glassformer.launch import train
+from glassformer.runs.session import train
 
 seconds = []
 for number in range(3):

@@ -215,7 +215,7 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
 
 def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
     from glassformer.data.catalogue import locate, presence
-    from glassformer.data.checking.findings import Finding, Site
+    from glassformer.data.checking.findings import Finding, Location
     from glassformer.data.faults import Corpus
 
     corpora = []
@@ -226,7 +226,7 @@ def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
         }
         corpus = Corpus(splits, part.format, part.columns, classes=part.classes, part=part.name)
         corpora.append(corpus)
-    changed = [Site(str(path), 1, 0, detail="SHA-256") for path in presence(data_set).changed.values()]
+    changed = [Location(str(path), 1, 0, detail="SHA-256") for path in presence(data_set).changed.values()]
     return corpora, [Finding("wrong-checksum", len(changed), places=changed)] if changed else []
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.data.catalogue import search_folders
-from glassformer.data.checking.findings import KINDS, SEVERITIES, Finding, Report, Site
+from glassformer.data.checking.findings import KINDS, SEVERITIES, Finding, Location, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -116,7 +116,7 @@ def _places(finding: Finding, width: int) -> RenderableType:
     return shown.append("\n")
 
 
-def _position(place: Site) -> str:
+def _position(place: Location) -> str:
     return f"{_short(place.file)}:{place.line}"
 
 

@@ -62,7 +62,7 @@ def _where(option: str, text: str, example: str) -> tuple[Site, list[int]]:
     place, *numbers = text.split(":")
     if len(numbers) != example.count(":") or not all(number.isdecimal() for number in numbers):
         raise user_error("not a place and its numbers", path=option, value=text, hint=f"{option} {example}")
-    return cast("Place", place), [int(number) for number in numbers]
+    return cast("Site", place), [int(number) for number in numbers]
 
 
 def _effects(arguments: argparse.Namespace) -> Callable[[Run], Effects]:

@@ -59,7 +59,7 @@ class Size:
     ) -> dict[str, int | None]:
         """In training: `optimizer_floats` a parameter, and another copy of the weights if averaged.
 
-        Where a step is done in parts, this share of the batch is worked on `concurrency`, and so many `gradients`
+        Where a step is done in parts, `concurrency` of it are worked on at a time, and this many `gradients`
         for all parameters are held.
         """
         memory = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from glassformer.core.errors import user_error
-from glassformer.data.checking.findings import FileSummary, Findings, Leak, Place, Report
+from glassformer.data.checking.findings import FileSummary, Findings, Leak, Location, Report
 from glassformer.data.checking.lines import CheckedLines, require_file
 from glassformer.data.checking.records import Columns
 from glassformer.data.checking.repeats import Ledger, check_labels, find_duplicates, find_overlap, join_scope
@@ -175,7 +175,7 @@ class _Check:
         is_told = any(finding.severity == "error" for finding in self.findings.in_order())
         if not examples and not is_told and corpus.format != "running-text":
             for file in corpus.files_of(split)[:1]:
-                self.findings.add_one("no-example", Place(str(file.path), 1, 0))
+                self.findings.add_one("no-example", Location(str(file.path), 1, 0))
 
     def _batches(self, corpus: Corpus, split: str, ledger: Ledger) -> Iterator[Batch]:
         format, files = corpus.format_of(split), corpus.files_of(split)
@@ -237,7 +237,7 @@ class _Check:
             self.findings.add("empty-label", which, lambda row: batch.place(row, 1, shown=0), scope)
         self.findings.add("empty-line", np.nonzero(is_empty)[0].tolist(), batch.place, scope)
 
-        def half(row: int) -> Place:
+        def half(row: int) -> Location:
             side = int(words[:, row].argmin())
             return batch.place(row, side, shown=int(words[:, row].argmax()))
 
@@ -246,7 +246,7 @@ class _Check:
         self._examine_lengths(batch, words, has_labels, scope)
 
     def _examine_lengths(self, batch: Batch, words: np.ndarray, has_labels: bool, scope: str) -> None:
-        def long(row: int) -> Place:
+        def long(row: int) -> Location:
             side = int(words[:, row].argmax())
             return batch.place(row, side, f"{words[side, row]:,} words")
 
@@ -262,7 +262,7 @@ class _Check:
             & (longer >= self.limits.min_characters)
         )
 
-        def far(row: int) -> Place:
+        def far(row: int) -> Location:
             side = int(characters[:, row].argmax())
             return batch.place(row, side, f"{characters[0, row]:,} and {characters[1, row]:,} characters")
 

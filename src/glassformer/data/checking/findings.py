@@ -56,7 +56,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     file: str
     line: int
     """From 1; in a JSON file that is one document, the row."""
@@ -81,7 +81,7 @@ class Finding:
     count: int = 0
     by_scope: dict[str, int] = field(default_factory=dict)
     """Of the count: how many in a split, or in one split beside another."""
-    places: list[Place] = field(default_factory=list)
+    places: list[Location] = field(default_factory=list)
 
     @property
     def severity(self) -> Severity:
@@ -167,12 +167,12 @@ class Findings:
             return None
         return max(0, self.most_places - (len(found.places) if found else 0))
 
-    def add(self, kind: str, which: Sequence[int], place: Callable[[int], Place], scope: str = "") -> None:
+    def add(self, kind: str, which: Sequence[int], place: Callable[[int], Location], scope: str = "") -> None:
         """`place` gives the place of one of `which`, and is asked only for those that are kept."""
         kept = which[: self.room(kind)]
         self.add_places(kind, len(which), [place(int(index)) for index in kept], scope)
 
-    def add_places(self, kind: str, count: int, places: list[Place], scope: str = "") -> None:
+    def add_places(self, kind: str, count: int, places: list[Location], scope: str = "") -> None:
         """`places`: of those `count` that there is room for."""
         if count:
             finding = self._found.setdefault(kind, Finding(kind))
@@ -181,7 +181,7 @@ class Findings:
                 finding.by_scope[scope] = finding.by_scope.get(scope, 0) + count
             finding.places += places
 
-    def add_one(self, kind: str, place: Place) -> None:
+    def add_one(self, kind: str, place: Location) -> None:
         self.add(kind, [0], lambda _: place)
 
     def in_order(self) -> list[Finding]:

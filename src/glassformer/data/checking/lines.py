@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from glassformer.core.errors import near_match, user_error
-from glassformer.data.checking.findings import FileSummary, Findings, Place, excerpt
+from glassformer.data.checking.findings import FileSummary, Findings, Location, excerpt
 from glassformer.data.text_files import MOST_LINE, too_long_a_line
 
 BLOCK_LINES = 8192
@@ -114,10 +114,10 @@ class CheckedLines:
         if not self.summary.bytes and may_be_empty:
             return
         if not self.summary.bytes:
-            self.findings.add_one("empty-file", Place(self.name, 1, 0))
+            self.findings.add_one("empty-file", Location(self.name, 1, 0))
         elif not self._last.endswith(b"\n"):
             shown = excerpt(self._last.decode(self.encoding, errors="surrogateescape"), len(self._last))
-            place = Place(self.name, self.summary.lines, self.summary.bytes, shown)
+            place = Location(self.name, self.summary.lines, self.summary.bytes, shown)
             self.findings.add_one("no-final-newline", place)
 
     def excerpts(self, offsets: list[int]) -> dict[int, str]:
@@ -145,7 +145,7 @@ class CheckedLines:
                     yield line
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             self._is_cut = True
-            place = Place(self.name, lines + 1, size, detail=str(error) or type(error).__name__)
+            place = Location(self.name, lines + 1, size, detail=str(error) or type(error).__name__)
             self.findings.add_one("damaged-gzip", place)
         except OSError as error:
             raise user_error(
@@ -159,7 +159,7 @@ class CheckedLines:
         if first == 1 and raw and block.texts[0].startswith("\ufeff"):
             block.texts[0] = block.texts[0][1:]
             block.offsets[0] += len("\ufeff".encode())
-            place = Place(self.name, 1, 0, excerpt(block.texts[0].rstrip()))
+            place = Location(self.name, 1, 0, excerpt(block.texts[0].rstrip()))
             self.findings.add_one("byte-order-mark", place)
         if SUSPECT.search("".join(block.texts)):
             for kind, pattern in PATTERNS.items():
@@ -185,19 +185,19 @@ class CheckedLines:
                 detail = "UTF-16?" if is_utf16 else f"byte 0x{line[error.start]:02x}"
                 around = len(line[: error.start].decode(self.encoding, errors="surrogateescape"))
                 shown = excerpt(text.rstrip("\r\n"), around)
-                place = Place(self.name, first + index, ends[index] + error.start, shown, detail)
+                place = Location(self.name, first + index, ends[index] + error.start, shown, detail)
                 self.findings.add_one("invalid-utf8", place)
         return texts
 
     def _search(self, kind: str, pattern: re.Pattern[str], block: Block) -> None:
-        def place(index: int) -> Place:
+        def place(index: int) -> Location:
             text = block.texts[index]
             found = pattern.search(text)
             start = found.start() if found else 0
             before = len(text[:start].encode(self.encoding, errors="surrogateescape"))
             detail = f"U+{ord(text[start]):04X}" if kind == "line-separator" else ""
             shown = excerpt(text.rstrip("\r\n"), start)
-            return Place(self.name, block.first_line + index, block.offsets[index] + before, shown, detail)
+            return Location(self.name, block.first_line + index, block.offsets[index] + before, shown, detail)
 
         which = [index for index, text in enumerate(block.texts) if pattern.search(text)]
         self.findings.add(kind, which, place)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from glassformer.data.checking.findings import Findings, Place, excerpt
+from glassformer.data.checking.findings import Findings, Location, excerpt
 from glassformer.data.checking.lines import Block, CheckedLines
 from glassformer.data.columns import Column, Wanted
 from glassformer.data.delimiters import SIGNS, Delimiter, find_delimiter, is_declaration
@@ -55,7 +55,7 @@ def _not_skipped(
         lines = zip(block.offsets, block.texts, strict=True)
         for number, (offset, text) in enumerate(lines, start=block.first_line):
             if is_skipped(text):
-                findings.add_one("skipped-line", Place(file.name, number, offset))
+                findings.add_one("skipped-line", Location(file.name, number, offset))
             else:
                 yield Record(number, offset, text)
 
@@ -72,7 +72,7 @@ def json_records(file: CheckedLines, findings: Findings) -> Iterator[Record]:
             value = json.loads(record.value)
         except (ValueError, RecursionError) as error:
             shown = excerpt(record.value, getattr(error, "pos", 0))
-            place = Place(file.name, record.line, record.offset, shown, not_json(error))
+            place = Location(file.name, record.line, record.offset, shown, not_json(error))
             findings.add_one("bad-row", place)
         else:
             yield Record(record.line, record.offset, value)
@@ -106,7 +106,7 @@ def array_records(file: CheckedLines, blocks: Iterable[Block], findings: Finding
             yield Record(number, None, value)
     except NotJson as error:
         detail = f"{error.problem} (column {error.column:,})"
-        findings.add_one("bad-row", Place(file.name, error.line, None, detail=detail))
+        findings.add_one("bad-row", Location(file.name, error.line, None, detail=detail))
 
 
 def _delimited(
@@ -131,7 +131,7 @@ def _delimited(
             fields = next(reader, None)
         except csv.Error as error:
             shown = texts.get(line, "")
-            place = Place(file.name, line, starts.get(line, 0), shown, f"not CSV: {error}")
+            place = Location(file.name, line, starts.get(line, 0), shown, f"not CSV: {error}")
             findings.add_one("bad-row", place)
             continue
         if fields is None:
@@ -141,7 +141,7 @@ def _delimited(
         elif fields:
             yield Record(line, starts[line], fields)
         else:
-            findings.add_one("skipped-line", Place(file.name, line, starts[line]))
+            findings.add_one("skipped-line", Location(file.name, line, starts[line]))
         starts.clear()
         texts.clear()
 

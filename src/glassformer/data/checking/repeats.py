@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from glassformer.core.errors import near_match
-from glassformer.data.checking.findings import Findings, Leak, Place, excerpt
+from glassformer.data.checking.findings import Findings, Leak, Location, excerpt
 from glassformer.data.checking.lines import CheckedLines
 from glassformer.data.checking.rows import Batch
 from glassformer.data.columns import is_number
@@ -66,7 +66,7 @@ class Ledger:
     def name(self, row: int) -> str:
         return f"{self.files[self.file_numbers[row]].path.name}:{self.lines[row]}"
 
-    def places(self, rows: list[int], details: list[str]) -> list[Place]:
+    def places(self, rows: list[int], details: list[str]) -> list[Location]:
         """With excerpts, for which the files are opened once more."""
         shown: dict[int, dict[int, str]] = {}
         for number in {self.file_numbers[row] for row in rows}:
@@ -78,7 +78,7 @@ class Ledger:
             number, offset = self.file_numbers[row], self.offsets[row]
             byte = None if offset < 0 else offset
             text = self.excerpts[row] if offset < 0 else shown[number][offset]
-            places.append(Place(self.files[number].name, self.lines[row], byte, text, detail))
+            places.append(Location(self.files[number].name, self.lines[row], byte, text, detail))
         return places
 
     def keys(self) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any
 
 from glassformer.core.errors import user_error
-from glassformer.data.checking.findings import Findings, Place, excerpt
+from glassformer.data.checking.findings import Findings, Location, excerpt
 from glassformer.data.checking.lines import BLOCK_LINES, Block, CheckedLines
 from glassformer.data.checking.records import (
     Columns,
@@ -45,11 +45,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def place(self, row: int, column: int = 0, detail: str = "", shown: int | None = None) -> Place:
+    def place(self, row: int, column: int = 0, detail: str = "", shown: int | None = None) -> Location:
         """The excerpt is of the column `shown`, or else of the place's own."""
         byte = None if self.offsets is None else self.offsets[column][row]
         text = self.columns[column if shown is None else shown][row]
-        return Place(self.files[column].name, self.lines[row], byte, excerpt(text), detail)
+        return Location(self.files[column].name, self.lines[row], byte, excerpt(text), detail)
 
 
 def read_aligned(files: list[CheckedLines], findings: Findings) -> Iterator[Batch]:
@@ -72,7 +72,7 @@ def read_aligned(files: list[CheckedLines], findings: Findings) -> Iterator[Batc
     for file in files:
         if file.summary.lines < most.summary.lines:
             detail = f"{file.summary.lines:,} lines, but {most.summary.lines:,} in {most.name}"
-            place = Place(file.name, file.summary.lines + 1, file.summary.bytes, detail=detail)
+            place = Location(file.name, file.summary.lines + 1, file.summary.bytes, detail=detail)
             findings.add_one("unequal-lines", place)
 
 
@@ -143,17 +143,17 @@ def _read_json_lists(
         detail = not_json(error)
         if getattr(error, "msg", "") == "Extra data":
             detail = "a second value: one a line is the format jsonl"
-        findings.add_one("bad-row", Place(file.name, line, None, shown, detail))
+        findings.add_one("bad-row", Location(file.name, line, None, shown, detail))
         return
     if not isinstance(tree, dict):
         detail = "an array of objects, or an object of parallel lists, belongs here"
-        findings.add_one("bad-row", Place(file.name, 1, None, detail=detail))
+        findings.add_one("bad-row", Location(file.name, 1, None, detail=detail))
         return
     names = _named(tree, columns, file, file.name)
     lists = [tree[name] for name in names]
     if any(not isinstance(column, list) or len(column) != len(lists[0]) for column in lists):
         detail = f"{' and '.join(map(repr, names))} are not lists of one length"
-        findings.add_one("bad-row", Place(file.name, 1, None, detail=detail))
+        findings.add_one("bad-row", Location(file.name, 1, None, detail=detail))
         return
     texts = [[_as_text(value) for value in column] for column in lists]
     for start in range(0, len(texts[0]), BLOCK_LINES):
@@ -182,7 +182,7 @@ def _batch(
             kept.append(record)
         except _Unreadable as error:
             shown = excerpt(_as_text(record.value))
-            findings.add_one("bad-row", Place(file.name, record.line, record.offset, shown, str(error)))
+            findings.add_one("bad-row", Location(file.name, record.line, record.offset, shown, str(error)))
     columns = [list(column) for column in zip(*picked, strict=True)] or [[] for _ in range(width)]
     offsets = [record.offset for record in kept if record.offset is not None]
     lines = [record.line for record in kept]
@@ -224,7 +224,7 @@ def _picker(
     reading = replace(wanted.reading(next(rows), place, rows), delimiter=delimiter)
     if reading.hint:
         shown = excerpt(" | ".join(reading.first))
-        findings.add_one("maybe-header", Place(file.name, sample[0].line, sample[0].offset, shown))
+        findings.add_one("maybe-header", Location(file.name, sample[0].line, sample[0].offset, shown))
     positions = list(reading.positions.values())
     file.summary.read_as = reading.told()
     is_open = columns.roles is None and not columns.asked and not reading.has_header

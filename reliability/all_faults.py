@@ -1,0 +1,19 @@
+"""Registration of every fault: importing this module fills `base.FAULTS`."""
+
+from reliability import (  # noqa: F401  each registers its faults
+    corpora,
+    coverage,
+    damage,
+    environments,
+    fuzzing,
+    hostile,
+    kills,
+    loaders,
+    network,
+    numbers,
+    ranks,
+    scale,
+    signals,
+    storage,
+    sweeping,
+)

@@ -1,0 +1,320 @@
+"""What a person sees when the input is wrong, word for word.
+
+    GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/golden
+
+writes the expected texts in `errors/` and the resolved presets in `presets/` anew: read the difference before
+you commit it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from glassformer.cli import main
+
+GOLDEN = Path(__file__).with_name("errors")
+WRITES = bool(os.environ.get("GLASSFORMER_WRITE_GOLDEN"))
+
+TASK = b"task: {kind: reversal}\n"
+BOMB = b"a: &a [x, x]\n" + b"".join(
+    b"%c: &%c [*%c, *%c]\n" % (name, name, name - 1, name - 1) for name in range(ord("b"), ord("z"))
+)
+NEW_NORM = b"""from typing import Literal
+from glassformer.blocks.norms import NormConfig
+from glassformer.core.registry import register
+
+@register
+class Mine(NormConfig):
+    kind: Literal["layer"] = "layer"
+"""
+
+
+@dataclass
+class Case:
+    """Arguments, and the files there are."""
+
+    arguments: list[str]
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def of_file(content: bytes) -> Case:
+    return Case(["params", "mine.yaml"], {"mine.yaml": content})
+
+
+def of_override(*overrides: str) -> Case:
+    return Case(["params", "counting-classifier", *overrides])
+
+
+def of_text(preset: str, files: dict[str, bytes], *overrides: str) -> Case:
+    return Case(["train", preset, *overrides, "--quiet"], files)
+
+
+PAIRS = {"a.en": b"one\ntwo\nthree\n", "a.fr": b"un\ndeux\ntrois\n"}
+BOTH = "task.data.train=[a.en, a.fr]"
+
+
+def of_plugin(content: bytes, name: str = "mine.py") -> Case:
+    return Case(["params", "counting-classifier", "--plugin", name], {name: content})
+
+
+CASES: dict[str, Case] = {
+    # The command itself.
+    "unknown-verb": Case(["trian", "reversal"]),
+    "unknown-verb-without-a-near-one": Case(["xyzzy"]),
+    "unknown-option": Case(["params", "counting-classifier", "--jsno"]),
+    "missing-argument": Case(["params"]),
+    "option-without-value": Case(["train", "counting-classifier", "--run"]),
+    "wrong-choice": Case(["runs", "lsit"]),
+    "train-nothing": Case(["train"]),
+    "unknown-preset": Case(["train", "counting-clasifier"]),
+    "unknown-preset-without-a-near-one": Case(["train", "q"]),
+    "run-that-is-none": Case(["evaluate", "runs/none"]),
+    "unknown-benchmark": Case(["bench", "atention"]),
+    # Reports.
+    "report-of-nothing": Case(["report"]),
+    "report-of-a-run-that-is-none": Case(["report", "runs/none"]),
+    "report-of-a-folder-without-a-run": Case(["report", "folder"], {"folder/file.txt": b""}),
+    "report-of-a-folder-of-runs": Case(["report", "folder"], {"folder/run/config.yaml": TASK}),
+    "report-of-no-study": Case(["report", "folder"], {"folder/results.json": b'{"metrics": {}}'}),
+    "report-to-another-ending": Case(
+        ["report", "folder", "--out", "report.pdf"], {"folder/config.yaml": TASK}
+    ),
+    # Overrides.
+    "unknown-key": of_override("model.num_layer=2"),
+    "unknown-path": of_override("trainer.max_steps=2"),
+    "key-of-another-part": of_override("training.seed=1"),
+    "key-of-a-part-below": of_override("learning_rate=1e-3"),
+    "end-of-a-key": of_override("model.layers=3"),
+    "key-of-no-part": of_override("model.foo=1", "training.foo=2"),
+    "key-of-the-task": of_override("model.train_examples=9"),
+    "unknown-kind": of_override("model.position.kind=rotory"),
+    "unknown-task": Case(["params", "mine.yaml"], {"mine.yaml": b"task: {kind: reversl}\n"}),
+    "wrong-type": of_override("model.num_layers=two"),
+    "fraction-for-a-count": of_override("model.num_layers=1.5"),
+    "number-for-a-switch": of_override("model.bias=1"),
+    "yes-for-a-switch": of_override("model.bias=yes"),
+    "negative-size": of_override("model.hidden_dim=-4"),
+    "zero-size": of_override("training.batch_size=0"),
+    "not-a-number": of_override("training.optimizer.learning_rate=.nan"),
+    "infinite-rate": of_override("training.optimizer.learning_rate=.inf"),
+    "too-large": of_override("model.dropout=1.0"),
+    "heads-that-do-not-divide": of_override("model.num_heads=3"),
+    "key-value-heads-that-do-not-divide": of_override("model.num_heads=4", "model.num_key_value_heads=3"),
+    "odd-head-with-rotary": of_override("model.hidden_dim=20", "model.num_heads=4", "model.position=rotary"),
+    "wrong-choice-of-placement": of_override("model.norm_placement=pree"),
+    "option-of-another-kind": of_override("model.position.kind=alibi", "model.position.base=500"),
+    "list-for-a-choice": of_override("model.position=[rotary]"),
+    "number-for-a-part": of_override("training=5"),
+    "nothing-for-a-part": of_override("model=null"),
+    "no-value": of_override("model.num_layers="),
+    "no-equals-sign": of_override("model.num_layers"),
+    "no-path": of_override("=5"),
+    "hole-in-the-path": of_override("model..num_layers=2"),
+    "set-twice": of_override("seed=1", "seed=2"),
+    "set-twice-once-as-a-whole": of_override("model.position=rotary", "model.position.base=500"),
+    "path-below-a-value": of_override("seed.value=1"),
+    "value-that-is-no-yaml": of_override("model.position={kind: rotary"),
+    "value-with-a-tag": of_override("seed=!!python/object/apply:os.getpid []"),
+    "no-end-of-training": of_override("training.max_epochs=null", "training.max_steps=null"),
+    "several-at-once": of_override("model.num_layers=0", "training.batch_size=0", "seed=-1"),
+    "too-many-threads": of_override("training.threads=100000"),
+    "unknown-device": Case(["train", "counting-classifier", "training.device=gpu", "--quiet"]),
+    # Files.
+    "missing-file": Case(["train", "none.yaml"]),
+    "missing-file-with-a-near-one": Case(["train", "folder/min.yaml"], {"folder/mine.yaml": TASK}),
+    "directory": Case(["train", "folder/"], {"folder/file.txt": b""}),
+    "directory-named-yaml": Case(["train", "folder.yaml"], {"folder.yaml/file.txt": b""}),
+    "empty-file": of_file(b""),
+    "only-comments": of_file(b"# nothing\n\n---\n"),
+    "list-at-the-top": of_file(b"- task\n- model\n"),
+    "text-at-the-top": of_file(b"reversal\n"),
+    "list-for-a-mapping": of_file(TASK + b"model: [num_layers, 2]\n"),
+    "no-task": of_file(b"model: {num_layers: 2}\n"),
+    "task-without-kind": of_file(b"task: {length: 5}\n"),
+    "key-that-is-a-number": of_file(TASK + b"5: 6\n"),
+    "key-that-is-a-list": of_file(TASK + b"? [a, b]\n: 1\n"),
+    "invalid-yaml": of_file(TASK + b"model: {num_layers: 2\ntraining: {}\n"),
+    "tabs": of_file(b"task:\n\tkind: reversal\n"),
+    "two-documents": of_file(TASK + b"---\n" + TASK),
+    "duplicate-key": of_file(TASK + b"seed: 1\nmodel: {}\nseed: 2\n"),
+    "duplicate-key-deeper": of_file(TASK + b"model: {num_layers: 1, num_layers: 2}\n"),
+    "ten-megabytes": of_file(TASK + b"# " + b"x" * 10_000_000),
+    "code-in-a-tag": of_file(b"task: !!python/object/apply:os.system ['touch stolen']\n"),
+    "class-in-a-tag": of_file(b"task: !!python/name:os.system\n"),
+    "harmless-tag": of_file(TASK + b"seed: !!bool maybe\n"),
+    "alias": of_file(b"task: &t {kind: reversal}\nmodel: *t\n"),
+    "alias-bomb": of_file(BOMB),
+    "deep-nesting": of_file(b"task: " + b"[" * 3_000),
+    "binary-file": of_file(bytes(range(256))),
+    "control-characters": of_file(b"task: \x00\x01\n"),
+    "latin-1": of_file("task: {kind: größe}\n".encode("latin-1")),
+    "endless-number": of_file(TASK + b"seed: " + b"9" * 5000 + b"\n"),
+    # Texts.
+    "text-file-missing": of_text("translation", PAIRS, "task.data.train=[a.en, b.fr]"),
+    "text-files-unequal": of_text("translation", PAIRS | {"a.fr": b"un\ndeux\n"}, BOTH),
+    "text-one-file-for-two": of_text("translation", PAIRS, "task.data.train=[a.en]"),
+    "text-without-a-format": of_text("translation", PAIRS, "task.data.train=a.en"),
+    "text-not-utf-8": of_text("translation", PAIRS | {"a.fr": "un\ndéjà\ntrois\n".encode("latin-1")}, BOTH),
+    "text-encoding-unknown": of_text("translation", PAIRS, BOTH, "task.data.encoding=latin-99"),
+    "text-empty-file": of_text("translation", PAIRS | {"a.fr": b"\n\n"}, BOTH),
+    "text-half-a-gzip-file": of_text("language-model", {"a.gz": b"\x1f\x8b\x08"}, "task.data.train=a.gz"),
+    "text-all-too-long": of_text("translation", PAIRS, BOTH, "task.max_length=2"),
+    "text-all-seen-in-train": of_text(
+        "translation", PAIRS, BOTH, "task.data.validation=[a.en, a.fr]", "task.unseen_only=true"
+    ),
+    "text-too-few-to-split": of_text(
+        "translation", {"a.tsv": b"one\tun\none\tune\n"}, "task.data.train=a.tsv"
+    ),
+    "text-null": of_text(
+        "language-model", {"a.jsonl": b'{"text": "one"}\n{"text": null}\n'}, "task.data.train=a.jsonl"
+    ),
+    "text-column-missing": of_text(
+        "classification", {"a.jsonl": b'{"txt": "one", "label": 1}\n'}, "task.data.train=a.jsonl"
+    ),
+    "text-commas-or-semicolons": of_text(
+        "classification", {"a.csv": b"nice;0,5\nbad;0,1\n"}, "task.data.train=a.csv"
+    ),
+    "text-running-pairs": of_text(
+        "translation", PAIRS, "task.data.train=a.en", "task.data.format=running-text"
+    ),
+    "text-set-not-here": of_text("multi30k-en-fr", {}),
+    "text-set-without-this-file": of_text("shakespeare", {}, "task.data.train=tinyshakespeare/inputs.txt"),
+    "text-stride-too-long": of_text("language-model", {}, "task.stride=97"),
+    "label-empty": of_text("classification", {"a.tsv": b"one\tgood\ntwo\t\n"}, "task.data.train=a.tsv"),
+    "label-only-one": of_text(
+        "classification", {"a.tsv": b"one\tgood\ntwo\tgood\n"}, "task.data.train=a.tsv"
+    ),
+    "label-that-is-no-number": of_text(
+        "classification",
+        {"a.tsv": b"one\t0.5\ntwo\thalf\n"},
+        "task.data.train=a.tsv",
+        "task.data.validation=a.tsv",
+        "task.answer=number",
+    ),
+    "tokenizer-missing": of_text(
+        "language-model", {}, "task.examples=20", "task.tokenizer={kind: file, path: mine.json}"
+    ),
+    "tokenizer-of-a-folder-without": of_text(
+        "language-model",
+        {"run/config.yaml": b""},
+        "task.examples=20",
+        "task.tokenizer={kind: file, path: run}",
+    ),
+    "tokenizer-that-is-none": of_text(
+        "language-model",
+        {"mine.json": b"[1, 2]"},
+        "task.examples=20",
+        "task.tokenizer={kind: file, path: mine.json}",
+    ),
+    "tokenizer-cut": of_text(
+        "language-model",
+        {"mine.model": b"\x0a\x0e\x0a\x05<unk>\x15"},
+        "task.examples=20",
+        "task.tokenizer={kind: file, path: mine.model}",
+    ),
+    # Plug-ins.
+    "plugin-missing": Case(["params", "counting-classifier", "--plugin", "none.py"]),
+    "plugin-that-fails": of_plugin(b"import glassformer\n\n1 / 0\n"),
+    "plugin-that-is-no-python": of_plugin(b"class :\n"),
+    "plugin-with-a-kind-there-is": of_plugin(NEW_NORM),
+    "plugin-that-ends-the-program": of_plugin(b"import sys\nsys.exit(0)\n"),
+    "plugin-of-another-name": of_plugin(b"x = 1\n", "mine.txt"),
+}
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to stand in, and no trace of plug-ins afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLASSFORMER_DATA", "data")
+    monkeypatch.setenv("XDG_DATA_HOME", "home")
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("glassformer_plugin_")]:
+        del sys.modules[name]
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_said(name: str, nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[name]
+    for file, content in case.files.items():
+        (nowhere / file).parent.mkdir(parents=True, exist_ok=True)
+        (nowhere / file).write_bytes(content)
+    before = files_in(nowhere)
+    code = main(case.arguments)
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    lines = output.err.splitlines()
+    assert 2 <= len(lines) <= 5, output.err
+    assert all(len(line) <= 400 for line in lines)
+    assert lines[0].startswith("glassformer")
+    assert files_in(nowhere) - before <= {"runs"}  # nothing was written, and no code of the file has run
+    text = f"$ glassformer {' '.join(case.arguments)}\n{output.err}"
+    text = re.sub(r"allowed: .*counting-classifier.*", "allowed: (the presets)", text)
+    golden = GOLDEN / f"{name}.txt"
+    if WRITES:
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_no_text_is_left_over() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", ["unknown-key", "unknown-kind", "unknown-verb", "unknown-preset"])
+def test_a_near_match_is_offered(name: str) -> None:
+    assert "did you mean" in (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_json_does_not_change_the_error(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["params", "none.yaml"]) == 2
+    plain = capsys.readouterr()
+    assert main(["params", "none.yaml", "--json"]) == 2
+    assert capsys.readouterr().err == plain.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 745. GiB for an array"),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"
+        ),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_what_does_not_fit_into_memory(
+    error: Exception, nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("glassformer.runs.experiment.Experiment.build_model", fail)
+    arguments = ["train", "counting-classifier", "task.train_examples=100", "--quiet"]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "glassformer: not enough memory here\n  try:     a smaller model, batch or data set\n"
+    )
+    assert files_in(nowhere) <= {"runs"}
+
+
+def test_our_own_faults_keep_their_traceback(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("glassformer.runs.experiment.Experiment.build_model", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["train", "counting-classifier", "task.train_examples=100", "--quiet"])
