@@ -126,8 +126,8 @@ def fulfil_contract(config: TransformerConfig, name: str) -> None:
 @each_placement
 @each_position
 @pytest.mark.parametrize("norm", sorted(kinds(NormConfig)))
-def test_every_position_norm_and_placement(norm: str, position: str, placement: str, shape: str) -> None:
-    fulfil_contract(configure(position=position, norm=norm, norm_placement=placement), shape)
+def test_every_position_norm_and_placement(norm: str, position: str, placement: str, task_type: str) -> None:
+    fulfil_contract(configure(position=position, norm=norm, norm_placement=placement), task_type)
 
 
 @each_shape
@@ -136,8 +136,8 @@ def test_every_position_norm_and_placement(norm: str, position: str, placement: 
     ("part", "kind"),
     [(part, kind) for part, family in FAMILIES.items() for kind in sorted(kinds(family))],
 )
-def test_every_other_part(part: str, kind: str, placement: str, shape: str) -> None:
-    fulfil_contract(configure(norm_placement=placement, **{part: kind}), shape)
+def test_every_other_part(part: str, kind: str, placement: str, task_type: str) -> None:
+    fulfil_contract(configure(norm_placement=placement, **{part: kind}), task_type)
 
 
 @each_shape
@@ -159,8 +159,8 @@ def test_every_other_part(part: str, kind: str, placement: str, shape: str) -> N
     ],
     ids=str,
 )
-def test_every_option(options: dict[str, Any], shape: str) -> None:
-    fulfil_contract(configure(**options), shape)
+def test_every_option(options: dict[str, Any], task_type: str) -> None:
+    fulfil_contract(configure(**options), task_type)
 
 
 # ---------------------------------------------------------------- one backbone, by name
@@ -195,9 +195,9 @@ def test_a_backbone_moves_between_shapes_by_name() -> None:
 
 @each_position
 @each_shape
-def test_a_sequence_that_is_too_long_works_or_says_why(position: str, shape: str) -> None:
-    model = built(configure(position=position), SHAPES[shape]).eval()
-    inputs = inputs_for(SHAPES[shape])
+def test_a_sequence_that_is_too_long_works_or_says_why(position: str, task_type: str) -> None:
+    model = built(configure(position=position), SHAPES[task_type]).eval()
+    inputs = inputs_for(SHAPES[task_type])
     longer = {name: torch.cat([x, x], 1) for name, x in inputs.items() if x is not None}
     try:
         assert model(**longer).isfinite().all()
@@ -207,10 +207,10 @@ def test_a_sequence_that_is_too_long_works_or_says_why(position: str, shape: str
 
 
 @each_shape
-def test_learned_positions_end_where_the_shape_says(shape: str) -> None:
+def test_learned_positions_end_where_the_shape_says(task_type: str) -> None:
     """Also on the side that is written, which has a limit of its own."""
-    model = built(configure(position="learned"), SHAPES[shape])
-    inputs = {name: x for name, x in inputs_for(SHAPES[shape]).items() if x is not None}
+    model = built(configure(position="learned"), SHAPES[task_type])
+    inputs = {name: x for name, x in inputs_for(SHAPES[task_type]).items() if x is not None}
     for name, limit in (("tokens", LENGTH), ("target", TARGET_LENGTH)):
         if name in inputs:
             longer = {**inputs, "attention_mask": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
@@ -299,11 +299,11 @@ def own_kinds() -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_kinds")
 def test_kinds_of_ones_own_fulfil_the_contract() -> None:
-    for shape, placement in product(SHAPES, ["pre", "post"]):
+    for task_type, placement in product(SHAPES, ["pre", "post"]):
         config = configure(position="fading", norm="loudness", norm_placement=placement)
-        fulfil_contract(config, shape)
-        counted = sum(parameter.numel() for parameter in config.build(SHAPES[shape]).parameters())
-        assert sum(config.parameter_terms(SHAPES[shape]).values()) == counted
+        fulfil_contract(config, task_type)
+        counted = sum(parameter.numel() for parameter in config.build(SHAPES[task_type]).parameters())
+        assert sum(config.parameter_terms(SHAPES[task_type]).values()) == counted
 
 
 @pytest.mark.usefixtures("own_kinds")

@@ -18,7 +18,7 @@ from glassformer.inspection.statistics import head_statistics
 from glassformer.plotting.attention import MASKED, colours, from_bytes, to_bytes
 from glassformer.runs.run import Run
 
-from ..inspection.conftest import make_maps
+from ...inspection.conftest import make_maps
 from .conftest import OpenPage, Page, slowness
 
 GIGABYTE = 1 << 30
