@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-ch
 READY  := $(VENV)/.ready-$(ACCEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow prove audit browser screenshots measure-studio check format wheel clean
+.PHONY: help setup demo test test-all test-long prove audit browser screenshots measure-studio check format wheel clean
 
 help:  ## show this list
 	@echo "make TARGET [PYTHON=python3] [ACCEL=auto|cpu|cuda]"
@@ -41,33 +41,37 @@ demo: setup  ## set up, train the reversal model, leave a picture of its attenti
 	$(BIN)/glassformer attention $(DEMO) --out $(DEMO)/attention.png
 	@echo "==> the picture: $(DEMO)/attention.png"
 
-# Small matrices want one thread, and two that wait for each other on a busy machine are slower than one.
-test test-slow prove: export OMP_NUM_THREADS = 1
+# Small matrices are faster with one thread, and each of the two workers has a core to itself.
+test test-all test-long prove: export OMP_NUM_THREADS = 1
+PYTEST := $(BIN)/python -m pytest
 
-test: setup browser  ## set up, then run the tests
-	@$(BIN)/python -m pytest
+test: setup  ## set up, then run the tests of every day (under 5 minutes on two cores)
+	@$(PYTEST) -n 2 --dist loadscope
+
+# A browser is looked for first: without one the tests of the pages are skipped with the reason; with CI=true they fail.
+test-all: setup browser  ## run what `make test` leaves out: faults, browser tours, slow equivalences (20 minutes)
+	@$(PYTEST) -n 2 --dist loadfile -m "thorough and not long"
+
+test-long: setup  ## run the longest checks alone, write docs/results/test-long.json (an hour)
+	@$(BIN)/python scripts/test-long
 
 TIER ?= quick
 JOBS ?= 2
 
-prove: setup  ## do every fault of the programme (TIER=quick|full, JOBS=2), write docs/results/reliability.md
+prove: setup  ## run the fault programme (TIER=quick|full, JOBS=2), write docs/results/reliability.md
 	@$(BIN)/python scripts/prove --tier $(TIER) --jobs $(JOBS)
 
-audit: setup  ## hold the versions of constraints.txt against the package index
+audit: setup  ## compare the versions of constraints.txt with the package index
 	@$(BIN)/python scripts/audit
 
-# Where none can be had, the tests of the pages skip with the reason; with CI=true they fail.
 browser:
 	@sh scripts/find-browser > /dev/null || true
 
 screenshots: setup browser  ## train small models, open every view of the studio, write docs/images/studio-*.png
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/screenshots
 
-measure-studio: setup browser  ## measure the studio in a browser on a quiet machine, write docs/results/studio.*
+measure-studio: setup browser  ## measure the studio in a browser (quiet machine), write docs/results/studio.*
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/measure-studio
-
-test-slow: setup  ## run the tests that `make test` leaves out
-	@$(BIN)/python -m pytest -m slow
 
 check: setup  ## lint, format, types, import contract
 	@echo "==> ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -75,7 +79,7 @@ check: setup  ## lint, format, types, import contract
 	@echo "==> import contract" && $(BIN)/lint-imports --no-logo
 	@echo "==> map of the code" && $(BIN)/python scripts/write-map --check
 
-format: setup  ## let ruff sort the imports and lay out the code
+format: setup  ## format the code and sort its imports
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
 
 wheel: setup  ## build the wheel and the sdist into dist/

@@ -1,4 +1,4 @@
-"""What tests of whole runs share: a config that trains in a fraction of a second, and a run of it."""
+"""Fixtures of tests on whole runs: a config that trains in a fraction of a second, and a run of it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,20 @@ def tiny(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
     return validate(ExperimentConfig, tree)
 
 
+THOROUGH_FOLDERS = ("reliability", "studio/browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole folders for `make test-all`."""
+    for item in items:
+        folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
+        if folder in THOROUGH_FOLDERS:
+            item.add_marker(pytest.mark.thorough)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tokens that tests keep are not those of the person who runs them."""
+    """Use a cache of tokens for the tests alone, not the one of whoever runs them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLASSFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -103,7 +103,7 @@ def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> Non
     assert document["ratios"]["linear"] > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_by_one_worker_and_by_two(capsys: pytest.CaptureFixture[str]) -> None:
     """What two are worth is timed by the command itself, on a machine that does nothing else."""
     _, document = bench(capsys, "sweep", "--seeds", "1", "--steps", "2", "--threads", "1")

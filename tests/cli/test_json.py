@@ -173,7 +173,7 @@ def test_runs(ask: Ask, run_folder: RunFolder, trained_once: Path) -> None:
     assert not run_folder.path.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_prove_resume(ask: Ask, tiny_file: Path) -> None:
     document = ask("prove-resume", tiny_file, "--kills", 2, "--steps", 60)
     assert document["passed"] is True and document["kills"] == 2
@@ -198,7 +198,7 @@ def test_trace(ask: Ask, run_folder: RunFolder) -> None:
 def test_heads(ask: Ask, run_folder: RunFolder) -> None:
     document = ask("heads", run_folder.path, "--examples", 4, "--switch-off", says="anti")
     assert (document["examples"], document["split"], document["trust"]) == (4, "test", "fact")
-    assert document["places"].keys() == document["untrained"].keys() == {"encoder"}
+    assert document["sites"].keys() == document["untrained"].keys() == {"encoder"}
     assert [(row["layer"], row["head"]) for row in document["switched_off"]] == [(0, 0), (0, 1)]
 
 

@@ -457,7 +457,7 @@ def peak_megabytes(folder: Path, megabytes: int) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-@pytest.mark.parametrize(("megabytes", "allowed"), [(10, 20), pytest.param(200, 80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("megabytes", "allowed"), [(10, 20), pytest.param(200, 80, marks=pytest.mark.long)])
 def test_memory_stays_flat(tmp_path: Path, megabytes: int, allowed: int) -> None:
     """The corpus has a byte a token, so that its tokens take up twice its size on disk."""
     assert peak_megabytes(tmp_path, megabytes) - peak_megabytes(tmp_path, 2) < allowed

@@ -320,7 +320,7 @@ def document_of(output: str) -> dict[str, Any]:
     return dict(json.loads(output))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_quick_version_comes_to_its_end(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

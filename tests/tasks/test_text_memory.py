@@ -54,7 +54,7 @@ def peak_megabytes(folder: Path, kind: str, lines: int) -> float:
     return float(said.split()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("kind", ["translation", "classification"])
 def test_memory_grows_by_the_lines_not_by_the_text(tmp_path: Path, kind: str) -> None:

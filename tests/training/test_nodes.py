@@ -18,7 +18,7 @@ import pytest
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.distributed import interface_towards
+from glassformer.training.distributed import interface_to
 
 SECONDS = 400.0
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
@@ -86,7 +86,7 @@ def torchrun(nodes: list[str], tiny_file: Path, tmp_path: Path) -> Iterator[Any]
             process.wait(SECONDS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_machines_train_as_one_and_outlive_a_killed_rank(
     torchrun: Any, tiny_config: Any, tmp_path: Path
 ) -> None:
@@ -135,5 +135,5 @@ def _weights(run: Path) -> dict[str, Any]:
 
 def test_the_interface_that_leads_somewhere() -> None:
     if sys.platform == "linux":
-        assert interface_towards("127.0.0.1") == "lo"
-    assert interface_towards("no.such.host.invalid") is None
+        assert interface_to("127.0.0.1") == "lo"
+    assert interface_to("no.such.host.invalid") is None

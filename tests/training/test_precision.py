@@ -70,7 +70,7 @@ def test_an_unknown_device_is_told_what_there_is() -> None:
     assert precision.choose_device("cpu") == torch.device("cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bf16_where_it_runs(make_trainer) -> None:  # type: ignore[no-untyped-def]
     failure = precision.probe("bf16")
     if failure:

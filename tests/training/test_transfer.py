@@ -519,7 +519,7 @@ def test_every_optimizer_has_all_parameters_once_whatever_the_rates(optimizer: s
     ).build_trainer()
     grouped = [id(p) for group in trainer.optimizer.param_groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in trainer.model.parameters())
-    assert {round(group["rate_scale"], 6) for group in trainer.optimizer.param_groups} == {
+    assert {round(group["lr_scale"], 6) for group in trainer.optimizer.param_groups} == {
         1,
         0.9,
         0.81,
@@ -541,12 +541,12 @@ FINE_TUNING = {
 
 
 class Listener(Reporter):
-    is_heard = True
+    is_active = True
 
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.notes.append(text)
 
 
@@ -654,7 +654,7 @@ def test_sizes_and_estimates_need_no_source(tmp_path: Path, capsys: pytest.Captu
     assert document["total"] == sum(BACKBONE.values()) + 18 and document["measured"]["steps"] == 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_proof_of_resuming_holds(runs: Any, tmp_path: Path) -> None:
     config = small({"training.start_from": str(runs()), **FINE_TUNING})
     proof = prove_resume(config, tmp_path, kills=2, steps=40)
