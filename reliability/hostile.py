@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from glassformer.storage.files import json_bytes
 from reliability.base import Outcome, Place, Tries, fault
-from reliability.loaders import seal_checkpoint, unseal
+from reliability.loaders import renew_checksums, renew_manifest
 
 MEMORY = 256 << 20
 SECONDS = 1.0
@@ -58,17 +59,13 @@ SAFETENSORS: dict[str, bytes] = {
     "tensors of another model": with_header({"a": tensor([16], 0, 64)}),
 }
 MANIFESTS: dict[str, bytes] = {
-    "paths upwards": json.dumps(
-        {"format": 1, "files": {"../../../stolen": {"bytes": 1, "sha256": "x"}}}
-    ).encode(),
-    "an absolute path": json.dumps(
-        {"format": 1, "files": {"/etc/passwd": {"bytes": 1, "sha256": "x"}}}
-    ).encode(),
+    "paths upwards": json_bytes({"format": 1, "files": {"../../../stolen": {"bytes": 1, "sha256": "x"}}}),
+    "an absolute path": json_bytes({"format": 1, "files": {"/etc/passwd": {"bytes": 1, "sha256": "x"}}}),
     "a list": b"[]",
     "nested deeply": b"[" * DEEP,
     "a number of many digits": b'{"format": 1, "files": {"state.json": {"bytes": ' + b"9" * 10_000 + b"}}}",
-    "a format of the future": json.dumps({"format": 99, "files": {}}).encode(),
-    "a manifest of nothing": b'{"format": 1, "files": {}}',
+    "a format of the future": json_bytes({"format": 99, "files": {}}),
+    "a manifest of nothing": json_bytes({"format": 1, "files": {}}),
 }
 YAML: dict[str, bytes] = {
     "a tag that runs a command": b"task: !!python/object/apply:os.system [touch stolen]\n",
@@ -119,7 +116,7 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
     "a gigabyte of zeros": lambda: npz("about.npy", npy("(268435456,)", bytes(1 << 30))),
     "no archive": lambda: b"PK\x03\x04" + bytes(40),
 }
-RUN_FILES = ("task.json", "results.json", "status.json", "environment.json")
+RUN_FILES = ("config.json", "task.json", "results.json", "status.json", "environment.json")
 Case = tuple[str, Callable[[Path, Place], list[str]]]
 """A name, and what makes the harm in a new folder and says which command meets it."""
 
@@ -150,7 +147,9 @@ def cases() -> list[Case]:
         found.append((f"{name} is a link to a device without end", linked(f"checkpoint/{name}", "/dev/zero")))
         found.append((f"{name} is a link to a file elsewhere", linked(f"checkpoint/{name}", "secret")))
     for name in (
+        "SHA256SUMS",
         "config.yaml",
+        "config.json",
         "task.json",
         "status.json",
         "results.json",
@@ -175,13 +174,15 @@ def plain(name: str, data: bytes, command: list[str]) -> Callable[[Path, Place],
 
 def copy_run(folder: Path, place: Place) -> Path:
     shutil.copytree(place.trained, folder / "run")
-    unseal(folder / "run")
     return folder / "run"
 
 
 def in_run(name: str, data: bytes) -> Callable[[Path, Place], list[str]]:
     def make(folder: Path, place: Place) -> list[str]:
-        (copy_run(folder, place) / name).write_bytes(data)
+        run = copy_run(folder, place)
+        (run / name).write_bytes(data)
+        if name != "config.yaml":  # it is never parsed: a changed one is rejected by its checksum
+            renew_checksums(run)
         return meeting(name)
 
     return make
@@ -199,7 +200,7 @@ def in_checkpoint(name: str, data: bytes) -> Callable[[Path, Place], list[str]]:
         for checkpoint in (copy_run(folder, place) / "checkpoints").glob("step-*"):
             (checkpoint / name).write_bytes(data)
             if name != "manifest.json":
-                seal_checkpoint(checkpoint)
+                renew_manifest(checkpoint)
         return ["evaluate", "run"] if name != "state.json" else ["train", "run", "--resume", "--quiet"]
 
     return make

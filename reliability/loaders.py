@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import resource
@@ -146,7 +147,9 @@ def load_run(path: Path) -> None:
 
 
 IN_A_RUN = [
+    "SHA256SUMS",
     "config.yaml",
+    "config.json",
     "task.json",
     "tokenizer.json",
     "status.json",
@@ -170,29 +173,27 @@ def sentencepiece() -> bytes:
     return b"".join(pieces) + field(2, bytes([3 << 3, 1])) + field(3, field(1, b"identity"))
 
 
-def unseal(run: Path) -> None:
-    """As a run of the first versions, or one that somebody made with care: no checksum is in the way."""
-    config = run / "config.yaml"
-    config.write_bytes(config.read_bytes().split(b"\n", 1)[1])
-    for file in run.glob("*.json"):
-        tree = json.loads(file.read_bytes())
-        if isinstance(tree.get("sha256"), str):
-            del tree["sha256"]
-        if file.name == "task.json":
-            tree["tokenizer"] = None
-        file.write_text(json.dumps(tree, indent=1))
-
-
-def seal_checkpoint(folder: Path) -> None:
-    from glassformer.storage.checksums import seal_json
+def renew_checksums(run: Path) -> None:
+    """Make the checksums of a run's files true again, so that a changed file is parsed, not just rejected."""
+    from glassformer.runs.folder import RunFolder
+    from glassformer.storage.checksums import SUMS
     from glassformer.storage.files import file_sha256
+
+    names = sorted({line.split()[1] for line in (run / SUMS).read_text().splitlines()})
+    (run / SUMS).write_text("".join(f"{file_sha256(run / name)}  {name}\n" for name in names))
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):  # damaged beyond its checksum
+        RunFolder(run).write_status(json.loads((run / "status.json").read_bytes()))
+
+
+def renew_manifest(folder: Path) -> None:
+    from glassformer.storage.files import file_sha256, json_bytes
 
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
         for file in folder.iterdir()
         if file.name != "manifest.json"
     }
-    (folder / "manifest.json").write_bytes(seal_json({"format": 2, "files": files}))
+    (folder / "manifest.json").write_bytes(json_bytes({"format": 1, "files": files}))
 
 
 class Specimens:
@@ -203,7 +204,6 @@ class Specimens:
 
         run = Path("run").absolute()
         shutil.copytree(trained, run)
-        unseal(run)
         Run(run).attention("a good book").save("maps.npz")
         self.all: dict[str, tuple[Path, Callable[[Path], None], bytes]] = {
             "config.yaml": (Path("config.yaml"), load_config, (run / "config.yaml").read_bytes()),
@@ -226,13 +226,19 @@ class Specimens:
         """Other bytes in its place, for a moment; the checksums of a checkpoint are made right again."""
         path, load, data = self.all[name]
         path.write_bytes(given)
-        if name.startswith("checkpoint/") and path.name != "manifest.json":
-            seal_checkpoint(path.parent)
+        if path.name not in ("manifest.json", "SHA256SUMS"):
+            self._renew(name)
         outcome = attempt(lambda: load(path), f"{name} {given[:200]!r} ({zlib.crc32(given):08x})")
         path.write_bytes(data)
-        if name.startswith("checkpoint/"):
-            seal_checkpoint(path.parent)
+        self._renew(name)
         return outcome
+
+    def _renew(self, name: str) -> None:
+        path = self.all[name][0]
+        if name.startswith("run/"):
+            renew_checksums(path.parent)
+        elif name.startswith("checkpoint/"):
+            renew_manifest(path.parent)
 
 
 def limit_memory() -> None:

@@ -79,7 +79,8 @@ def open_a_day(folder: str) -> Iterator[Outcome]:
 def a_thousand(place: Place, numbers: range) -> Tries:
     runs = place.new("runs")
     runs.mkdir()
-    names = ("config.yaml", "status.json", "results.json", "environment.json", "task.json", "events.jsonl")
+    names = ["config.yaml", "config.json", "task.json", "environment.json", "results.json", "SHA256SUMS"]
+    names += ["status.json", "events.jsonl"]
     files = {name: (place.trained / name).read_bytes() for name in names}
     for number in range(1000):
         run = runs / f"run-{number:04d}"

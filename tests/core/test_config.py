@@ -171,5 +171,5 @@ def test_a_tree_of_any_depth_is_refused_by_its_unknown_key() -> None:
     tree: Tree = {}
     for _ in range(5000):
         tree = {"deep": tree}
-    with pytest.raises(UserError, match="unknown key"):
+    with pytest.raises(UserError, match="unknown option"):
         validate(ExperimentConfig, {"task": {"kind": "reversal"}, "x": tree})

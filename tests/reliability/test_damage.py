@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
-from glassformer.storage.files import file_sha256
+from glassformer.storage.checksums import ChecksummedFolder
+from glassformer.storage.files import file_sha256, json_bytes
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -107,36 +107,45 @@ def test_damaged_json(file: str, verb: list[str], content: bytes, run_folder: Ru
     assert 2 <= len(errors.splitlines()) <= 5
 
 
+@pytest.mark.parametrize("file", ["config.yaml", "config.json", "SHA256SUMS"])
+@pytest.mark.parametrize("content", ["", "task: [", "{}"])
+@pytest.mark.parametrize("verb", [["evaluate"], ["predict"], ["train", "--resume", "--quiet"], ["params"]])
+def test_a_damaged_config(file: str, content: str, verb: list[str], run_folder: RunFolder, cli: Cli) -> None:
+    (run_folder.path / file).write_text(content)
+    code, output, errors = cli(*verb, run_folder.path)
+    assert code == 2 and output == ""
+    assert str(run_folder.path / "config.") in errors and "restore it from a copy of the run" in errors
+    assert 2 <= len(errors.splitlines()) <= 5
+
+
 NOT_CONFIGS = {
-    "": "the file is empty",
-    "task: [": "not valid YAML",
-    "- 1": "a mapping belongs at the top",
-    "\x00": "not valid YAML",
-    "task: {kind: reversal}\nmodel: {num_layers: many}": "model.num_layers",
-    "task: {kind: reversal}\nmodels: {}": "unknown key",
-    "task: !!python/object/apply:os.system [touch stolen]": "a config holds data only",
+    b"": "cannot be read",
+    b"[1]": "it is not a JSON object",
+    b"[" * 100_000: "cannot be read",
+    b'{"task": {"kind": "reversal"}, "model": {"num_layers": "many"}}': "model.num_layers",
+    b'{"task": {"kind": "reversal"}, "models": {}}': "unknown option",
 }
 
 
 @pytest.mark.parametrize("content", NOT_CONFIGS)
 @pytest.mark.parametrize("verb", [["evaluate"], ["predict"], ["train", "--resume", "--quiet"], ["params"]])
-def test_a_damaged_config(content: str, verb: list[str], run_folder: RunFolder, cli: Cli) -> None:
-    (run_folder.path / "config.yaml").write_text(content)
+def test_a_wrong_config_with_a_right_checksum(
+    content: bytes, verb: list[str], run_folder: RunFolder, cli: Cli
+) -> None:
+    ChecksummedFolder(run_folder.path).write({"config.json": content})
     code, output, errors = cli(*verb, run_folder.path)
     assert code == 2 and output == ""
     assert NOT_CONFIGS[content] in errors
     assert 2 <= len(errors.splitlines()) <= 5
-    assert not Path("stolen").exists()
 
 
 def test_a_config_of_another_model(run_folder: RunFolder, cli: Cli) -> None:
-    file = run_folder.path / "config.yaml"
-    tree = yaml.safe_load(file.read_text())
+    tree = run_folder.config()
     tree["model"]["hidden_dim"] = 32
-    file.write_text(yaml.safe_dump(tree))
+    ChecksummedFolder(run_folder.path).write({"config.json": json_bytes(tree)})
     code, _, errors = cli("evaluate", run_folder.path)
     assert code == 2
-    assert f"{file}: does not describe the model of step-" in errors
+    assert f"{run_folder.path / 'config.json'}: does not describe the model of step-" in errors
     assert len(errors.splitlines()) == 2
 
 

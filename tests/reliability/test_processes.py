@@ -14,7 +14,6 @@ import pytest
 from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
-from glassformer.storage.checksums import seal_json
 from glassformer.training.trainer import Trainer
 
 ENDLESS = ["training.max_epochs=null", "training.max_steps=1000000", "training.validate_every=30"]
@@ -87,27 +86,27 @@ def test_handlers_are_put_back(tiny_config: Any, tmp_path: Path) -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-def _set_beat(folder: RunFolder, **changes: Any) -> None:
+def _set_status(folder: RunFolder, **changes: Any) -> None:
     file = folder.path / "status.json"
-    file.write_bytes(seal_json({**json.loads(file.read_text()), **changes}))
+    folder.write_status({**json.loads(file.read_text()), **changes})
 
 
 def test_status(run_folder: RunFolder, tmp_path: Path) -> None:
     assert run_folder.status().name == "done"
     assert RunFolder(tmp_path / "none").status().name == "new"
-    run_folder.beat("running", 7, 24)
+    run_folder.heartbeat("running", 7, 24)
     assert run_folder.status().name == "crashed"  # nobody holds the lock
     holder = RunFolder(run_folder.path)
     holder.lock()
     status = run_folder.status()
     assert (status.name, status.step, status.total_steps) == ("running", 7, 24)
-    _set_beat(run_folder, time=time.time() - 3600)
+    _set_status(run_folder, time=time.time() - 3600)
     assert run_folder.status().name == "stalled"
     holder.unlock()
     assert run_folder.status().name == "crashed"
-    _set_beat(run_folder, time=time.time(), host="another-machine")
+    _set_status(run_folder, time=time.time(), host="another-machine")
     assert run_folder.status().name == "running"  # its lock cannot be seen from here
-    run_folder.beat("stopped", 7, 24)
+    run_folder.heartbeat("stopped", 7, 24)
     assert run_folder.status().name == "stopped"
 
 

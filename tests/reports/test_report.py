@@ -16,7 +16,8 @@ from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
-from glassformer.storage.checksums import seal_json
+from glassformer.storage.checksums import ChecksummedFolder
+from glassformer.storage.files import json_bytes
 
 from .conftest import TASKS, TrainedRun, read_page, small_config
 
@@ -112,10 +113,11 @@ def spoil_weights(folder: RunFolder) -> None:
 
 def spoil_forms(folder: RunFolder) -> None:
     """JSON, but not what it should say."""
-    (folder.path / "results.json").write_bytes(
-        seal_json({"metrics": [1], "intervals": 5, "primary_metric": {}})
+    results = {"metrics": [1], "intervals": 5, "primary_metric": {}}
+    environment = {"git": 7, "data_notes": "x", "created": None}
+    ChecksummedFolder(folder.path).write(
+        {"results.json": json_bytes(results), "environment.json": json_bytes(environment)}
     )
-    (folder.path / "environment.json").write_bytes(seal_json({"git": 7, "data_notes": "x", "created": None}))
     (folder.path / "events.jsonl").write_text(
         '[]\n{"event": "step", "step": "x"}\n{"event": "validation"}\nno\n'
     )
@@ -124,13 +126,13 @@ def spoil_forms(folder: RunFolder) -> None:
 def crash(folder: RunFolder) -> None:
     lose_results(folder)
     status = json.loads((folder.path / "status.json").read_bytes())
-    (folder.path / "status.json").write_bytes(seal_json({**status, "state": "running", "step": 7}))
+    folder.write_status({**status, "state": "running", "step": 7})
 
 
 def diverge(folder: RunFolder) -> None:
     lose_results(folder)
     status = json.loads((folder.path / "status.json").read_bytes())
-    (folder.path / "status.json").write_bytes(seal_json({**status, "state": "diverged"}))
+    folder.write_status({**status, "state": "diverged"})
     with open(folder.path / "events.jsonl", "a", encoding="utf-8") as file:
         file.write(
             '{"event": "step", "step": 25, "loss": NaN}\n{"event": "step", "step": 26, "loss": Infinity}\n'
@@ -171,10 +173,12 @@ def test_the_hostile_text_is_text(run_folder: RunFolder, tmp_path: Path) -> None
         "</style><svg onload=alert(3)>",
         "a\x00b\ud800".encode("utf-8", "replace").decode(),
     ]
-    (path / "environment.json").write_bytes(seal_json({**environment, "data_notes": notes, "<b>": "<i>"}))
+    environment |= {"data_notes": notes, "<b>": "<i>"}
     results = json.loads((path / "results.json").read_bytes())
     results["metrics"]["test"]["<u>"] = 0.5
-    (path / "results.json").write_bytes(seal_json(results))
+    ChecksummedFolder(path).write(
+        {"environment.json": json_bytes(environment), "results.json": json_bytes(results)}
+    )
     gf.report(path, tmp_path / "report.html", markdown=tmp_path / "r.md", latex=tmp_path / "r.tex")
     page = read_page(tmp_path / "report.html")
     page.assert_asks_nobody()

@@ -49,6 +49,8 @@ def test_a_run_tells_nothing_of_its_owner(elsewhere: Path, is_absolute: bool) ->
     assert main(["train", "mine.yaml", "training.tensorboard=true", "--run", str(run), "--quiet"]) == 0
     found = texts(elsewhere / "run")
     assert {
+        "SHA256SUMS",
+        "config.json",
         "config.yaml",
         "environment.json",
         "events.jsonl",

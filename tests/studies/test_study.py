@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.core.config import dump_yaml
 from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.folder import RunFolder, differences
+from glassformer.storage.checksums import ChecksummedFolder
+from glassformer.storage.files import json_bytes
 from glassformer.studies import STUDIES, find
 from glassformer.studies.recipes import Setting, Study
 from glassformer.studies.study import reproduce
@@ -74,7 +75,7 @@ def test_a_changed_option_is_another_run_and_an_added_one_is_not(trained: list[s
     (path,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
     config = RunFolder(path).config()
     del config["training"]["tensorboard"]  # as if the run were older than this option, its name with it
-    (path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
+    ChecksummedFolder(path).write({"config.json": json_bytes(config)})
     path.rename(path.with_name(f"{path.name[:-8]}01234567"))
     trained.clear()
     reproduce(study, tmp_path)

@@ -16,11 +16,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.runs.folder import RunFolder
-from glassformer.storage.checksums import seal_json
 from glassformer.studio import limits, trainings
-from glassformer.studio.folder import RunsFolder
-from glassformer.studio.replies import Refusal
-from glassformer.studio.state import Studio
+from glassformer.studio.runs import RunsFolder
+from glassformer.studio.messages import Refusal
+from glassformer.studio.app import Studio
 from glassformer.studio.trainings import Trainings
 
 ENDLESS = {
@@ -124,7 +123,7 @@ from pathlib import Path
 from glassformer.runs.folder import RunFolder
 run = RunFolder(Path(sys.argv[1]))
 run.lock()
-run.beat("running", 5, 10)
+run.heartbeat("running", 5, 10)
 print("locked", flush=True)
 time.sleep(600)
 """
@@ -149,8 +148,8 @@ def test_only_the_process_that_holds_the_lock_is_stopped(
     try:
         status, lock = (runs / "tiny" / "status.json").read_text(), (runs / "tiny" / "lock").read_text()
         other = str(bystander.pid)
-        beat = json.loads(status) | {"pid": bystander.pid}
-        (runs / "tiny" / "status.json").write_bytes(seal_json(beat))
+        heartbeat = json.loads(status) | {"pid": bystander.pid}
+        run.write_status(heartbeat)
         assert run.status().pid == bystander.pid
         assert client.post("/api/runs/tiny/stop").status_code == 409
         (runs / "tiny" / "lock").write_text(other)  # as between a new holder's lock and its first words
@@ -170,7 +169,7 @@ def test_a_run_of_another_machine_cannot_be_stopped_here(
     client: TestClient, runs: Path, holder: subprocess.Popen[str]
 ) -> None:
     status = runs / "tiny" / "status.json"
-    status.write_bytes(seal_json(json.loads(status.read_text()) | {"host": "elsewhere"}))
+    RunFolder(runs / "tiny").write_status(json.loads(status.read_text()) | {"host": "elsewhere"})
     reply = client.post("/api/runs/tiny/stop")
     assert reply.status_code == 400 and "machine" in reply.json()["error"]["problem"]
     assert holder.poll() is None

@@ -16,8 +16,8 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
 from glassformer.runs.session import Training
-from glassformer.storage.checksums import seal_json
-from glassformer.storage.files import file_sha256
+from glassformer.storage.checksums import ChecksummedFolder
+from glassformer.storage.files import file_sha256, json_bytes
 from glassformer.training.checkpoints import EXTRA, CheckpointStore
 from glassformer.training.context import StopSignals
 from glassformer.training.events import CLOCK_FIELDS
@@ -45,7 +45,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "training.average_last": 4,
         "training.optimizer.learning_rate": 0.01,
     },
-    "looking": {"inspection.watch": True, "inspection.every": 12},
+    "looking": {"inspection.probe_heads": True, "inspection.every": 12},
     "decoder": {
         "task": {"kind": "arithmetic", "digits": 1, "max_examples": 60},
         "training.batch_size": 8,
@@ -77,7 +77,7 @@ class Killed(BaseException):
 class Listener(Reporter):
     """Before it, a run announces its time, for which steps are tried out on a copy."""
 
-    is_heard = True
+    is_active = True
 
 
 def train(config: ExperimentConfig, path: Path) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def test_changed_data_are_refused(tiny_config: Any, tmp_path: Path) -> None:
     stop(tiny_config(), tmp_path, 3)
     environment = json.loads((tmp_path / "environment.json").read_text())
     environment["data_sha256"] = "0" * 64
-    (tmp_path / "environment.json").write_bytes(seal_json(environment))
+    ChecksummedFolder(tmp_path).write({"environment.json": json_bytes(environment)})
     with pytest.raises(UserError, match="the data have changed"):
         train(tiny_config(), tmp_path)
 

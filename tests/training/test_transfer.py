@@ -31,7 +31,8 @@ from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import Training
 from glassformer.runs.transfer import Part, transfer
 from glassformer.runs.verify import prove_resume, without_clocks
-from glassformer.storage.files import file_sha256
+from glassformer.storage.checksums import ChecksummedFolder
+from glassformer.storage.files import file_sha256, json_bytes
 from glassformer.tasks.base import Seq2SeqTask
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.context import StopSignals
@@ -390,7 +391,7 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def steps(trainer: Trainer, count: int) -> None:
-    for batches in islice(trainer._groups(), count):
+    for batches in islice(trainer.step_batches(), count):
         trainer.step(batches)
 
 
@@ -637,11 +638,10 @@ def test_a_source_that_changed_before_the_first_checkpoint_is_refused(
 
 def test_a_run_from_before_these_options_goes_on(tmp_path: Path) -> None:
     stop(small(), tmp_path / "run", 5)
-    file = tmp_path / "run" / "config.yaml"
-    tree = yaml.safe_load(file.read_text())
+    tree = RunFolder(tmp_path / "run").config()
     for option in ("start_from", "freeze", "unfreeze", "layerwise_lr_decay"):
         del tree["training"][option]
-    file.write_text(dump_yaml(tree))
+    ChecksummedFolder(tmp_path / "run").write({"config.json": json_bytes(tree)})
     assert train(small(), tmp_path / "run").results()["steps"] == 12
 
 

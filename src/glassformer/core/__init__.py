@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Foundations: config tree, registry of kinds, user errors, machine and threads."""

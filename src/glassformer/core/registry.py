@@ -1,6 +1,6 @@
-"""Kinds by name. A kind is a config class that builds its module; a family is what it competes in.
+"""Registry of kinds: config classes that are selected by name and build their module.
 
-class PositionConfig(Kind): ...                       # a family: a direct subclass of Kind
+class PositionConfig(Kind): ...                       # a choice: a direct subclass of Kind
 
 @register
 class RotaryConfig(PositionConfig):
@@ -23,11 +23,12 @@ from pydantic import ModelWrapValidatorHandler, model_validator
 from glassformer.core.config import Node
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 
-_families: dict[type[Kind], dict[str, type[Kind]]] = {}
+_registry: dict[type[Kind], dict[str, type[Kind]]] = {}
+"""Kinds by name, for each choice."""
 
 
 class Kind(Node):
-    """A choice by name: `{kind: rotary, base: 500}`, or just `rotary`."""
+    """Config section with a `kind`: `{kind: rotary, base: 500}`, or just `rotary`."""
 
     kind: str
 
@@ -36,69 +37,72 @@ class Kind(Node):
     def _choose(cls, data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
         if isinstance(data, cls):
             return data
-        if cls not in _families:
+        if cls not in _registry:
             return handler(data)
         if isinstance(data, str):
             data = {"kind": data}
-        known = _families[cls]
+        known = _registry[cls]
         if not isinstance(data, Mapping):
-            raise ErrorDetail("a choice belongs here: {kind: NAME, ...}", value=data, allowed=sorted(known))
+            raise ErrorDetail("expected a choice: {kind: NAME, ...}", value=data, allowed=sorted(known))
         name = data.get("kind")
         if name is None:
-            raise ErrorDetail("which kind?", path="kind", value="", allowed=sorted(known))
+            raise ErrorDetail("a kind is required", path="kind", value="", allowed=sorted(known))
         if not isinstance(name, str) or name not in known:
             raise ErrorDetail(
                 "unknown kind",
                 path="kind",
                 value=name,
                 allowed=sorted(known),
-                hint="--plugin FILE.py, if it is a kind of your own",
+                hint="--plugin FILE.py for a kind of your own",
             )
         return known[name].model_validate(data)
 
     @classmethod
-    def chosen(cls, branch: Mapping[str, Any]) -> type[Node] | None:
-        return _families[cls].get(str(branch.get("kind"))) if cls in _families else cls
+    def chosen(cls, options: Mapping[str, Any]) -> type[Node] | None:
+        return _registry[cls].get(str(options.get("kind"))) if cls in _registry else cls
 
 
 KindType = TypeVar("KindType", bound=Kind)
 
 
 def register(cls: type[KindType]) -> type[KindType]:
-    """Make a kind known to its family under the default of its `kind` field."""
-    family = family_of(cls)
+    """Class decorator: register a kind for its choice, under the default of its `kind` field."""
+    choice = choice_of(cls)
     name = cls.model_fields["kind"].default
     if not isinstance(name, str):
-        raise TypeError(f'{cls.__name__} must give its name: kind: Literal["name"] = "name"')
-    known = _families.setdefault(family, {})
+        raise TypeError(f'{cls.__name__} needs a name: kind: Literal["name"] = "name"')
+    known = _registry.setdefault(choice, {})
     if name in known:
         taken = known[name]
         raise user_error(
-            f"the kind {name!r} of {family.__name__} is registered twice",
+            f"the kind {name!r} of {choice.__name__} is registered twice",
             path=f"{cls.__module__}.{cls.__name__}",
-            hint=f"another name: {taken.__module__}.{taken.__name__} has this one",
+            hint=f"choose another name: {taken.__module__}.{taken.__name__} has this one",
         )
     known[name] = cls
     return cls
 
 
 def unregister(cls: type[Kind]) -> None:
-    _families[family_of(cls)].pop(cls.model_fields["kind"].default)
+    """Remove a kind from the registry."""
+    _registry[choice_of(cls)].pop(cls.model_fields["kind"].default)
 
 
-def family_of(cls: type[Kind]) -> type[Kind]:
+def choice_of(cls: type[Kind]) -> type[Kind]:
+    """Return the choice of a kind: its ancestor that derives directly from `Kind`."""
     for ancestor in cls.__mro__:
         if Kind in ancestor.__bases__:
             return ancestor
-    raise TypeError(f"{cls.__name__} belongs to no family")
+    raise TypeError(f"{cls.__name__} does not derive from a choice")
 
 
-def kinds(family: type[Kind]) -> dict[str, type[Kind]]:
-    return dict(_families.get(family, {}))
+def kinds(choice: type[Kind]) -> dict[str, type[Kind]]:
+    """Return the registered kinds of a choice by name."""
+    return dict(_registry.get(choice, {}))
 
 
 def load_plugin(path: Path) -> None:
-    """Run a user's own Python file, which registers its kinds. Only ever on the user's word."""
+    """Execute a user's Python file, which registers its kinds. Call it only with a path the user gave."""
     if not path.is_file():
         raise user_error("no such plug-in file", path=str(path), hint="--plugin PATH/TO/FILE.py")
     name = f"glassformer_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
@@ -118,12 +122,12 @@ def load_plugin(path: Path) -> None:
             for frame in traceback.extract_tb(error.__traceback__)
             if Path(frame.filename).resolve() == path.resolve()
         ]
-        place = f"{path}, line {frames[-1].lineno}" if frames else str(path)
+        location = f"{path}, line {frames[-1].lineno}" if frames else str(path)
         if isinstance(error, UserError):
-            problem = error.details[0]
-            raise user_error(problem.message, path=place, hint=problem.hint) from error
+            detail = error.details[0]
+            raise user_error(detail.message, path=location, hint=detail.hint) from error
         raise user_error(
             f"the plug-in failed: {type(error).__name__}: {error}",
-            path=place,
+            path=location,
             hint=f"python {path} shows the whole error",
         ) from error

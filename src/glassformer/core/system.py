@@ -1,12 +1,14 @@
-"""The machine: processor, cores, memory and thread counts."""
+"""Machine facts (processor, cores, memory, threads) and safe reading of files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
+import resource
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,11 +19,13 @@ from glassformer import __version__
 
 @dataclass(frozen=True)
 class Machine:
+    """Hardware and software versions that a measurement depends on."""
+
     cpu: str
     cores: int
-    """Those that this process may use."""
+    """Cores that this process may use."""
     threads: int
-    """Those that PyTorch uses."""
+    """PyTorch's intra-op threads."""
     memory_bytes: int | None
     system: str
     python: str
@@ -39,6 +43,7 @@ class Machine:
 
 
 def machine() -> Machine:
+    """Describe this machine and the installed versions."""
     import torch
 
     return Machine(
@@ -54,14 +59,14 @@ def machine() -> Machine:
 
 
 def usable_cores() -> int:
-    """Fewer than the machine has, where the process is bound to some of them."""
+    """Count the cores that this process may use; CPU affinity can make them fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """As the maker calls it; the architecture where no name is to be had."""
+    """Return the processor's product name, or the architecture if the system does not report a name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
@@ -73,6 +78,7 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> int | None:
+    """Return the physical memory of the machine, or None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -81,7 +87,7 @@ def memory_bytes() -> int | None:
 
 @contextlib.contextmanager
 def threads_set_to(threads: int | None) -> Iterator[None]:
-    """So many threads inside, and as many as before afterwards."""
+    """Context: set PyTorch's threads (None keeps them), and restore the old number at the end."""
     import torch
 
     before = torch.get_num_threads()
@@ -92,17 +98,34 @@ def threads_set_to(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-MOST_BYTES = 64 << 20
-"""Of a document: the largest tokenizers have half of that."""
+MAX_FILE_BYTES = 64 << 20
+"""Size limit of `read_regular_file`; the largest tokenizers have half of it."""
 
 
-def read_document(path: Path) -> bytes:
-    """The bytes of a file that is a file and not too large: never one that has no end, or never begins."""
+def read_regular_file(path: Path) -> bytes:
+    """Read a regular file of at most 64 MiB; reject FIFOs, devices and larger files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("it is not a regular file")
-        if found.st_size > MOST_BYTES:
+        if found.st_size > MAX_FILE_BYTES:
             raise ValueError(f"it is too large: {found.st_size:,} bytes")
-        return file.read(MOST_BYTES)
+        return file.read(MAX_FILE_BYTES)
+
+
+def peak_memory() -> int:
+    """Return the largest resident size of this process so far, in bytes."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def available_memory() -> int | None:
+    """Return the bytes this process may hold: free memory plus its own resident size; None if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return free + resident_pages * resource.getpagesize()

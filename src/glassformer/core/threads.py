@@ -11,11 +11,11 @@ from typing import TypeVar
 import torch
 
 Item = TypeVar("Item")
-Prediction = TypeVar("Prediction")
+Result = TypeVar("Result")
 
 
 class ThreadPool:
-    """So many workers, until it is closed or forgotten; PyTorch's threads are round_robin to them evenly."""
+    """Pool of worker threads that share PyTorch's intra-op threads evenly, so that they do not compete."""
 
     def __init__(self, workers: int, name: str) -> None:
         self.workers = workers
@@ -23,36 +23,37 @@ class ThreadPool:
         self._pool = ThreadPoolExecutor(
             workers, name, initializer=_take_share, initargs=(max(1, threads // workers),)
         )
-        everyone = Barrier(workers)
+        started = Barrier(workers)  # all must have started before the number of threads is restored
         try:
-            for _ in self._pool.map(lambda _: everyone.wait(), range(workers)):
+            for _ in self._pool.map(lambda _: started.wait(), range(workers)):
                 pass
-        except BaseException:  # one that could not be started: the others would wait for it for ever
-            everyone.abort()
+        except BaseException:  # a worker failed to start, and the others would wait for it for ever
+            started.abort()
             raise
         finally:
-            torch.set_num_threads(threads)  # what threads to come are given: each worker has set less
+            torch.set_num_threads(threads)  # each worker has lowered the default for new threads
 
     def each(
-        self, answer: Callable[[Item], Prediction], items: Iterable[Item], ahead: int | None = None
-    ) -> Iterator[Prediction]:
-        """The answers in the order of the items, of which at most `ahead` are begun and not yet taken."""
-        begun: deque[Future[Prediction]] = deque()
+        self, function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None
+    ) -> Iterator[Result]:
+        """Yield `function(item)` in the order of the items, with at most `ahead` results pending."""
+        pending: deque[Future[Result]] = deque()
         try:
             for item in items:
-                if len(begun) == ahead:
-                    yield begun.popleft().result()
-                begun.append(self._pool.submit(answer, item))
-            while begun:
-                yield begun.popleft().result()
+                if len(pending) == ahead:
+                    yield pending.popleft().result()
+                pending.append(self._pool.submit(function, item))
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for future in begun:
+            for future in pending:
                 future.cancel()
 
     def close(self) -> None:
+        """Cancel what has not started, and wait for the workers."""
         self._pool.shutdown(cancel_futures=True)
 
 
 def _take_share(threads: int) -> None:
-    torch.get_num_threads()  # asked first: a thread's first operation would take what all are given
+    torch.get_num_threads()  # a thread's first call initialises its number, and would undo the next line
     torch.set_num_threads(threads)

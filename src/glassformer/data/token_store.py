@@ -20,8 +20,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from glassformer.core.errors import UserError, user_error
-from glassformer.core.system import read_document
+from glassformer.core.system import read_regular_file
 from glassformer.data.token_rows import MappedFiles, RaggedRows, as_tokens, checksum_of
+from glassformer.storage.files import atomic_write, sync_folder, write_durably
 
 VERSION = 1
 SHARD_TOKENS = 64 << 20
@@ -99,11 +100,9 @@ class TokenStore:
             manifest |= {"fingerprint": dict(fingerprint), "sources": dict(sources or {})}
             manifest |= {"version": VERSION, "facts": dict(facts or {})}
             manifest = json.loads(json.dumps(manifest))  # its checksum is that of what will be read back
-            with open(unfinished / MANIFEST, "xb") as file:
-                file.write(json.dumps({**manifest, "checksum": json_sha256(manifest)}, indent=1).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            _sync_folder(unfinished)
+            data = json.dumps({**manifest, "checksum": json_sha256(manifest)}, indent=1).encode()
+            write_durably(unfinished / MANIFEST, data)
+            sync_folder(unfinished)
             _rename_new(unfinished, folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -282,20 +281,15 @@ def json_sha256(value: Any) -> str:
 def read_json(path: Path) -> Any:
     """None where there is nothing that can be read."""
     try:
-        return json.loads(read_document(path))
+        return json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError):
         return None
 
 
 def replace_json(path: Path, value: Any) -> None:
     """For what can be found out again: it need not outlast a crash, nor be possible at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(json.dumps(value).encode())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    with contextlib.suppress(OSError):
+        atomic_write(path, json.dumps(value).encode(), durable=False, shared=True)
 
 
 def _rename_new(old: Path, new: Path) -> None:
@@ -305,16 +299,7 @@ def _rename_new(old: Path, new: Path) -> None:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise FileExistsError(error.errno, "there already", str(new)) from None
         raise
-    _sync_folder(new.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make new names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(new.parent)
 
 
 CHECKSUMS = "sources.json"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
-import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -22,7 +20,7 @@ from glassformer.inspection.maps import CAPTION, AttentionMaps, SiteMaps
 from glassformer.inspection.statistics import head_statistics
 from glassformer.plotting.attention import BYTE_STEPS, MASKED, colours, to_bytes, write_png, write_svg
 from glassformer.plotting.style import visible
-from glassformer.storage.files import unfinished
+from glassformer.storage.files import atomic_path
 
 SHARED_SCRIPTS = ("painting.js", "overview.js", "axes.js", "viewer.js")
 SHARED_STYLES = ("viewer.css",)
@@ -69,13 +67,13 @@ def page_data(maps: AttentionMaps) -> dict[str, Any]:
     """What `showMaps` of page.js shows."""
     data = described(maps)
     data |= {"caption": CAPTION, "colours": _packed(colours()), "masked": MASKED.tolist()}
-    for place, of_place in maps.places.items():
-        data["places"][place]["maps"] = [
+    for site, site_maps in maps.sites.items():
+        data["sites"][site]["maps"] = [
             [
-                _packed(to_bytes(weights, of_place.allowed_at(row, column)))
+                _packed(to_bytes(weights, site_maps.allowed_at(row, column)))
                 for column, weights in enumerate(heads)
             ]
-            for row, heads in enumerate(of_place.weights)
+            for row, heads in enumerate(site_maps.weights)
         ]
     return data
 
@@ -88,14 +86,14 @@ def described(maps: AttentionMaps) -> dict[str, Any]:
         "checks": maps.checks.lines(),
         "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f};"
         " exact ones: --out map.npz.",
-        "has_masked": any(of_place.has_masked for of_place in maps.places.values()),
-        "places": {place: _described_place(of_place) for place, of_place in maps.places.items()},
+        "has_masked": any(site_maps.has_masked for site_maps in maps.sites.values()),
+        "sites": {site: _described_place(site_maps) for site, site_maps in maps.sites.items()},
     }
 
 
 def _described_place(maps: SiteMaps) -> dict[str, Any]:
     document = maps.document()
-    for axis in ("queries", "keys", "answers"):
+    for axis in ("queries", "keys", "outputs"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
     document["largest"] = maps.largest
     document["statistics"] = head_statistics(maps).document()
@@ -127,7 +125,7 @@ def write_html(maps: AttentionMaps, file: IO[bytes]) -> None:
 
 def notebook_frame(maps: AttentionMaps) -> str | None:
     """The page in a frame of its own; None if it is too large for a notebook."""
-    if sum(place.weights.size for place in maps.places.values()) > LARGEST_IN_NOTEBOOK:
+    if sum(site.weights.size for site in maps.sites.values()) > LARGEST_IN_NOTEBOOK:
         return None
     source = html.escape(page(maps), quote=True)
     return (
@@ -154,17 +152,12 @@ def check_ending(path: Path) -> None:
 def write(maps: AttentionMaps, path: Path) -> None:
     """To a new file first, so that none is ever half written."""
     check_ending(path)
-    temporary = unfinished(path)
     try:
-        with open(temporary, "wb") as file:
+        with atomic_path(path, durable=False) as temporary, open(temporary, "wb") as file:
             WRITERS[path.suffix.lower()](maps, file)
-        os.replace(temporary, path)
     except OSError as error:
         raise user_error(
             f"cannot be written: {error.strerror or error}",
             path=str(path),
             hint="check that the folder exists, its permissions and the space left",
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

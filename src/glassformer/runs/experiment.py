@@ -124,16 +124,16 @@ class Experiment:
         Where there are checkpoints to go on from nothing is copied: they hold it, and that run may be gone.
         """
         model, context = self.build_model(), context or TrainingContext()
-        if self.config.inspection.watch:
-            context = replace(context, watch=HeadProbe(self.task, self.config.inspection))
+        if self.config.inspection.probe_heads:
+            context = replace(context, probe=HeadProbe(self.task, self.config.inspection))
         if not (context.store and context.store.states()):
             self._set_first_weights(model, context.reporter)
         return self._assemble(model, context)
 
     def _set_first_weights(self, model: Model, reporter: Reporter) -> None:
         training = self.config.training
-        with reporter.telling("first vectors"):
-            training.embedding_init.apply(model, self.task, reporter.note)
+        with reporter.status("first vectors"):
+            training.embedding_init.apply(model, self.task, reporter.info)
         if training.start_from is not None:
             self.transferred = transfer(Path(training.start_from), self.task, model, self.config.model)
 

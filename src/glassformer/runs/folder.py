@@ -1,18 +1,23 @@
-"""A run's folder: resolved config, record, checkpoints, environment, results. And a folder of such folders.
+"""Run folder: resolved config, task, environment, event log, results, status and checkpoints.
 
-config.yaml  task.json  environment.json  events.jsonl  results.json  status.json  checkpoints/
+config.yaml  config.json  task.json  tokenizer.json  environment.json  results.json   covered by SHA256SUMS
+events.jsonl    the growing event log; each checkpoint holds its length and SHA-256
+status.json     the heartbeat, with a CRC-32 of its own
+checkpoints/    each with a manifest of its files
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import platform
 import shutil
 import socket
 import subprocess
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,49 +25,58 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from glassformer import __version__
-from glassformer.core.config import Tree, dump_yaml, flatten, read_written_yaml
+from glassformer.core.config import Tree, dump_yaml, flatten
 from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
-from glassformer.core.system import read_document
-from glassformer.storage.checksums import BrokenSeal, is_sealed_text, open_json, seal_json, seal_text
-from glassformer.storage.files import file_sha256, json_bytes, replace_file, storage_error
+from glassformer.core.system import read_regular_file
+from glassformer.storage.checksums import SUMS, ChecksummedFolder, ChecksumMismatch
+from glassformer.storage.files import atomic_write, json_bytes, storage_error
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.events import EventLog
 
-KEPT_APART = {"tokenizer", "target_tokenizer"}
-"""Parts of a task's state that are files of their own, for other programs to read."""
+TOKENIZERS = {"tokenizer", "target_tokenizer"}
+"""Entries of a task's state that are stored in files of their own, for other programs to read."""
 CONFIG = "config.yaml"
+"""Resolved config for people. Its existence makes a folder a run, so it is written last."""
+CONFIG_JSON = "config.json"
+"""The same config for programs: parsed a hundred times faster."""
 WARNING = "WARNING:"
-"""How a note about the data begins that every score on them repeats."""
+"""Prefix of the data notes that are repeated with every score."""
 STALLED_AFTER_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Status:
-    """`new`, `running`, `stalled` (but alive), `stopped`, `crashed`, `damaged`, `diverged` or `done`."""
+    """State of a run and its progress, as read from `status.json`."""
 
     name: str
+    """`new`, `running`, `stalled` (no heartbeat), `stopped`, `crashed`, `damaged`, `diverged` or `done`."""
     step: int
     total_steps: int | None
     pid: int | None
     host: str | None = None
-    """Where that process is, or was."""
+    """Machine of that process."""
 
 
-class TaskMaker(Protocol):
+class RestorableTask(Protocol):
+    """Task config that can rebuild its task from a saved state."""
+
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> Any: ...
 
 
 class RunFolder:
+    """Folder of one run: its files, its lock and its heartbeat."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._files = ChecksummedFolder(path)
         self.events = EventLog(path / "events.jsonl")
         self._lock: IO[bytes] | None = None
-        self._last_beat = 0.0
+        self._last_heartbeat = 0.0
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """A folder that holds a run."""
+        """Open the folder of an existing run."""
         run = cls(path)
         if not run.exists():
             raise user_error(
@@ -79,48 +93,45 @@ class RunFolder:
         return CheckpointStore(self.path / "checkpoints", keep)
 
     def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Write what does not change; the config comes last, since it makes the folder a run."""
-        text = dump_yaml(config)
+        """Write the files that do not change during training, and make the folder a run."""
         state = dict(task_state)
-        for name in KEPT_APART & state.keys():
-            self._write(f"{name}.json", json_bytes(state[name]))
-            state[name] = file_sha256(self.path / f"{name}.json")
-        self._write("task.json", seal_json(state))
-        self._write("environment.json", seal_json(environment))
-        self._write(CONFIG, seal_text(text))
+        files: dict[str, bytes] = {}
+        for name in sorted(TOKENIZERS & state.keys()):
+            files[f"{name}.json"] = json_bytes(state[name])
+            state[name] = f"{name}.json"
+        files["task.json"] = json_bytes(state)
+        files["environment.json"] = json_bytes(environment)
+        files[CONFIG_JSON] = json_bytes(config)
+        files[CONFIG] = dump_yaml(config).encode()
+        self._write(files)
 
     def config(self) -> Tree:
-        self._is_sealed()
-        return read_written_yaml(self.path / CONFIG)
-
-    def _is_sealed(self) -> bool:
-        """Whether its files carry checksums: those of the first versions do not."""
-        path = self.path / CONFIG
+        """Read the resolved config. An edited `config.yaml` is an error: the edit would have no effect."""
         try:
-            return is_sealed_text(read_document(path))
-        except BrokenSeal as broken:
+            self._files.read(CONFIG)
+        except (OSError, ValueError) as error:
             raise user_error(
-                f"cannot be used: {broken}",
-                path=str(path),
-                hint="restore it from a copy of the run; if you changed it yourself, remove its first line",
+                f"cannot be used: {error}",
+                path=str(self.path / CONFIG),
+                hint=f"restore it from a copy of the run; for other options: train {self.path} PATH=VALUE",
             ) from None
-        except (OSError, ValueError):
-            return False  # whoever reads it next says why
+        return self._read_json(CONFIG_JSON)
 
     def task_state(self) -> dict[str, Any]:
+        """Read the state from which the task is restored, tokenizers included."""
         state = self._read_json("task.json")
-        for name in KEPT_APART & state.keys():
-            state[name] = self._read_apart(f"{name}.json", state[name])
+        for name in TOKENIZERS & state.keys():
+            state[name] = self._read_json(f"{name}.json")
         return state
 
-    def restore_task(self, config: TaskMaker, seed: int = 0) -> Any:
-        """The task of this run, with what it learned from its data."""
+    def restore_task(self, config: RestorableTask, seed: int = 0) -> Any:
+        """Build the task of this run from its saved state, without learning from the data again."""
         state = self.task_state()
         try:
             return config.restore(state, seed)
         except (UserError, ErrorDetail):
             raise
-        except Exception as error:  # what a file of another hand says can be wrong in any way
+        except Exception as error:  # a file edited by hand can be wrong in any way
             if is_out_of_memory(error):
                 raise
             raise user_error(
@@ -129,44 +140,43 @@ class RunFolder:
                 hint="restore it from a copy of the run",
             ) from error
 
-    def _read_apart(self, name: str, sha256: str | None) -> dict[str, Any]:
-        """Without a seal in it, since other programs read it too: its checksum is in `task.json`."""
-        path = self.path / name
-        if sha256 is not None and os.path.isfile(path) and file_sha256(path) != sha256:
-            raise _unreadable(path, BrokenSeal())
-        return self._read_json(name, may_be_sealed=False)
-
     def environment(self) -> dict[str, Any]:
+        """Read versions, machine, data checksum and data notes of the training."""
         return self._read_json("environment.json")
 
     def warnings(self, split: str | None = None) -> list[str]:
-        """What was wrong enough with the data for each score to say so; or with one split of them."""
+        """Return the data notes that every score must repeat, of all splits or of one."""
         notes = self.environment().get("data_notes", [])
         begin = WARNING if split is None else f"{WARNING} {split}"
         return [note for note in notes if str(note).startswith(begin)] if isinstance(notes, list) else []
 
     def results(self) -> dict[str, Any]:
-        """What the end of training measured; empty while there is no end."""
+        """Read the measurements of the finished training; empty if it has not finished."""
         return self._read_json("results.json") if (self.path / "results.json").exists() else {}
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        self._write("results.json", seal_json(results))
+        """Write the measurements of the finished training."""
+        self._write({"results.json": json_bytes(results)})
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, files: Mapping[str, bytes]) -> None:
         try:
-            replace_file(self.path / name, data)
+            self._files.write(files)
         except OSError as error:
-            raise storage_error(error, self.path / name, len(data)) from error
+            raise storage_error(error, self.path / list(files)[-1], sum(map(len, files.values()))) from error
+        except ChecksumMismatch as error:
+            raise _unreadable(self.path / SUMS, error) from None
 
-    def _read_json(self, name: str, *, may_be_sealed: bool = True) -> dict[str, Any]:
-        path = self.path / name
+    def _read_json(self, name: str) -> dict[str, Any]:
         try:
-            return open_json(read_document(path), must_be_sealed=may_be_sealed and self._is_sealed())
+            document = json.loads(self._files.read(name))
+            if not isinstance(document, dict):
+                raise ValueError("it is not a JSON object")
+            return document
         except (OSError, ValueError, RecursionError) as error:
-            raise _unreadable(path, error) from None
+            raise _unreadable(self.path / name, error) from None
 
     def lock(self) -> None:
-        """One process at a time; the lock goes with the process, however it ends."""
+        """Lock the folder for this process. The system releases the lock when the process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / "lock", "ab+", buffering=0)  # noqa: SIM115  held until the run ends
@@ -192,7 +202,7 @@ class RunFolder:
             raise storage_error(error, self.path / "lock", 8) from error
 
     def unlock(self) -> None:
-        """What failed before it became a run leaves nothing behind."""
+        """Release the lock; delete the folder if no run was created in it."""
         if self._lock is not None:
             if not self.exists():
                 (self.path / "lock").unlink(missing_ok=True)
@@ -201,11 +211,12 @@ class RunFolder:
             self._lock = None
 
     def discard_empty(self) -> None:
+        """Delete the folder if it is empty."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
     def is_locked(self) -> bool:
-        """Whether a living process trains here."""
+        """Return True while a process trains in this folder."""
         try:
             with open(self.path / "lock", encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -215,38 +226,52 @@ class RunFolder:
         except OSError:
             return True
 
-    def beat(self, state: str, step: int, total_steps: int | None) -> None:
-        """Say that the run is alive; often called, seldom written."""
+    def heartbeat(self, state: str, step: int, total_steps: int | None) -> None:
+        """Write the status, at most once per HEARTBEAT_SECONDS while the run is running."""
         now = time.monotonic()
-        if state == "running" and now - self._last_beat < HEARTBEAT_SECONDS:
+        if state == "running" and now - self._last_heartbeat < HEARTBEAT_SECONDS:
             return
-        self._last_beat = now
-        beat = {"state": state, "step": step, "total_steps": total_steps, "pid": os.getpid()}
-        data = seal_json({**beat, "host": socket.gethostname(), "time": time.time()})
-        temporary = self.path / ".status.saving"
+        self._last_heartbeat = now
+        status = {"state": state, "step": step, "total_steps": total_steps, "pid": os.getpid()}
+        self.write_status({**status, "host": socket.gethostname(), "time": time.time()})
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Write `status.json` without fsync: a status that a power failure loses is of no use."""
+        data = _status_bytes(status)
         try:
-            temporary.write_bytes(data)
-            os.replace(temporary, self.path / "status.json")
+            atomic_write(self.path / "status.json", data, durable=False)
         except OSError as error:
             raise storage_error(error, self.path / "status.json", len(data)) from error
 
+    def _read_status(self) -> dict[str, Any]:
+        path = self.path / "status.json"
+        try:
+            data = read_regular_file(path)
+            status = json.loads(data)
+            if not isinstance(status, dict) or data != _status_bytes(status):
+                raise ChecksumMismatch("it is not what was written: its CRC-32 differs")
+        except (OSError, ValueError, RecursionError) as error:
+            raise _unreadable(path, error) from None
+        numbers = all(isinstance(status.get(key, 0), (int, float)) for key in ("step", "time"))
+        if not numbers or not isinstance(status.get("state", "new"), str):
+            raise _unreadable(path, ValueError("a field has the wrong type"))
+        return status
+
     def status(self) -> Status:
+        """Read the status; a run that reports `running` but has lost its process is `crashed`."""
         if not (self.path / "status.json").exists():
             return Status("running" if self.is_locked() else "new", 0, None, None)
-        beat = self._read_json("status.json")
-        name = beat.get("state", "new")
-        if not isinstance(name, str) or not all(
-            isinstance(beat.get(key, 0), (int, float)) for key in ("step", "time")
-        ):
-            raise _unreadable(self.path / "status.json", ValueError("it is of another form"))
+        status = self._read_status()
+        name = status.get("state", "new")
         if name == "running":
-            is_alive = self.is_locked() if beat.get("host") == socket.gethostname() else True
-            is_silent = time.time() - beat.get("time", 0) > STALLED_AFTER_SECONDS
+            is_alive = self.is_locked() if status.get("host") == socket.gethostname() else True
+            is_silent = time.time() - status.get("time", 0) > STALLED_AFTER_SECONDS
             name = ("stalled" if is_silent else "running") if is_alive else "crashed"
-        return Status(name, beat.get("step", 0), beat.get("total_steps"), beat.get("pid"), beat.get("host"))
+        progress = status.get("step", 0), status.get("total_steps")
+        return Status(name, *progress, status.get("pid"), status.get("host"))
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it: what it is, what it reached, and every option."""
+        """Render status, metrics and options for a notebook."""
         results, options, status = self.results(), flatten(self.config()), self.status()
         metrics: dict[str, dict[str, float]] = results.get("metrics", {})
         names = list(dict.fromkeys(name for measured in metrics.values() for name in measured))
@@ -262,9 +287,16 @@ class RunFolder:
         )
 
     def remove(self) -> None:
+        """Delete the run, unless a process trains in it."""
         if self.is_locked():
             raise user_error("is being trained", path=str(self.path), hint="stop the training first")
         shutil.rmtree(self.path)
+
+
+def _status_bytes(status: Mapping[str, Any]) -> bytes:
+    """Encode a status with a CRC-32 of its other fields, so that damage is detected."""
+    fields = {name: value for name, value in status.items() if name != "crc32"}
+    return json_bytes(fields | {"crc32": zlib.crc32(json_bytes(fields))})
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
@@ -277,7 +309,7 @@ def _html_table(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def list_runs(folder: Path) -> list[RunFolder]:
-    """The runs directly in a folder, the newest first."""
+    """List the runs directly in a folder, the newest first."""
     if not os.path.isdir(folder):  # unlike Path.is_dir, never an error
         return []
     runs = [RunFolder(path) for path in folder.iterdir() if (path / CONFIG).is_file()]
@@ -285,7 +317,7 @@ def list_runs(folder: Path) -> list[RunFolder]:
 
 
 def new_run_path(folder: Path, name: str) -> Path:
-    """The first free `name-N`, made at once so that nobody else takes it."""
+    """Create the first free folder `name-N`. Creating it reserves the name."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -301,7 +333,7 @@ def new_run_path(folder: Path, name: str) -> Path:
 
 
 def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
-    """The paths at which two configs differ."""
+    """Return the config paths at which two configs differ, with both values."""
     left, right = flatten(old), flatten(new)
     return {
         path: (left.get(path), right.get(path))
@@ -311,7 +343,7 @@ def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
 
 
 def environment(data_checksum: str, threads: int) -> dict[str, Any]:
-    """What a result depends on besides its config. No paths, no names of people or machines."""
+    """Collect what a result depends on besides its config. Contains no paths, user names or host names."""
     import torch
 
     return {
@@ -330,7 +362,7 @@ def environment(data_checksum: str, threads: int) -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and cleanliness of the folder one stands in, if it is a checkout."""
+    """Return commit and cleanliness of the working directory if it is a git checkout, else None."""
     try:
         commit = _git("rev-parse", "HEAD")
         return {"commit": commit, "is_clean": _git("status", "--porcelain", "--untracked-files=no") == ""}

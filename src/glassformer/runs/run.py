@@ -22,23 +22,30 @@ from glassformer.evaluation.text_scores import one_line, sentence_table
 from glassformer.generation import DecodingConfig
 from glassformer.generation.predict import Prediction
 from glassformer.inspection.ablation import (
+    Ablation,
     Edge,
     Effects,
-    How,
-    without_each_head,
-    without_edge,
-    without_head,
-    without_token,
+    ablate_each_head,
+    edge_effects,
+    head_effects,
+    token_effects,
 )
 from glassformer.inspection.attribution import LogitLens, logit_lens, outputs, rollout, word_effects
-from glassformer.inspection.examples import Question, choose_split, first_example, groups_of, question, read
+from glassformer.inspection.examples import (
+    ReferenceInput,
+    choose_split,
+    first_example,
+    group_examples,
+    prepare_input,
+    reference_input,
+)
 from glassformer.inspection.heads import heads_document
 from glassformer.inspection.maps import AttentionMaps, Selection, Site
 from glassformer.inspection.record import HeadId, attention_maps
-from glassformer.inspection.trace import Trace, read_branch, trace
+from glassformer.inspection.trace import Trace, prepare_node, trace
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
-from glassformer.runs.folder import CONFIG, RunFolder
+from glassformer.runs.folder import CONFIG_JSON, RunFolder
 from glassformer.tasks.base import SequenceClassificationTask, Task
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.precision import choose_device
@@ -80,7 +87,7 @@ class Run:
         except RuntimeError:
             raise user_error(
                 f"does not describe the model of {self.checkpoint}",
-                path=str(self.path / CONFIG),
+                path=str(self.path / CONFIG_JSON),
                 hint="restore it from a copy of the run",
             ) from None
         self.model.to(choose_device(device)).eval()
@@ -225,113 +232,113 @@ class Run:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         rows: tuple[int, int] | None = None,
-        part: Site | None = None,
-        is_untrained: bool = False,
+        site: Site | None = None,
+        untrained: bool = False,
         decoding: Mapping[str, Any] | None = None,
-        branch: int | None = None,
+        node: int | None = None,
     ) -> AttentionMaps:
         """The maps for an input as the model reads and answers it; without one, for the first test example.
 
         All layers, heads, rows (queries) and parts (`encoder`, `decoder`, `cross`) unless some are chosen.
-        With `is_untrained`, those of the same model with its first weights: what training has not made.
-        `decoding` is how the answer is written, such as `{"kind": "beam"}`, and `branch` the number of a
-        branch of that decoding's `trace`, chosen or dropped. With either, a language model's maps go on over
+        With `untrained`, those of the same model with its first weights: what training has not made.
+        `decoding` is how the answer is written, such as `{"kind": "beam"}`, and `node` the number of a
+        node of that decoding's `trace`, chosen or dropped. With either, a language model's maps go on over
         what it writes.
         """
         tokens = self._tokens(text)
-        model = self._untrained() if is_untrained else self.model
+        model = self._untrained() if untrained else self.model
         about = {
             "run": self.path.name,
-            "checkpoint": "untrained" if is_untrained else self.checkpoint,
+            "checkpoint": "untrained" if untrained else self.checkpoint,
             "input": text or self.task.show_input(tokens.tolist()),
         }
-        if decoding is None and branch is None:
-            reading = read(model, self.task, tokens, self.config.evaluation.decoding)
-            about["output"] = "" if reading.answer is None else self._show(reading.answer)["output"]
+        if decoding is None and node is None:
+            reading = prepare_input(model, self.task, tokens, self.config.evaluation.decoding)
+            about["output"] = "" if reading.prediction is None else self._show(reading.prediction)["output"]
         else:
-            reading, told = read_branch(model, self.task, tokens, self._strategy(decoding), branch)
+            reading, told = prepare_node(model, self.task, tokens, self._strategy(decoding), node)
             about |= told
-        return attention_maps(model, reading, Selection(layers, heads, rows, part), about)
+        return attention_maps(model, reading, Selection(layers, heads, rows, site), about)
 
     def trace(
         self, text: str | None = None, decoding: Mapping[str, Any] | None = None, alternatives: int = 5
     ) -> Trace:
-        """How the model came to its answer: each step with its alternatives, and the tree of the branches."""
+        """How the model came to its answer: each step with its alternatives, and the search tree."""
         return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
 
     def heads(
         self,
         examples: int = 64,
         split: str | None = None,
-        is_untrained: bool = False,
-        switch_off: How | None = None,
+        untrained: bool = False,
+        ablate: Ablation | None = None,
     ) -> dict[str, Any]:
         """The statistics of every head, averaged over examples, beside those of the untrained model.
 
-        With `is_untrained`, those of the untrained model alone. With `switch_off`, also what each head is
+        With `untrained`, those of the untrained model alone. With `ablate`, also what each head is
         worth, as the method of that name finds it.
         """
         split = choose_split(self.task, split)
-        groups = groups_of(self.task, split, examples)
-        model = self._untrained() if is_untrained else self.model
+        groups = group_examples(self.task, split, examples)
+        model = self._untrained() if untrained else self.model
         return {
             "run": str(self.path),
-            "checkpoint": "untrained" if is_untrained else self.checkpoint,
+            "checkpoint": "untrained" if untrained else self.checkpoint,
             "split": split,
-            **heads_document(model, None if is_untrained else self._untrained(), self.task, groups),
-            "switched_off": switch_off
-            and without_each_head(model, self.task, switch_off, groups, self.config.evaluation.decoding),
+            **heads_document(model, None if untrained else self._untrained(), self.task, groups),
+            "ablated": ablate
+            and ablate_each_head(model, self.task, ablate, groups, self.config.evaluation.decoding),
         }
 
-    def switch_off(
+    def ablate_head(
         self,
-        place: Site,
+        site: Site,
         layer: int,
         head: int,
-        how: How = "mean",
+        ablation: Ablation = "mean",
         examples: int = 64,
         split: str | None = None,
         text: str | None = None,
     ) -> Effects:
         """What a head is worth: the model without it, on examples, and its answer to `text` if there is one.
 
-        `how`: the head adds nothing (`zero`), or always its mean over the examples (`mean`).
+        `ablation`: the head adds nothing (`zero`), or always its mean over the examples (`mean`).
         """
-        return without_head(
+        return head_effects(
             self.model,
             self.task,
-            HeadId(place, layer, head),
-            how,
-            groups_of(self.task, choose_split(self.task, split), examples),
+            HeadId(site, layer, head),
+            ablation,
+            group_examples(self.task, choose_split(self.task, split), examples),
             asked=None if text is None else self._question(text),
             decoding=self.config.evaluation.decoding,
         )
 
-    def cut_edge(
+    def ablate_edge(
         self,
         text: str | None,
-        place: Site,
+        site: Site,
         layer: int,
         head: int,
         query: int,
         key: int,
         examples: int | None = None,
         split: str | None = None,
-        renormalises: bool = True,
+        renormalise: bool = True,
     ) -> Effects:
         """What one cell of a map is worth: the query may not read the key, in this head alone.
 
         With `examples`, the same cell is also cut in so many examples as long as this input. Without
-        `renormalises` the rest of the row stays as it is, and does not fill the gap.
+        `renormalise` the rest of the row stays as it is, and does not fill the gap.
         """
-        return without_edge(
+        return edge_effects(
             self.model,
             self.task,
-            Edge(HeadId(place, layer, head), query, key),
+            Edge(HeadId(site, layer, head), query, key),
             self._question(text),
             split=choose_split(self.task, split),
             examples=examples,
-            renormalises=renormalises,
+            renormalise=renormalise,
             decoding=self.config.evaluation.decoding,
         )
 
@@ -339,7 +346,7 @@ class Run:
         self, text: str | None, position: int, examples: int = 16, split: str | None = None
     ) -> Effects:
         """What one token is worth: hidden behind others that stand at its place in so many examples."""
-        return without_token(
+        return token_effects(
             self.model,
             self.task,
             self._question(text),
@@ -350,16 +357,16 @@ class Run:
         )
 
     def rollout(self, text: str | None = None) -> AttentionMaps:
-        """A hint: attention multiplied through all layers, one map a place."""
+        """A hint: attention multiplied through all layers, one map per site."""
         return rollout(self.attention(text))
 
     def logit_lens(self, text: str | None = None, top: int = 5) -> LogitLens:
         """A hint: what the model would answer if it ended after each of its layers."""
-        reading = read(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+        reading = prepare_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
         return logit_lens(self.model, self.task, reading, top)
 
-    def _question(self, text: str | None) -> Question:
-        return question(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+    def _question(self, text: str | None) -> ReferenceInput:
+        return reference_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
 
     def _strategy(self, decoding: Mapping[str, Any] | None) -> DecodingConfig:
         if not decoding:

@@ -66,13 +66,13 @@ class Training:
         self.process_group = process_group or ProcessGroup()
         self.reporter = (reporter or Reporter()) if self.process_group.is_rank_zero else Reporter()
         try:
-            with self.reporter.telling("reading the data"):
+            with self.reporter.status("reading the data"):
                 self.experiment = Experiment(config, self._task())
         except BaseException:
             if self.process_group.is_rank_zero:
                 folder.discard_empty()
             raise
-        self.signals = StopSignals(self.reporter.note)
+        self.signals = StopSignals(self.reporter.info)
         self.trainer: Trainer
         self.exit_code = 0
         """After a run that a signal has stopped, on whichever rank it came."""
@@ -98,7 +98,7 @@ class Training:
         try:
             with self.signals:
                 self._prepare()
-                if self.reporter.is_heard and not self.trainer.state.ended:
+                if self.reporter.is_active and not self.trainer.state.ended:
                     self._announce()
                 self._beat("running")
                 try:
@@ -107,7 +107,7 @@ class Training:
                     if self.trainer.state.ended == "diverged":
                         self._beat("diverged")
                     raise
-                (number,) = self.process_group.largest(self.signals.number or 0)
+                (number,) = self.process_group.max(self.signals.number or 0)
                 self.exit_code = 0 if state.ended or not number else 128 + int(number)
                 try:
                     return self._conclude(state)
@@ -119,10 +119,10 @@ class Training:
 
     def _prepare(self) -> None:
         for note in self.experiment.task.notes:
-            self.reporter.note(note)
+            self.reporter.info(note)
         checksum = self._checksum()
-        store = self.folder.checkpoints(self.config.training.checkpoints_kept())
-        if self.process_group.count > 1:
+        store = self.folder.checkpoints(self.config.training.num_checkpoints_kept())
+        if self.process_group.world_size > 1:
             store = SharedStore(store, self.process_group)
         context = TrainingContext(
             store=store,
@@ -134,9 +134,9 @@ class Training:
         )
         self.trainer = self.experiment.build_trainer(context)
         self.process_group.on_rank_zero(lambda: self._open_folder(checksum))
-        newest = store.load_newest(self.reporter.note)
+        newest = store.load_newest(self.reporter.info)
         if newest is None:
-            store.forget_watched(-1)
+            store.delete_snapshots_after(-1)
         else:
             self.trainer.restore(newest[1])
             self._tell_resumed(newest[0], newest[1].state.get("processes", 1))
@@ -146,7 +146,7 @@ class Training:
     def _checksum(self) -> str:
         """Of the data, which all ranks must have the same of."""
         checksum = self.experiment.task.checksum()
-        is_same = self.process_group.from_rank_zero(checksum) == checksum
+        is_same = self.process_group.broadcast(checksum) == checksum
         if not is_same:
             raise user_error(
                 "these are other data than those of rank 0",
@@ -160,7 +160,7 @@ class Training:
             self._check_same(checksum)
             return
         context = environment(checksum, torch.get_num_threads())
-        context["processes"] = self.process_group.count
+        context["processes"] = self.process_group.world_size
         # Where this person keeps tokens is nobody else's business.
         notes = (note.replace(str(cache_folder()), "the cache") for note in self.experiment.task.notes)
         context["data_notes"] = list(notes)
@@ -169,10 +169,10 @@ class Training:
         self.folder.create(self.config.dump(), self.experiment.task.state(), context)
 
     def _tell_resumed(self, name: str, processes: int) -> None:
-        self.reporter.note(f"going on from {name}")
-        if processes != self.process_group.count:
-            self.reporter.note(
-                f"saved by {processes} processes, going on with {self.process_group.count}:"
+        self.reporter.info(f"going on from {name}")
+        if processes != self.process_group.world_size:
+            self.reporter.info(
+                f"saved by {processes} processes, going on with {self.process_group.world_size}:"
                 " the same batches, sums that differ by rounding, other draws of dropout"
             )
 
@@ -188,7 +188,7 @@ class Training:
     def _tell_transfer(self, transferred: TransferReport | None) -> None:
         if transferred is not None:
             for line in transferred.lines():
-                self.reporter.note(line)
+                self.reporter.info(line)
             self.folder.events.append("transfer", **transferred.to_json())
 
     def _check_same(self, checksum: str) -> None:
@@ -224,28 +224,28 @@ class Training:
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
-            self.reporter.note(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
-        if self.process_group.count > 1:
-            where = f"{self.process_group.count} processes ({self.config.training.parallel.kind})"
-            self.reporter.note(f"{size:,} parameters on {self.trainer.device}, {where}")
+            self.reporter.info(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
+        if self.process_group.world_size > 1:
+            where = f"{self.process_group.world_size} processes ({self.config.training.parallel.kind})"
+            self.reporter.info(f"{size:,} parameters on {self.trainer.device}, {where}")
             return
-        with self.reporter.telling("timing a few steps"):
+        with self.reporter.status("timing a few steps"):
             expected = estimate(self.trainer)
-        self.reporter.note(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
+        self.reporter.info(f"{size:,} parameters on {self.trainer.device}; {expected.describe()}")
         if not expected.fits():
-            self.reporter.note(
+            self.reporter.info(
                 f"WARNING: only {(expected.available_bytes or 0) / 2**20:,.0f} MiB are free;"
                 " lower training.batch_size or use training.gradient_accumulation"
             )
 
     def _beat(self, state: str) -> None:
         if self.process_group.is_rank_zero:
-            self.folder.beat(state, self.trainer.state.step, self.trainer.total_steps)
+            self.folder.heartbeat(state, self.trainer.state.step, self.trainer.total_steps)
 
     def _measuring(self, what: str, done: int, total: int) -> None:
         if self.signals.is_set():
             raise Interrupted
-        self.reporter.measuring(what, done, total)
+        self.reporter.progress(what, done, total)
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
@@ -253,7 +253,7 @@ class Training:
             loaded = Run(self.folder.path, task=self.experiment.task)
             for split in ("validation", "test"):
                 if split in self.experiment.task.splits:
-                    with self.reporter.telling(f"measuring on {split}"):
+                    with self.reporter.status(f"measuring on {split}"):
                         measured[split] = loaded.evaluate(split, progress=self._measuring)
         metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
         results = {
@@ -267,7 +267,7 @@ class Training:
             "best_step": state.best_step,
             "ended": state.ended or "signal",
             "signal": signal.Signals(self.exit_code - 128).name if self.exit_code else None,
-            "processes": self.process_group.count,
+            "processes": self.process_group.world_size,
             "primary_metric": self.trainer.primary_metric(metrics["validation"]),
             "metrics": metrics,
             "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},

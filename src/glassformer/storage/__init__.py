@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Files: safe reading, atomic writing, JSON and checksums."""

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import UserError, user_error
 
-MOST_NAME_BYTES = 255
+MAX_NAME_BYTES = 255
 
 
-def unfinished(path: Path) -> Path:
-    """Where a file is written before it gets its name: beside it, however long its name is."""
-    name = f".{path.name}.saving"
-    if len(os.fsencode(name)) > MOST_NAME_BYTES:
-        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.saving"
-    return path.with_name(name)
+@contextlib.contextmanager
+def atomic_path(path: Path, *, durable: bool = True, shared: bool = False) -> Iterator[Path]:
+    """Yield a temporary path next to `path`, which replaces `path` at the end and is deleted on failure.
+
+    A reader sees the old file or the new one, never a part of it. `durable`: the new name is on the disk when
+    the block has ended; without it, a power failure may bring the old file back. `shared`: several processes
+    may write this file at the same time, so each uses a temporary name of its own.
+    """
+    ending = f".{os.getpid()}.saving" if shared else ".saving"
+    name = f".{path.name}{ending}"
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}{ending}"
+    temporary = path.with_name(name)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def atomic_write(path: Path, data: bytes, *, durable: bool = True, shared: bool = False) -> None:
+    """Replace a file by these bytes; see `atomic_path`."""
+    with atomic_path(path, durable=durable, shared=shared) as temporary:
+        if durable:
+            write_durably(temporary, data)
+        else:
+            temporary.write_bytes(data)
 
 
 def finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: they become null. What is no Unicode in a file's name becomes �."""
+    """Make a value valid for JSON: NaN and infinity become null, lone surrogates become U+FFFD."""
     if isinstance(value, str):
         return readable(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -38,14 +64,16 @@ def finite(value: Any) -> Any:
     return value
 
 
-_NO_TEXT = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def readable(text: str) -> str:
-    return text if text.isascii() else _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Replace lone surrogates, which stand for undecodable bytes of file names, by U+FFFD."""
+    return text if text.isascii() else _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def json_text(document: Any) -> str:
+    """Encode a document as compact JSON that every parser accepts; see `finite`."""
     try:
         return readable(json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     except ValueError:
@@ -53,11 +81,11 @@ def json_text(document: Any) -> str:
 
 
 ESCAPED = "backslashreplace"
-"""How JSON holds what is no Unicode in the name of a file: as an escape that is read as the same."""
+"""Encoding error handler: writes a lone surrogate as an escape, which JSON reads back as the same."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Create a file and see it through to the disk."""
+    """Create a file and fsync it."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -65,7 +93,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder durable."""
+    """Fsync a folder, which makes new and renamed files in it durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -73,25 +101,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write, fsync, rename over the old one, fsync the folder."""
-    temporary = unfinished(path)
-    write_durably(temporary, data)
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
 def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Encode a JSON file of a run: indented, UTF-8, with a final newline."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n").encode(errors=ESCAPED)
 
 
 def file_sha256(path: Path) -> str:
+    """Compute the SHA-256 of a file, as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
-    """A full or closed disk, said with the path, the bytes needed and the bytes free."""
+    """Make the error for a failed write, with the path, the bytes needed and the bytes free."""
     try:
         free = f"{shutil.disk_usage(_existing(folder)).free:,}"
     except OSError:

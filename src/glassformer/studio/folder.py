@@ -17,13 +17,14 @@ from typing import Any
 from glassformer.core.config import Node, Tree, flatten
 from glassformer.core.errors import UserError
 from glassformer.runs.experiment import ExperimentConfig
-from glassformer.runs.folder import CONFIG, RunFolder, Status
+from glassformer.runs.folder import CONFIG, CONFIG_JSON, RunFolder, Status
+from glassformer.storage.checksums import SUMS
 from glassformer.studio.record import last_event
 from glassformer.studio.replies import Refusal, refusal
 
 NAME = re.compile(r"[^/\\\0.][^/\\\0]{0,254}")
 """Of a folder directly in the runs folder that is not hidden."""
-SUMMARISED = (CONFIG, "results.json", "environment.json")
+SUMMARISED = (CONFIG, CONFIG_JSON, SUMS, "results.json", "environment.json")
 PARTS = (*SUMMARISED, "events.jsonl", "status.json", "task.json", "lock", "checkpoints")
 CAN_CHANGE_UNSEEN = {"new", "running", "stalled"}
 """Whether their process lives is in no file."""
@@ -159,12 +160,12 @@ class RunsFolder:
         state = (self._changes, names)
         if state != self._compared_state:
             options = [self._known[name].options for name in names]
-            self._compared = compare([of_run for of_run in options if of_run])
+            self._compared = compare_options([of_run for of_run in options if of_run])
             self._compared_state = state
         return self._compared
 
 
-def compare(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
+def compare_options(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
     missing = object()
     common: Tree = {}
     different: list[str] = []

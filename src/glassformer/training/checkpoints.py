@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors and a JSON manifest with a SHA-256 per file. No pickle anywhere.
+"""Checkpoints: safetensors and a JSON manifest with one SHA-256 per file, without pickle.
 
-A checkpoint is written to a new folder, fsynced, read back and verified, renamed; only then does `latest`
-move, and only then do old ones go. A crash at any moment leaves a complete older checkpoint.
+A checkpoint is written to a new folder, fsynced, read back, verified and renamed. Then `latest` moves, and
+then old checkpoints are deleted. A crash at any moment leaves a complete older checkpoint.
 """
 
 from __future__ import annotations
@@ -20,56 +20,57 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from glassformer.core.errors import UserError, user_error
-from glassformer.core.system import read_document
-from glassformer.storage.checksums import open_json, seal_json
+from glassformer.core.system import read_regular_file
 from glassformer.storage.files import (
+    atomic_write,
     file_sha256,
     json_bytes,
-    replace_file,
     storage_error,
     sync_folder,
     write_durably,
 )
 
-FORMAT = 2
-"""Of a manifest; in the first one it was not sealed."""
+FORMAT = 1
+"""Version of the manifest."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
 POINTERS = ("best", "latest")
 SAVING = ".saving-"
 EXTRA = "-extra"
-"""Ends the name of a checkpoint that an uninterrupted run would not have; it goes when a newer one comes."""
+"""Suffix of a checkpoint saved on a stop request; it is deleted when a newer checkpoint is saved."""
 
-WATCHED = "-watched"
-"""Ends the name of weights that are kept to be looked at: never pruned, and no state to go on from."""
+SNAPSHOT = "-snapshot"
+"""Suffix of weights saved for inspection: never deleted automatically, and not resumable."""
 
 Tensors = Mapping[str, Tensor]
 
 
 class DamagedCheckpoint(Exception):
-    """A file of a checkpoint is missing or not what was written."""
+    """A file of a checkpoint is missing, or its content has changed."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Named groups of tensors (`model`, `optimizer`, …) and the small state beside them."""
+    """Named groups of tensors (`model`, `optimizer`, …) and a JSON state."""
 
     tensors: Mapping[str, Tensors]
     state: Mapping[str, Any]
 
 
 class CheckpointStore:
+    """Folder of checkpoints with the pointers `best` and `latest`."""
+
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
 
     def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
-        """Commit, verify, point, delete: in that order."""
+        """Write and verify a checkpoint, move the pointers, then delete old checkpoints."""
         return self._save(name, checkpoint, is_best=is_best)
 
-    def keep_watched(self, name: str, checkpoint: Checkpoint) -> Path:
-        """Weights to look at: no pointer moves, and no other checkpoint goes."""
-        return self._save(name + WATCHED, checkpoint, is_state=False)
+    def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> Path:
+        """Save weights for inspection; no pointer moves, and no checkpoint is deleted."""
+        return self._save(name + SNAPSHOT, checkpoint, is_state=False)
 
     def _save(
         self, name: str, checkpoint: Checkpoint, *, is_best: bool = False, is_state: bool = True
@@ -86,11 +87,11 @@ class CheckpointStore:
                 for file, data in files.items()
             },
         }
-        files[MANIFEST] = seal_json(manifest)
+        files[MANIFEST] = json_bytes(manifest)
         try:
             path = self._commit(name, files)
             if is_state:
-                self._go_on_from(name, is_best)
+                self._point_and_prune(name, is_best)
             return path
         except (OSError, DamagedCheckpoint) as error:
             self._discard_unfinished()
@@ -107,13 +108,13 @@ class CheckpointStore:
             write_durably(temporary / file, data)
         sync_folder(temporary)
         self.verify(temporary)
-        if final.exists():  # a damaged one of the same step, which a resumed run has reached again
+        if final.exists():  # a damaged checkpoint of the same step, which a resumed run has reached again
             os.rename(final, self.folder / f"{SAVING}old-{name}")
         os.rename(temporary, final)
         sync_folder(self.folder)
         return final
 
-    def _go_on_from(self, name: str, is_best: bool) -> None:
+    def _point_and_prune(self, name: str, is_best: bool) -> None:
         if is_best:
             self._point("best", name)
         self._point("latest", name)
@@ -126,17 +127,17 @@ class CheckpointStore:
             if not target.is_file():
                 raise DamagedCheckpoint(f"{target} is missing")
             if target.stat().st_size != entry["bytes"] or file_sha256(target) != entry["sha256"]:
-                raise DamagedCheckpoint(f"{target} is not what was written")
+                raise DamagedCheckpoint(f"{target} was changed after it was written")
 
     def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
-        """A verified checkpoint, or DamagedCheckpoint."""
+        """Read a checkpoint, or some groups of its tensors; raise DamagedCheckpoint if a file was changed."""
         path = self.folder / name
         self.verify(path)
         files = [file for file in self._manifest(path) if file.endswith(".safetensors")]
         wanted = [f for f in files if groups is None or f.removesuffix(".safetensors") in groups]
         try:
             tensors = {file.removesuffix(".safetensors"): _load_tensors(path / file) for file in wanted}
-            state = json.loads(read_document(path / STATE))
+            state = json.loads(read_regular_file(path / STATE))
         except (SafetensorError, ValueError, OSError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
         return Checkpoint(tensors, state)
@@ -144,38 +145,38 @@ class CheckpointStore:
     def load_newest(
         self, warn: Callable[[str], None] | None = None, *, only_regular: bool = False
     ) -> tuple[str, Checkpoint] | None:
-        """The newest checkpoint that is whole; what is damaged is said and passed over."""
+        """Return the newest intact checkpoint; report damaged ones and skip them."""
         latest, names = self.pointed("latest"), self.regular() if only_regular else self.states()
         if latest is None and names and warn is not None:
-            warn(f"{self.folder / 'latest'} names no checkpoint; using the newest")
+            warn(f"{self.folder / 'latest'} does not name a checkpoint; using the newest")
         candidates = [name for name in (latest, *reversed(names)) if name in names]
         for name in dict.fromkeys(candidates):
             try:
                 return name, self.load(name)
             except DamagedCheckpoint as damage:
                 if warn is not None:
-                    warn(f"{damage}; using the checkpoint before it")
+                    warn(f"{damage}; using the previous checkpoint")
         if candidates:
             raise user_error(
                 "every checkpoint here is damaged",
                 path=str(self.folder),
-                hint="restore the folder from a copy, or train anew",
+                hint="restore the folder from a backup, or train again",
             )
         return None
 
     def names(self) -> list[str]:
-        """From the oldest to the newest; watched weights only where no other checkpoint holds the same."""
+        """All names from oldest to newest; a snapshot only if no checkpoint of its step is left."""
         there = self._folders()
         return [
-            name for name in there if not name.endswith(WATCHED) or name.removesuffix(WATCHED) not in there
+            name for name in there if not name.endswith(SNAPSHOT) or name.removesuffix(SNAPSHOT) not in there
         ]
 
     def states(self) -> list[str]:
-        """Those that a run can go on from."""
-        return [name for name in self._folders() if not name.endswith(WATCHED)]
+        """Checkpoints that a run can resume from, oldest first."""
+        return [name for name in self._folders() if not name.endswith(SNAPSHOT)]
 
     def regular(self) -> list[str]:
-        """Those that an uninterrupted run has too."""
+        """Checkpoints that an uninterrupted run would have too."""
         return [name for name in self.states() if not name.endswith(EXTRA)]
 
     def _folders(self) -> list[str]:
@@ -183,32 +184,29 @@ class CheckpointStore:
             return []
         return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and p.name.startswith("step-"))
 
-    def forget_watched(self, after_step: int) -> None:
-        """Of steps that will be taken again, perhaps otherwise."""
+    def delete_snapshots_after(self, after_step: int) -> None:
+        """Delete snapshots of steps after this one, which will be recomputed."""
         for name in self._folders():
-            if name.endswith(WATCHED) and name >= checkpoint_name(after_step + 1):
+            if name.endswith(SNAPSHOT) and name >= checkpoint_name(after_step + 1):
                 shutil.rmtree(self.folder / name)
 
     def before(self, name: str) -> list[str]:
-        """The regular ones before this one, the newest first; that of step 0 is not a trained model."""
+        """Regular checkpoints before this one, newest first; the untrained one of step 0 is left out."""
         untrained = checkpoint_name(0)
         return [
             other for other in reversed(self.regular()) if other < name and not other.startswith(untrained)
         ]
 
     def pointed(self, pointer: str) -> str | None:
-        """The name that `latest` or `best` holds, if that checkpoint exists."""
+        """Return the name stored in `latest` or `best` if that checkpoint exists."""
         try:
-            content = read_document(self.folder / pointer)
+            content = read_regular_file(self.folder / pointer)
         except (OSError, ValueError):
             return None
-        # From before there were checksums in it, a pointer is the bare name.
-        return next(
-            (name for name in self.names() if content in (_pointer(name), f"{name}\n".encode())), None
-        )
+        return next((name for name in self.names() if content == _pointer(name)), None)
 
     def damaged_pointer(self, pointer: str) -> UserError | None:
-        """What is wrong if a pointer is there and names no checkpoint."""
+        """Return an error if the pointer exists but does not name a checkpoint."""
         if self.pointed(pointer) or not os.path.lexists(self.folder / pointer):
             return None
         return user_error(
@@ -217,22 +215,22 @@ class CheckpointStore:
             hint=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
         )
 
-    def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
-        """Point to these steps again where a pointer is damaged, and tell."""
+    def repair_pointers(self, best: int | None, latest: int, report: Callable[[str], None]) -> None:
+        """Point damaged pointers to these steps again, and report it."""
         for pointer, step in (("best", best), ("latest", latest)):
             if step is None or self.damaged_pointer(pointer) is None:
                 continue
             of_step = [name for name in self.states() if name.startswith(checkpoint_name(step))]
             if of_step:
                 self._point(pointer, of_step[-1])
-                tell(f"{self.folder / pointer} named no checkpoint; it was {of_step[-1]}")
+                report(f"{self.folder / pointer} did not name a checkpoint; repaired: {of_step[-1]}")
 
     def find(self, which: str) -> str:
-        """`best`, `latest`, a step's number or a checkpoint's name, as a name."""
+        """Return the name of the checkpoint given as `best`, `latest`, a step number or a name."""
         names = self.names()
         if not names:
             raise user_error(
-                "no checkpoint yet", path=str(self.folder), hint="glassformer train … --resume goes on"
+                "no checkpoint yet", path=str(self.folder), hint="continue with glassformer train … --resume"
             )
         if which in POINTERS:
             damage = self.damaged_pointer(which)
@@ -242,8 +240,10 @@ class CheckpointStore:
         if which.isdecimal():
             of_step = [name for name in names if name.startswith(checkpoint_name(int(which)))]
             which = of_step[-1] if of_step else which
-        if which not in names and which + WATCHED in names:  # it was pruned since, and its weights were kept
-            which += WATCHED
+        if (
+            which not in names and which + SNAPSHOT in names
+        ):  # the checkpoint was pruned; its snapshot is left
+            which += SNAPSHOT
         if which not in names:
             raise user_error(
                 "no such checkpoint", path=str(self.folder), value=which, allowed=[*POINTERS, *names]
@@ -252,10 +252,13 @@ class CheckpointStore:
 
     def _manifest(self, path: Path) -> dict[str, dict[str, Any]]:
         try:
-            data = read_document(path / MANIFEST)
-            manifest = open_json(data, must_be_sealed=b'"format": 1' not in data)
-            if manifest["format"] not in (1, FORMAT):
-                raise ValueError(f"it is of format {manifest['format']}")
+            data = read_regular_file(path / MANIFEST)
+            manifest = json.loads(data)
+            # Every value is compared with a file, and the rest must equal what we write: all damage is found.
+            if data != json_bytes(manifest):
+                raise ValueError("it is not what was written")
+            if manifest["format"] != FORMAT:
+                raise ValueError(f"it has format {manifest['format']}, not {FORMAT}")
             files = manifest["files"]
             for file, entry in files.items():
                 if Path(file).name != file or not isinstance(entry["bytes"], int) or not entry["sha256"]:
@@ -267,11 +270,11 @@ class CheckpointStore:
             raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {error}") from error
 
     def _point(self, pointer: str, name: str) -> None:
-        replace_file(self.folder / pointer, _pointer(name))
+        atomic_write(self.folder / pointer, _pointer(name))
 
     def _prune(self) -> None:
         if self.damaged_pointer("best"):
-            return  # which one to keep is not known
+            return  # the best checkpoint is unknown: delete none
         kept = {self.pointed("best"), self.pointed("latest"), *self.regular()[-self.keep :]}
         for name in self.states():
             if name not in kept:
@@ -287,15 +290,16 @@ class CheckpointStore:
 def _load_tensors(path: Path) -> Tensors:
     try:
         str(path).encode()
-    except UnicodeEncodeError:  # the library opens files by names in UTF-8 alone
+    except UnicodeEncodeError:  # safetensors opens only names that are valid UTF-8
         return dict(safetensors.torch.load(path.read_bytes()))
     return dict(safetensors.torch.load_file(path))
 
 
 def _pointer(name: str) -> bytes:
-    """The name and its checksum: one changed digit may be the name of another checkpoint."""
+    """Content of a pointer: the name and its checksum; one changed digit may name another checkpoint."""
     return f"{name} {hashlib.sha256(name.encode()).hexdigest()[:16]}\n".encode()
 
 
 def checkpoint_name(step: int, rollbacks: int = 0, *, is_extra: bool = False) -> str:
+    """Name of a checkpoint; names sort by step, then by roll-back."""
     return f"step-{step:08d}" + (f"-rollback-{rollbacks}" if rollbacks else "") + (EXTRA if is_extra else "")
