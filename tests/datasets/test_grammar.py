@@ -1,6 +1,6 @@
-"""The translation grammar: what must hold of any sentence, and of the splits.
+"""Invariants of every generated sentence and of the splits, and the reader of word tables.
 
-What is right French is written here once more, as tables that know nothing of the grammar's own.
+Correct French is specified here again, in tables that are independent of those of the grammar.
 """
 
 from __future__ import annotations
@@ -9,17 +9,26 @@ import random
 import re
 import time
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from glassformer.core.errors import UserError
+from glassformer.datasets import tables
 from glassformer.datasets.grammar import english, french, translation_pairs
-from glassformer.datasets.grammar.adjectives import ADJECTIVES
 from glassformer.datasets.grammar.clauses import Clauses
-from glassformer.datasets.grammar.nouns import NOUNS
-from glassformer.datasets.grammar.pairs import SPLITS, belongs, combinations, sentences, split_of
-from glassformer.datasets.grammar.sentences import CONSTRUCTIONS, Sentences
-from glassformer.datasets.grammar.verbs import VERBS
+from glassformer.datasets.grammar.lexicon import ADJECTIVES, NOUNS, VERBS
+from glassformer.datasets.grammar.sentences import (
+    CONSTRUCTIONS,
+    SPLITS,
+    Sentences,
+    belongs,
+    combinations,
+    sentences,
+    split_of,
+)
 
 Pairs = list[tuple[str, str]]
 
@@ -46,9 +55,9 @@ GENDERS = dict.fromkeys(
     gare bibliothèque forêt rivière plage ville rue île"""),
     "f",
 )
-"""Of every noun, by itself."""
+"""Gender of every noun."""
 
-# Where the plural is not simply one s more.
+# Plurals that do not simply add an s.
 PLURALS = dict(
     pair.split("/")
     for pair in join_names("""
@@ -59,7 +68,7 @@ PLURALS = dict(
 )
 PLURAL_GENDERS = {PLURALS.get(word, word + "s"): gender for word, gender in GENDERS.items()}
 
-# Masculine and feminine, written out.
+# Masculine and feminine of every adjective.
 FEMININES = dict(
     pair.split("/")
     for pair in join_names("""
@@ -74,7 +83,7 @@ FEMININES = dict(
     sucré/sucrée rond/ronde utile/utile original/originale secret/secrète français/française
     italien/italienne espagnol/espagnole""")
 )
-# Where the masculine plural is not simply one s more.
+# Masculine plurals that do not simply add an s.
 ADJECTIVE_PLURALS = dict(
     pair.split("/")
     for pair in join_names("""
@@ -83,7 +92,7 @@ ADJECTIVE_PLURALS = dict(
     délicieux/délicieux frais/frais original/originaux français/français""")
 )
 ADJECTIVE_FORMS: dict[str, set[tuple[str, bool]]] = {}
-"""What a form may be: its gender, and whether it is a plural."""
+"""Possible gender and number (True: plural) of each form."""
 for _masculine, _feminine in FEMININES.items():
     _plural = ADJECTIVE_PLURALS.get(_masculine, _masculine + "s")
     for _form, _is in (
@@ -98,9 +107,9 @@ PARTICIPLES = join_names("""
     vu acheté vendu mangé bu trouvé perdu cherché regardé écouté attendu ouvert fermé cassé lavé nettoyé
     dessiné peint écrit pris choisi construit porté compris entendu oublié aidé suivi invité appelé visité
     caché gardé jeté fini commencé reçu rencontré remercié réparé conduit attrapé admiré""")
-"""Of the verbs that have a direct object, masculine."""
+"""Masculine participles of the verbs with a direct object."""
 
-# Third person, past and -ing of the verbs for which they are not simply s, ed and ing.
+# Third person, past and -ing of verbs that do not simply add s, ed and ing.
 ENGLISH_FORMS = {
     forms.split()[0]: forms.split()[1:]
     for forms in join_names(
@@ -204,7 +213,7 @@ def test_what_stands_before_a_plural_has_its_gender(french_sentences: list[str])
 
 
 def test_adjectives_after_a_noun_agree_with_it(french_sentences: list[str]) -> None:
-    """Right behind it, or behind a form of être where it opens the sentence and so is the subject."""
+    """Attributes follow the noun; predicates follow a form of être whose subject opens the sentence."""
     singular, plural = r"(?:le|la|un|une|ce|cet|cette|mon|ma|son|sa) |l'", "(?:les|des|ces|mes|ses) "
     between = r"(?:pas|jamais|toujours|souvent|parfois|rarement|plus|très|trop|assez|un peu|vraiment)"
     patterns = {
@@ -214,11 +223,11 @@ def test_adjectives_after_a_noun_agree_with_it(french_sentences: list[str]) -> N
     }
     seen: Counter[tuple[str, str, bool]] = Counter()
     for text in french_sentences:
-        for place, pattern in patterns.items():
+        for position, pattern in patterns.items():
             for many, noun, word in re.findall(pattern, text.lower()):
                 gender = (PLURAL_GENDERS if many else GENDERS).get(noun)
-                if gender and word in ADJECTIVE_FORMS and word != "prête":  # who lends does the same
-                    seen[place, gender, bool(many)] += 1
+                if gender and word in ADJECTIVE_FORMS and word != "prête":  # also a form of prêter
+                    seen[position, gender, bool(many)] += 1
                     assert (gender, bool(many)) in ADJECTIVE_FORMS[word], text
     assert len(seen) == 8 and min(seen.values()) > 20, seen
 
@@ -248,7 +257,7 @@ def test_negation_has_both_halves(pairs: dict[str, Pairs]) -> None:
         halves = len(re.findall(r"\bne\b|\bn'", target))
         denied = len(re.findall(r"\b(not|cannot|never|no longer|no)\b", source))
         assert halves == denied, (source, target)
-        # `plus` and `pas de` alone would not do: each `ne` is followed, not too far, by its second half.
+        # Each `ne` must be followed within three words by its second half.
         assert len(re.findall(r"\b(?:ne |n')(?:\S+ ){1,3}?(?:pas|jamais|plus)\b", target)) == denied, target
 
 
@@ -290,7 +299,7 @@ def test_participles_with_avoir_agree_with_what_comes_before(french_sentences: l
                 seen[gender, plural] += 1
                 assert forms[word] == (gender, plural), text
     assert len(seen) == 4 and min(seen.values()) > 20
-    # With its object behind it, it does not agree.
+    # A participle before its object does not agree.
     behind = rf"\b[Ii]l a ({LETTER}+) (?:le|la|les|un|une|des) "
     assert all(forms.get(word, ("m", False)) == ("m", False) for text in french_sentences
                for word in re.findall(behind, text))  # fmt: skip
@@ -309,7 +318,7 @@ def test_verbs_agree_with_pronouns(french_sentences: list[str]) -> None:
         if re.search(strong, text):
             continue
         for subject, ending in endings.items():
-            # A sentence or a clause opens with the pronoun; elsewhere it may be an object.
+            # At the start of a sentence or clause the pronoun is the subject; elsewhere it may be an object.
             match = re.match(
                 rf"(?:.*(?:et|mais|que|si|quand|,) )?{subject} {clitic}({LETTER}+)(?= |\.|$)", text
             )
@@ -341,7 +350,7 @@ def test_english_articles_and_agreement(pairs: dict[str, Pairs]) -> None:
 
 
 def test_one_english_sentence_has_one_translation() -> None:
-    """Over far more draws than sentences kept, so that many sentences are drawn again."""
+    """Draw so many sentences that many are drawn repeatedly."""
     drawn: dict[str, str] = {}
     again = 0
     source = Sentences(random.Random(5))
@@ -354,7 +363,7 @@ def test_one_english_sentence_has_one_translation() -> None:
 
 
 def test_there_are_hundreds_of_thousands_of_pairs(pairs: dict[str, Pairs]) -> None:
-    """Two samples of n out of N have about n²/N in common."""
+    """Estimate the size N: two samples of n sentences share about n²/N."""
     other = {source for source, _ in translation_pairs(15_000, 2, "train")}
     common = sum(source in other for source, _ in pairs["train"])
     assert common > 0
@@ -376,7 +385,7 @@ def test_splits_share_no_sentence(pairs: dict[str, Pairs]) -> None:
 
 
 def test_held_out_combinations_are_held_out(pairs: dict[str, Pairs]) -> None:
-    """Read off the sentences: a held-out adjective never stands beside its noun in train."""
+    """Check in the text: a held-out adjective never appears next to its noun in train."""
     verbs = [(verb, noun) for verb in VERBS.values() for noun in verb.objects]
     adjectives = [(word, noun) for word in ADJECTIVES.values() for noun in word.nouns]
     for split in ("validation", "test"):
@@ -408,7 +417,7 @@ def test_train_has_every_word(pairs: dict[str, Pairs]) -> None:
     for verb in VERBS.values():
         base = verb.english_words[0]
         assert {base, verb.english_past, english._present(base, 2)} & seen, verb.english
-    # What the held-out sentences have in addition is at most a rare form of a verb.
+    # Held-out sentences contain at most a few rare verb forms that train does not.
     known = {word for _, target in pairs["train"] for word in re.findall(r"[\w-]+", target)}
     for split in ("validation", "test"):
         words = [word for _, target in pairs[split] for word in re.findall(r"[\w-]+", target)]
@@ -423,7 +432,7 @@ def test_train_has_every_construction() -> None:
             draw.phrases.start()
             sentence = construction(draw)
             found.update(split for split in SPLITS if belongs(sentence, split))
-        assert found["train"] > 100, construction.__name__
+        assert found["train"] > 100, CONSTRUCTIONS.index(construction)
 
 
 def test_an_unknown_split_is_refused() -> None:
@@ -437,3 +446,37 @@ def test_it_is_fast() -> None:
     start = time.process_time()
     translation_pairs(10_000, 9, "train")
     assert time.process_time() - start < 1.0, "50,000 pairs in 5 seconds"
+
+
+# ---------------------------------------------------------------- tables
+
+
+@dataclass
+class Entry:
+    name: str
+    gender: Literal["m", "f"]
+    plain: bool
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name\tplain\n", "table.tsv:1: the header must be"),
+        ("name\tgender\tplain\nowl\tm\n", "table.tsv:2: 2 cells in a table of 3 columns"),
+        ("name\tgender\tplain\nowl\tm\tyes\nhen\tx\tno\n", "table.tsv:3: gender cannot be 'x'"),
+        ("name\tgender\tplain\nowl\tm\tTrue\n", "table.tsv:2: plain cannot be 'True'"),
+    ],
+)
+def test_a_wrong_table_is_reported_with_its_line(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "table.tsv").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(tables, "files", lambda package: tmp_path)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tables.read_table("table.tsv", Entry)
+
+
+def test_a_table_keeps_its_order_and_its_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "table.tsv").write_text("name\tgender\tplain\nowl\tm\tyes\n\tf\tno\n", encoding="utf-8")
+    monkeypatch.setattr(tables, "files", lambda package: tmp_path)
+    assert tables.read_table("table.tsv", Entry) == [Entry("owl", "m", True), Entry("", "f", False)]

@@ -1,16 +1,14 @@
-"""The grammar's English and French against sentences written by hand.
+"""English and French of derivations, compared with sentences written by hand.
 
-A case holds the derivation, said with the words of the lexicon, and both sentences as a person writes them.
+A case holds a derivation, built from the words of the lexicon, and both sentences.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from glassformer.datasets.grammar import english, french, words
-from glassformer.datasets.grammar.adjectives import ADJECTIVES
-from glassformer.datasets.grammar.lexicon import Verb, Word
-from glassformer.datasets.grammar.nouns import NOUNS
+from glassformer.datasets.grammar import english, french, lexicon, words
+from glassformer.datasets.grammar.lexicon import ADJECTIVES, NOUNS, NUMBERS, VERBS, Name, Tense, Verb, Word
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
@@ -26,8 +24,21 @@ from glassformer.datasets.grammar.tree import (
     Sentence,
     Trade,
 )
-from glassformer.datasets.grammar.verbs import BE, BECOME, HAVE_YEARS, REPORTING, SEEM, THERE_BE, VERBS
-from glassformer.datasets.grammar.words import AS, LESS, MORE, NEVER, NO_LONGER, NO_VERB, NOT, Tense
+from glassformer.datasets.grammar.words import (
+    AS,
+    BE,
+    BECOME,
+    HAVE_YEARS,
+    LESS,
+    MORE,
+    NEVER,
+    NO_LONGER,
+    NO_VERB,
+    NOT,
+    REPORTING,
+    SEEM,
+    THERE_BE,
+)
 
 PRESENT, PAST, FUTURE = Tense.PRESENT, Tense.PAST, Tense.FUTURE
 
@@ -43,7 +54,7 @@ PRONOUNS = {
     "who": words.WHO,
     "there": words.THERE,
 }
-NAMES = {name.english: name for name in words.NAMES}
+NAMES = {name.english: name for name in lexicon.NAMES}
 ADDRESSES = {address.english: address for address in words.ADDRESSES}
 DETERMINERS = {
     "the": words.THE,
@@ -64,12 +75,12 @@ DETERMINERS = {
     **{possessive.english: possessive for possessive in words.POSSESSIVES},
 }
 PLURALS = {noun.english_plural: noun for noun in NOUNS.values()}
-TIMES = {time.english: time for times in words.TIMES.values() for time in times}
+TIMES = {time.english: time for times in lexicon.TIMES.values() for time in times}
 FREQUENCIES = {word.english: word for word in words.FREQUENCIES}
 DEGREES = {word.english: word for word in words.DEGREES}
-COUNTRIES = {country.english: country for country in words.COUNTRIES}
+COUNTRIES = {country.english: country for country in lexicon.COUNTRIES}
 MODALS = {modal.english: modal for modal in words.MODALS}
-TRADES = {trade.english: trade for trade in words.PROFESSIONS}
+TRADES = {trade.english: trade for trade in lexicon.PROFESSIONS}
 PREPOSITIONS = {
     word.english: word
     for word in (
@@ -80,7 +91,7 @@ PREPOSITIONS = {
 
 
 def n(text: str, relative: Clause | None = None) -> Nominal:
-    """A noun phrase by its English; no determiner and no number: all of the kind."""
+    """Parse an English noun phrase; without determiner and number it is generic."""
     if text in PRONOUNS:
         return PRONOUNS[text]
     if text.startswith("you "):
@@ -89,7 +100,7 @@ def n(text: str, relative: Clause | None = None) -> Nominal:
         return NAMES[text]
     if " and " in text:
         first, second = (n(part) for part in text.split(" and "))
-        assert isinstance(first, NounPhrase | words.Name) and isinstance(second, NounPhrase | words.Name)
+        assert isinstance(first, NounPhrase | Name) and isinstance(second, NounPhrase | Name)
         return Pair(first, second)
     owner = None
     if "'s " in text:
@@ -97,7 +108,7 @@ def n(text: str, relative: Clause | None = None) -> Nominal:
         owner, text = n(whose), "the " + text
     parts = text.split(" ")
     determiner = DETERMINERS[parts.pop(0)] if parts[0] in DETERMINERS else None
-    number = words.NUMBERS[parts.pop(0)] if parts[0] in words.NUMBERS else None
+    number = NUMBERS[parts.pop(0)] if parts[0] in NUMBERS else None
     *adjectives, noun = parts
     if determiner is None:
         determiner = words.BARE if number else words.GENERIC
@@ -122,10 +133,10 @@ def gap(text: str) -> Gap:
     return Gap(PLURALS.get(text) or NOUNS[text], text in PLURALS)
 
 
-def at(preposition: str, place: str) -> Prepositional | Abroad:
-    if place in COUNTRIES:
-        return Abroad(PREPOSITIONS[preposition], COUNTRIES[place])
-    return Prepositional(PREPOSITIONS[preposition], n(place))
+def at(preposition: str, location: str) -> Prepositional | Abroad:
+    if location in COUNTRIES:
+        return Abroad(PREPOSITIONS[preposition], COUNTRIES[location])
+    return Prepositional(PREPOSITIONS[preposition], n(location))
 
 
 def c(
@@ -142,7 +153,7 @@ def c(
     time: str | None = None,
     first: bool = False,
 ) -> Clause:
-    """A clause; `to` is the object with à or de."""
+    """Build a clause; `to` is the object with à or de."""
     return Clause(
         n(subject) if isinstance(subject, str) else subject,
         {**VERBS, "be": BE, "there be": THERE_BE, **_REPORTING}[verb],
@@ -171,7 +182,7 @@ def q(
     verb: Verb = BE,
     often: str | None = None,
 ) -> Clause:
-    """Somebody is so."""
+    """Build a clause with a predicate adjective."""
     return Clause(
         n(subject) if isinstance(subject, str) else subject,
         verb,
@@ -191,14 +202,14 @@ def trade(subject: str, name: str, tense: Tense = PRESENT, negation: Word | None
 
 
 def age(subject: str, years: str, tense: Tense = PRESENT) -> Clause:
-    return Clause(n(subject), HAVE_YEARS, tense, complement=Age(words.NUMBERS[years]))
+    return Clause(n(subject), HAVE_YEARS, tense, complement=Age(NUMBERS[years]))
 
 
 def ask(clause: Clause, front: Word | NounPhrase | None = None, *, short: bool = False) -> Sentence:
     return Sentence(clause, Question(front, of_subject=clause.subject is words.WHO, short=short))
 
 
-def two(first: Clause, link: words.Link, second: Clause) -> Sentence:
+def two(first: Clause, link: lexicon.Link, second: Clause) -> Sentence:
     return Sentence(first, link=link, second=second)
 
 
@@ -235,7 +246,7 @@ CASES: list[tuple[Clause | Sentence, str, str]] = [
     (c("Paul", "love", "cats"), "Paul loves cats.", "Paul aime les chats."),
     (c("Paul", "love", "honey"), "Paul loves honey.", "Paul aime le miel."),
     (c("they", "hate", "onions"), "They hate onions.", "Ils détestent les oignons."),
-    # ---- determiners that hear the next sound
+    # ---- determiners that depend on the next sound
     (c("I", "know", "this man"), "I know this man.", "Je connais cet homme."),
     (c("I", "know", "this woman"), "I know this woman.", "Je connais cette femme."),
     (c("I", "know", "these men"), "I know these men.", "Je connais ces hommes."),

@@ -1,4 +1,4 @@
-"""The offline reviews: a reader written from their rule agrees with every label; a bag of words does not."""
+"""Generated reviews: an independent form of the rule agrees with every label; a bag of words fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THEN = dict.fromkeys(["Friends", "Five", "Tomorrow", "Smiling", "Thanks"], 1) | 
 
 
 def clauses(sentence: str, *, contrast: bool) -> list[str]:
-    """Those that count."""
+    """Split off the clauses that count."""
     if not contrast:
         return re.split(r", (?:but |although |even though )?", sentence)
     if sentence.startswith("Although "):
@@ -70,7 +70,7 @@ def test_every_label_follows_from_the_rule(train: list[tuple[str, str]]) -> None
 
 @pytest.mark.parametrize("ignored", ["negation", "contrast", "intensity"])
 def test_negation_contrast_and_intensity_decide(ignored: str, train: list[tuple[str, str]]) -> None:
-    """Who overlooks one of them is often wrong."""
+    """Ignoring one of them causes errors."""
     right = sum((total(text, **{ignored: False}) > 0) == (label == "positive") for text, label in train)
     assert right / len(train) < 0.95
 
@@ -102,13 +102,13 @@ def test_splits_share_no_text_whatever_the_seeds(train: list[tuple[str, str]]) -
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["validation"]
     assert not texts["validation"] & texts["test"]
-    # Nor does text for pre-training hold a held-out review, with or without its last sentence.
+    # Text for pre-training contains no held-out review, with or without its last sentence.
     unlabelled = "\n".join(review_texts(3_000, 1))
     assert not any(text in unlabelled for text in list(texts["test"] | texts["validation"])[:500])
 
 
-def test_text_without_labels_tells_what_is_felt_and_what_follows() -> None:
-    """By the first word of a sentence; the opinion or the review that it follows weighs as it says."""
+def test_unlabelled_text_reveals_the_opinion_by_first_words() -> None:
+    """The first word of a reaction or consequence fits the weight of the preceding opinion or review."""
     felt = followed = 0
     for text in review_texts(1_000, 3):
         plain: list[str] = []

@@ -1,9 +1,9 @@
-"""English sentences and their French, from a grammar of a few hundred words: an endless parallel corpus.
+"""Grammar of a few hundred words that generates English sentences with their French translations.
 
-A sentence is a derivation (`tree`), drawn by `sentences` and spelt by `english` and by `french`. English
-determines French: no English sentence has two translations.
+`sentences` draws a derivation (`tree`) at random; `english` and `french` spell it. English determines French:
+no English sentence has two translations.
 """
 
-from glassformer.datasets.grammar.pairs import translation_pairs
+from glassformer.datasets.grammar.sentences import translation_pairs
 
 __all__ = ["translation_pairs"]

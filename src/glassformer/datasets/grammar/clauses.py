@@ -1,25 +1,41 @@
-"""Clauses drawn at random: a verb with who, what, where and when.
+"""Random clauses: a verb with its subject, objects, location and time.
 
-Throughout, `they` says whether a masculine `they` or `them` may stand for somebody whom the sentence does not
-name, and a subject or a manner that is given is not drawn.
+In all methods, `they` permits a masculine `they` or `them` without an antecedent in the sentence. A subject
+or manner is drawn unless it is passed.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from glassformer.datasets.grammar.adjectives import ADJECTIVES, PREDICATIVE
-from glassformer.datasets.grammar.lexicon import Frame, Noun, Verb
-from glassformer.datasets.grammar.manners import Manner, Manners
-from glassformer.datasets.grammar.nouns import NOUNS, nouns_of
+from glassformer.datasets.grammar import words
+from glassformer.datasets.grammar.lexicon import (
+    ADJECTIVES,
+    NOUNS,
+    NUMBERS,
+    PREDICATIVE,
+    PROFESSIONS,
+    TIMES,
+    VERBS,
+    Frame,
+    Modal,
+    Noun,
+    Pronoun,
+    Tense,
+    Time,
+    Verb,
+    Word,
+    nouns_of,
+    verbs_of,
+)
 from glassformer.datasets.grammar.phrases import KIN, PEOPLE, Phrases, Use
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
     Clause,
     Comparison,
-    Complement,
     Gap,
     Nominal,
     NounPhrase,
@@ -27,22 +43,72 @@ from glassformer.datasets.grammar.tree import (
     Quality,
     Trade,
 )
-from glassformer.datasets.grammar.verbs import BE, BECOME, HAVE_YEARS, SEEM, THERE_BE, VERBS, verbs_of
-from glassformer.datasets.grammar.words import (
-    AS,
-    DEGREES,
-    LESS,
-    MORE,
-    NEVER,
-    NO_VERB,
-    NOT,
-    NUMBERS,
-    PROFESSIONS,
-    THERE,
-    WITH,
-    WITHOUT,
-    Pronoun,
-)
+
+_TENSES = (Tense.PRESENT,) * 8 + (Tense.PAST,) * 7 + (Tense.FUTURE,) * 5
+_NEGATIONS: tuple[Word, ...] = (words.NOT,) * 6 + (words.NEVER,) * 2 + (words.NO_LONGER,)
+_NEGATIONS_OF_PAST_EVENTS = (words.NOT,) * 3 + (words.NEVER,)
+_NEGATIONS_OF_LASTING_STATES: tuple[Word, ...] = (words.NOT,) * 4 + (words.NO_LONGER,)
+
+
+class Manner(NamedTuple):
+    """Tense, negation and adverbs. Drawn before the objects, because a negation limits their determiners."""
+
+    tense: Tense = Tense.PRESENT
+    negation: Word | None = None
+    frequency: Word | None = None
+    time: Time | None = None
+    time_first: bool = False
+    modal: Modal | None = None
+
+    @property
+    def negated(self) -> bool:
+        return self.negation is not None
+
+
+class Manners:
+    """Draw manners."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.phrases = Phrases(source)
+        self.random, self.chance, self.pick = self.phrases.random, self.phrases.chance, self.phrases.pick
+
+    def tense(self) -> Tense:
+        return self.pick(_TENSES)
+
+    def manner(
+        self,
+        verb: Verb,
+        *,
+        tense: Tense | None = None,
+        negation: float = 0.2,
+        frequency: float = 0.1,
+        time: float = 0.22,
+    ) -> Manner:
+        """Draw a manner; `negation`, `frequency` and `time` are probabilities."""
+        tense = tense or self.tense()
+        # Lasting states take no frequency: `il aimait toujours` would mean that he still loved.
+        lasts = verb.stative and verb.frame in ("direct", "move")
+        if lasts:
+            time = frequency = 0.0
+        if self.chance(negation):
+            negations = _NEGATIONS_OF_LASTING_STATES if lasts else _NEGATIONS
+            if tense is Tense.PAST and not verb.stative:
+                negations = _NEGATIONS_OF_PAST_EVENTS
+            drawn = self.pick(negations)
+            if drawn is not words.NOT:
+                return Manner(tense, drawn)
+            return Manner(tense, words.NOT, None, *self._time(tense, time, plain=True))
+        if self.chance(frequency):
+            return Manner(tense, None, self.pick(words.FREQUENCIES))
+        return Manner(tense, None, None, *self._time(tense, time, plain=verb.stative))
+
+    def _time(self, tense: Tense, probability: float, *, plain: bool) -> tuple[Time | None, bool]:
+        if not self.chance(probability * 0.7 if plain else probability):
+            return None, False
+        times = TIMES[tense]
+        if plain:
+            times = tuple(time for time in times if time.plain)
+        return self.pick(times), self.chance(0.35)
 
 
 def _framed(frame: Frame) -> tuple[Verb, ...]:
@@ -50,7 +116,7 @@ def _framed(frame: Frame) -> tuple[Verb, ...]:
 
 
 def _by_kind(nouns: Sequence[Noun]) -> tuple[tuple[Noun, ...], ...]:
-    """Nouns that can be compared with each other: two at least of a kind."""
+    """Group nouns that can be compared with each other: at least two of the same kind."""
     kinds = dict.fromkeys(noun.kind for noun in nouns)
     groups = (tuple(noun for noun in nouns if noun.kind == kind) for kind in kinds)
     return tuple(group for group in groups if len(group) > 1)
@@ -63,7 +129,7 @@ STATES = tuple(verb for verb in INTRANSITIVE if verb.stative)
 DIRECT_EVENTS = tuple(verb for verb in DIRECT if not verb.stative)
 DIRECT_TO_PEOPLE = tuple(verb for verb in DIRECT if NOUNS["woman"] in verb.objects)
 
-_WITH_PLACE = frozenset(
+_WITH_LOCATION = frozenset(
     verbs_of("buy,sell,eat,drink,see,find,lose,look for,wait for,break,draw,write,hear,meet,hide")
 )
 _WITH_COMPANY = frozenset(
@@ -75,7 +141,7 @@ _ACQUIRED = frozenset(
     for name in ("rich", "poor", "famous", "sad", "jealous", "serious", "lazy", "strong", "brave", "kind")
 )
 _COMPARED = tuple(word for word in ADJECTIVES.values() if word.comparative and word.predicative)
-_ALIKE = {word: _by_kind(word.nouns) for word in _COMPARED}
+_COMPARABLE = {word: _by_kind(word.nouns) for word in _COMPARED}
 _QUALIFIED = tuple(noun for noun in NOUNS.values() if PREDICATIVE[noun])
 _YOUNGER = nouns_of("brother sister son daughter friend neighbor")
 
@@ -96,11 +162,10 @@ _WHAT_THERE_IS = (
 
 
 class Clauses(Manners):
-    def __init__(self, source: random.Random) -> None:
-        super().__init__(Phrases(source))
+    """Draw clauses."""
 
     def any_clause(self, *, they: bool = False, manner: Manner | None = None) -> Clause:
-        """A manner that is given has to suit an event."""
+        """Draw a clause of any type. A `manner` that is passed must suit an event."""
         chance = self.random()
         if chance < 0.36 or (manner and chance > 0.88):
             return self.transitive(DIRECT_EVENTS if manner else DIRECT, they=they, manner=manner)
@@ -120,12 +185,12 @@ class Clauses(Manners):
         return self.phrases.subject(verb.subjects, they=they, negated=manner.negated)
 
     def _use(self, verb: Verb, manner: Manner) -> Use:
-        """What the verb's object may be."""
+        """Determiners that the object of the verb may take."""
         if not manner.negated:
             return verb.determiners
         if verb.determiners == "indefinite":
             return "negated indefinite"
-        # Only a direct object turns to `de` under negation; others are kept definite.
+        # Only a direct object takes `de` under negation; other objects stay definite.
         direct = verb.frame in ("direct", "give") and verb.determiners == "any"
         return "negated" if direct else "negated subject"
 
@@ -137,19 +202,19 @@ class Clauses(Manners):
         return phrase
 
     def _other_pronoun(self, subject: Nominal, they: bool) -> Pronoun:
-        """Not the subject over again: neither `I see me` nor `we see me`."""
+        """Draw a pronoun that does not overlap with the subject: neither `I see me` nor `we see me`."""
         pronoun = self.phrases.pronoun(they=they)
         while any(subject.person in ours and pronoun.person in ours for ours in ((0, 3), (1, 4))):
             pronoun = self.phrases.pronoun(they=they)
         return pronoun
 
     def _company(self, subject: Nominal, they: bool) -> Prepositional:
-        preposition = WITH if self.chance(0.75) else WITHOUT
+        preposition = words.WITH if self.chance(0.75) else words.WITHOUT
         if self.chance(0.4):
             return Prepositional(preposition, self._other_pronoun(subject, they))
         return Prepositional(preposition, self.phrases.person(adjective=0))
 
-    # ------------------------------------------------------------ doing
+    # ------------------------------------------------------------ actions
 
     def intransitive(
         self,
@@ -169,7 +234,7 @@ class Clauses(Manners):
                 adjuncts = (self._company(subject, they),)
             elif verb in _WHERE:
                 adjuncts = (_WHERE[verb](self.phrases),)
-        return _clause(subject, verb, manner, adjuncts=adjuncts)
+        return Clause(subject, verb, **manner._asdict(), adjuncts=adjuncts)
 
     def transitive(
         self,
@@ -178,25 +243,25 @@ class Clauses(Manners):
         subject: Nominal | None = None,
         manner: Manner | None = None,
         they: bool = False,
-        place: float = 0.12,
+        location: float = 0.12,
     ) -> Clause:
         verb = self.pick(verbs)
         manner = manner or self.manner(verb)
         subject = subject or self._subject(verb, manner, they)
         direct = self._object(verb, manner)
         adjuncts: tuple[Prepositional, ...] = ()
-        if verb in _WITH_PLACE and not manner.time and self.chance(place):
+        if verb in _WITH_LOCATION and not manner.time and self.chance(location):
             adjuncts = (self.phrases.inside(),)
-        return _clause(subject, verb, manner, direct=direct, adjuncts=adjuncts)
+        return Clause(subject, verb, **manner._asdict(), direct=direct, adjuncts=adjuncts)
 
     def oblique(
         self, verbs: Sequence[Verb] = (*TO, *OF), *, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """A verb with `à` or `de`."""
+        """Draw a clause whose verb takes `à` or `de`."""
         verb = self.pick(verbs)
         manner = manner or self.manner(verb)
         subject = self._subject(verb, manner, they)
-        return _clause(subject, verb, manner, indirect=self._object(verb, manner))
+        return Clause(subject, verb, **manner._asdict(), indirect=self._object(verb, manner))
 
     def giving(
         self, *, subject: Nominal | None = None, manner: Manner | None = None, they: bool = False
@@ -205,35 +270,35 @@ class Clauses(Manners):
         manner = manner or self.manner(verb)
         subject = subject or self._subject(verb, manner, they)
         direct = self.phrases.phrase(verb.objects, self._use(verb, manner), adjective=0.2)
-        return _clause(subject, verb, manner, direct=direct, indirect=self.phrases.person())
+        return Clause(subject, verb, **manner._asdict(), direct=direct, indirect=self.phrases.person())
 
     def with_pronoun(
         self, verbs: Sequence[Verb] = (), *, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """Somebody is an object, and a pronoun."""
+        """Draw a clause with a person as a pronoun object."""
         verb = self.pick(verbs or self.pick((DIRECT_TO_PEOPLE, DIRECT_TO_PEOPLE, TO, GIVE)))
         manner = manner or self.manner(verb)
         subject = self._subject(verb, manner, they)
         pronoun = self._other_pronoun(subject, they)
         if verb.frame == "direct":
-            return _clause(subject, verb, manner, direct=pronoun)
+            return Clause(subject, verb, **manner._asdict(), direct=pronoun)
         given = self.phrases.phrase(verb.objects, self._use(verb, manner)) if verb.frame == "give" else None
-        return _clause(subject, verb, manner, direct=given, indirect=pronoun)
+        return Clause(subject, verb, **manner._asdict(), direct=given, indirect=pronoun)
 
     def moving(self, *, manner: Manner | None = None, they: bool = False) -> Clause:
         verb = self.pick(MOVE)
         manner = manner or self.manner(verb)
         subject = self._subject(verb, manner, they)
-        place = _WHERE[verb](self.phrases)
+        location = _WHERE[verb](self.phrases)
         company = (self._company(subject, they),) if self.chance(0.15) else ()
-        return _clause(subject, verb, manner, adjuncts=(place, *company))
+        return Clause(subject, verb, **manner._asdict(), adjuncts=(location, *company))
 
-    # ------------------------------------------------------------ being
+    # ------------------------------------------------------------ states
 
     def quality(
         self, *, subject: Nominal | None = None, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """X is, seems or becomes so."""
+        """Draw a subject with an adjective: X is, seems or becomes rich."""
         negated = manner.negated if manner else self.chance(0.2)
         if subject is None:
             if self.chance(0.55):
@@ -243,20 +308,20 @@ class Clauses(Manners):
                 subject = self.phrases.phrase(_QUALIFIED, use, adjective=0)
         human = _is_human(subject)
         adjective = self.pick(PREDICATIVE[subject.noun] if isinstance(subject, NounPhrase) else _PERSONAL)
-        verb = BE
+        verb = words.BE
         if human and self.chance(0.2):
-            verb = BECOME if adjective in _ACQUIRED else SEEM
+            verb = words.BECOME if adjective in _ACQUIRED else words.SEEM
         if manner is None:
-            sometimes = 0.1 if human and verb is BE else 0.0
+            sometimes = 0.1 if human and verb is words.BE else 0.0
             manner = self.manner(verb, negation=float(negated), frequency=sometimes, time=0.12)
-            if manner.negation is NEVER and not human:
-                manner = manner._replace(negation=NOT)
-        degree = self.pick(DEGREES) if adjective.comparative and self.chance(0.25) else None
-        return _clause(subject, verb, manner, complement=Quality(adjective, degree))
+            if manner.negation is words.NEVER and not human:
+                manner = manner._replace(negation=words.NOT)
+        degree = self.pick(words.DEGREES) if adjective.comparative and self.chance(0.25) else None
+        return Clause(subject, verb, **manner._asdict(), complement=Quality(adjective, degree))
 
     def trade_or_age(self, *, they: bool = False) -> Clause:
-        """X is a baker, X is ten years old."""
-        manner = Manner(self.tense(), NOT if self.chance(0.15) else None)
+        """Draw a profession or an age: X is a baker, X is ten years old."""
+        manner = Manner(self.tense(), words.NOT if self.chance(0.15) else None)
         subject: Nominal
         if self.chance(0.35):
             subject = self.phrases.pronoun(they=they)
@@ -265,8 +330,10 @@ class Clauses(Manners):
         else:
             subject = self.phrases.phrase(_YOUNGER, "definite", adjective=0)
         if self.chance(0.55):
-            return _clause(subject, BE, manner, complement=Trade(self.pick(PROFESSIONS)))
-        return _clause(subject, HAVE_YEARS, manner, complement=Age(self.pick(tuple(NUMBERS.values()))))
+            return Clause(subject, words.BE, **manner._asdict(), complement=Trade(self.pick(PROFESSIONS)))
+        return Clause(
+            subject, words.HAVE_YEARS, **manner._asdict(), complement=Age(self.pick(tuple(NUMBERS.values())))
+        )
 
     def comparison(self, *, they: bool = False) -> Clause:
         adjective = self.pick(_COMPARED)
@@ -281,48 +348,26 @@ class Clauses(Manners):
             else:
                 standard = self.phrases.person(adjective=0)
         else:
-            kind = self.pick(_ALIKE[adjective])
+            kind = self.pick(_COMPARABLE[adjective])
             subject = self.phrases.phrase(kind, "negated subject", adjective=0)
             standard = self.phrases.phrase(kind, "negated subject", adjective=0)
-        manner = Manner(self.tense(), NOT if self.chance(0.15) else None)
-        grade = self.pick((MORE, MORE, LESS, AS))
-        return _clause(subject, BE, manner, complement=Comparison(adjective, grade, standard))
+        manner = Manner(self.tense(), words.NOT if self.chance(0.15) else None)
+        grade = self.pick((words.MORE, words.MORE, words.LESS, words.AS))
+        return Clause(
+            subject, words.BE, **manner._asdict(), complement=Comparison(adjective, grade, standard)
+        )
 
     def existence(self) -> Clause:
-        """There is …"""
-        manner = Manner(self.tense(), NO_VERB if self.chance(0.2) else None)
+        """Draw `there is …`."""
+        manner = Manner(self.tense(), words.NO_VERB if self.chance(0.2) else None)
         nouns, where = self.pick(_WHAT_THERE_IS)
         there = self.phrases.phrase(nouns, "there is no" if manner.negated else "indefinite")
-        return _clause(THERE, THERE_BE, manner, direct=there, adjuncts=(where(self.phrases),))
+        return Clause(
+            words.THERE, words.THERE_BE, **manner._asdict(), direct=there, adjuncts=(where(self.phrases),)
+        )
 
 
 def _is_human(nominal: Nominal) -> bool:
     if isinstance(nominal, NounPhrase | Gap):
         return nominal.noun in PEOPLE
     return not isinstance(nominal, Pronoun) or nominal.english != "it"
-
-
-def _clause(
-    subject: Nominal,
-    verb: Verb,
-    manner: Manner,
-    *,
-    direct: Nominal | None = None,
-    indirect: Nominal | None = None,
-    complement: Complement | None = None,
-    adjuncts: tuple[Prepositional | Abroad, ...] = (),
-) -> Clause:
-    return Clause(
-        subject,
-        verb,
-        manner.tense,
-        manner.negation,
-        manner.frequency,
-        manner.modal,
-        direct,
-        indirect,
-        complement,
-        adjuncts,
-        manner.time,
-        manner.time_first,
-    )

@@ -1,11 +1,10 @@
-"""How a derivation is said in English."""
+"""English spelling of a derivation: inflection, auxiliaries, word order."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from glassformer.datasets.grammar.lexicon import Verb
-from glassformer.datasets.grammar.nouns import PEOPLE_KINDS
+from glassformer.datasets.grammar.lexicon import PEOPLE_KINDS, Name, Pronoun, Tense, Verb
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
@@ -21,8 +20,7 @@ from glassformer.datasets.grammar.tree import (
     Question,
     Sentence,
 )
-from glassformer.datasets.grammar.verbs import DOUBLED
-from glassformer.datasets.grammar.words import AS, LESS, NOT, THERE, Name, Pronoun, Tense
+from glassformer.datasets.grammar.words import AS, LESS, NOT, THERE
 
 # ---------------------------------------------------------------- words
 
@@ -45,8 +43,12 @@ def _past(verb: Verb, person: int) -> str:
     return verb.english_past
 
 
+_DOUBLED = frozenset({"stop", "run", "swim", "begin", "forget", "get"})
+"""Verbs that double their last letter before -ing."""
+
+
 def _progressive(verb: str) -> str:
-    if verb in DOUBLED:
+    if verb in _DOUBLED:
         return verb + verb[-1] + "ing"
     return (verb[:-1] if verb.endswith("e") and not verb.endswith("ee") else verb) + "ing"
 
@@ -140,13 +142,13 @@ def _is_progressive(clause: Clause) -> bool:
 
 
 def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[str, list[str]]:
-    """The auxiliary, or nothing, and the other words of the verb with what stands between."""
+    """Auxiliary (empty if there is none), and the remaining words of the verb with its adverbs."""
     verb, tense = clause.verb, clause.tense
     first, *rest = verb.english_words
     negated = clause.negation is NOT
     between = [word.english for word in (clause.negation, clause.frequency) if word and word.english]
-    if clause.modal and clause.modal.english_denied:
-        return clause.modal.english_denied if negated else clause.modal.english, [first, *rest]
+    if clause.modal and clause.modal.english_negated:
+        return clause.modal.english_negated if negated else clause.modal.english, [first, *rest]
     if clause.modal:
         wish, *to = clause.modal.english.split(" ")
         first, rest = wish, [*to, first, *rest]
@@ -164,7 +166,7 @@ def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[str, list[str
 
 
 def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
-    """The words; asked: the auxiliary comes before the subject."""
+    """Words of a clause; if `asked`, the auxiliary precedes the subject."""
     subject = _nominal(clause.subject, subject=True)
     agreement = clause.direct if clause.subject is THERE and clause.direct else clause.subject
     auxiliary, words = _verb_group(clause, agreement.person, asked)

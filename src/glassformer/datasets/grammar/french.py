@@ -1,23 +1,12 @@
-"""How a derivation is said in French: order, agreement, clitics, negation.
-
-The forms of words, and what a word does to the next, are the business of french_forms.
-"""
+"""French spelling of a derivation: conjugation, agreement, elision, clitics, negation, word order."""
 
 from __future__ import annotations
 
-from glassformer.datasets.grammar.french_forms import (
-    adjective_form,
-    after_a,
-    after_de,
-    agree,
-    future,
-    imperfect,
-    join,
-    opens_with_vowel,
-    participle,
-    present,
-)
-from glassformer.datasets.grammar.lexicon import Gender
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from glassformer.datasets.grammar.lexicon import Adjective, Gender, Name, Pronoun, Tense
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
@@ -32,7 +21,111 @@ from glassformer.datasets.grammar.tree import (
     Quality,
     Sentence,
 )
-from glassformer.datasets.grammar.words import BARE, FROM, MORE, THERE, TO, Name, Pronoun, Tense
+from glassformer.datasets.grammar.words import BARE, FROM, MORE, THERE, TO
+from glassformer.datasets.tables import read_table
+
+# ---------------------------------------------------------------- word forms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conjugation:
+    infinitive: str
+    present: tuple[str, ...]
+    """Forms of je, tu, il, nous, vous, ils."""
+    participle: str
+    """Masculine singular past participle."""
+    future_stem: str
+
+
+_CONJUGATIONS = {verb.infinitive: verb for verb in read_table("grammar/conjugations.tsv", Conjugation)}
+_FUTURE = ("ai", "as", "a", "ons", "ez", "ont")
+_IMPERFECT = ("ais", "ais", "ait", "ions", "iez", "aient")
+
+
+def present(infinitive: str, person: int) -> str:
+    """Conjugate in the present; persons are je, tu, il, nous, vous, ils from 0."""
+    return _CONJUGATIONS[infinitive].present[person]
+
+
+def future(infinitive: str, person: int) -> str:
+    return _CONJUGATIONS[infinitive].future_stem + _FUTURE[person]
+
+
+def imperfect(infinitive: str, person: int) -> str:
+    stem = "ét" if infinitive == "être" else present(infinitive, 3).removesuffix("ons")
+    return stem + _IMPERFECT[person]
+
+
+def participle(infinitive: str, gender: Gender, plural: bool) -> str:
+    """Past participle that agrees in gender and number."""
+    masculine = _CONJUGATIONS[infinitive].participle
+    return agree(masculine, masculine.replace("û", "u") + "e", gender, plural)
+
+
+def _plural(masculine: str) -> str:
+    if masculine.endswith(("s", "x", "z")):
+        return masculine
+    if masculine.endswith("al"):
+        return masculine[:-2] + "aux"
+    return masculine + ("x" if masculine.endswith("eau") else "s")
+
+
+def agree(masculine: str, feminine: str, gender: Gender, plural: bool) -> str:
+    if gender == "f":
+        return feminine + "s" if plural else feminine
+    return _plural(masculine) if plural else masculine
+
+
+@cache
+def adjective_form(adjective: Adjective, gender: Gender, plural: bool) -> str:
+    return agree(adjective.masculine, adjective.feminine, gender, plural)
+
+
+_VOWELS = frozenset("aâàeéèêiîoôœuûh")
+# Words with an initial vowel or h before which nothing is elided.
+_UNELIDED = frozenset({"hibou", "hiboux", "héros", "hache", "haches", "huit", "onze"})
+
+
+@cache
+def opens_with_vowel(word: str) -> bool:
+    return word == "y" or (word[0].lower() in _VOWELS and word not in _UNELIDED)
+
+
+_ELIDED = frozenset({"je", "me", "te", "se", "le", "la", "ne", "de", "que"})
+
+
+def join(words: Sequence[str]) -> str:
+    """Join words with elision: l'homme, qu'Anna, s'il."""
+    joined: list[str] = []
+    last = len(words) - 1
+    for index, word in enumerate(words):
+        if index == last:
+            joined.append(word)
+        elif word in _ELIDED and opens_with_vowel(words[index + 1]):
+            joined.append(word[:-1] + "'")
+        elif word == "si" and words[index + 1] in ("il", "ils"):
+            joined.append("s'")
+        else:
+            joined.append(word + " ")
+    return "".join(joined)
+
+
+def after_a(words: Sequence[str]) -> list[str]:
+    """Put `à` before words and contract it: au, aux, à l'."""
+    return _contract("à", {"le": "au", "les": "aux"}, words)
+
+
+def after_de(words: Sequence[str]) -> list[str]:
+    """Put `de` before words and contract it: du, des, de l'."""
+    return _contract("de", {"le": "du", "les": "des"}, words)
+
+
+def _contract(preposition: str, contracted: dict[str, str], words: Sequence[str]) -> list[str]:
+    article = words[0]
+    if article in contracted and not (article == "le" and opens_with_vowel(words[1])):
+        return [contracted[article], *words[1:]]
+    return [preposition, *words]
+
 
 # ---------------------------------------------------------------- phrases
 
@@ -85,7 +178,7 @@ def _relative(phrase: NounPhrase, clause: Clause) -> list[str]:
 
 
 def _nominal(nominal: Nominal) -> list[str]:
-    """A noun phrase, or a pronoun as it stands by itself."""
+    """Words of a nominal; a pronoun takes its strong form."""
     if isinstance(nominal, NounPhrase):
         return _noun_phrase(nominal)
     if isinstance(nominal, Name):
@@ -106,7 +199,7 @@ def _to(nominal: Nominal) -> list[str]:
 def _of(nominal: Nominal) -> list[str]:
     if isinstance(nominal, Pair):
         return [*_of(nominal.first), "et", *_of(nominal.second)]
-    if isinstance(nominal, NounPhrase) and nominal.determiner.lost_after_de:
+    if isinstance(nominal, NounPhrase) and nominal.determiner.dropped_after_de:
         nominal = nominal._replace(determiner=BARE)
     return after_de(_nominal(nominal))
 
@@ -117,8 +210,9 @@ def _complement(complement: Complement, gender: Gender, plural: bool) -> list[st
         return [complement.degree.french, form] if complement.degree else [form]
     if isinstance(complement, Comparison):
         adjective, standard = complement.adjective, _nominal(complement.standard)
-        if complement.grade is MORE and adjective.own_comparative:
-            return [agree(*adjective.own_comparative, gender, plural), "que", *standard]
+        if complement.grade is MORE and adjective.comparative_masculine:
+            better = agree(adjective.comparative_masculine, adjective.comparative_feminine, gender, plural)
+            return [better, "que", *standard]
         return [complement.grade.french, adjective_form(adjective, gender, plural), "que", *standard]
     if isinstance(complement, Age):
         return [complement.years.masculine, "ans"]
@@ -129,7 +223,7 @@ def _complement(complement: Complement, gender: Gender, plural: bool) -> list[st
 def _adjunct(adjunct: Prepositional | Abroad) -> list[str]:
     if isinstance(adjunct, Abroad):
         country = adjunct.country
-        return [country.outof if adjunct.preposition is FROM else country.inside, country.french]
+        return [country.origin if adjunct.preposition is FROM else country.inside, country.french]
     *head, preposition = adjunct.preposition.french.split(" ")
     if preposition == TO.french:
         return head + _to(adjunct.nominal)
@@ -144,7 +238,7 @@ _REFLEXIVES = ("me", "te", "se", "nous", "vous", "se")
 
 
 def _clitics(clause: Clause) -> list[str]:
-    """Pronouns before the verb, in their order: me le, te la, le lui, les leur."""
+    """Pronouns before the verb, in French order: me le, te la, le lui, les leur."""
     if clause.subject is THERE:
         return ["y"]
     clitics = [_REFLEXIVES[clause.subject.person]] if clause.verb.reflexive else []
@@ -158,7 +252,7 @@ def _clitics(clause: Clause) -> list[str]:
 
 
 def _participle(clause: Clause) -> str:
-    """With être it agrees with the subject, with avoir with a direct object that has come before."""
+    """Past participle: with être it agrees with the subject, with avoir with a preceding direct object."""
     verb, direct = clause.verb, clause.direct
     if verb.with_etre:
         return participle(verb.french, clause.subject.gender, clause.subject.plural)

@@ -1,20 +1,29 @@
-"""What a word is: the entries that both languages share, and how the tables of words are read.
+"""Lexicon: entry classes, and the nouns, adjectives, verbs and other open word classes read from tables.
 
-An entry holds what a rule cannot know (gender, an irregular form, what goes with what). It must not know
-how a sentence is made, nor how a word is inflected.
+An entry holds what no rule derives: gender, irregular forms, and the words it combines with. Entries are
+compared by identity. English words are unique within a table, because English must determine French.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from enum import Enum
+from typing import ClassVar, Literal, Protocol, TypeVar
+
+from glassformer.datasets.tables import read_table
 
 Gender = Literal["m", "f"]
 Frame = Literal["none", "direct", "to", "of", "give", "move"]
-"""What follows a verb in French: nothing, a direct object, `à`, `de`, both objects, a place."""
+"""French complement of a verb: none, a direct object, `à`, `de`, both objects, or a location."""
 Determination = Literal["any", "definite", "generic", "indefinite"]
-"""Which determiners an object takes."""
+"""Determiners that the object of a verb accepts."""
+
+
+class Tense(Enum):
+    PRESENT = "present"
+    PAST = "past"
+    FUTURE = "future"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,18 +34,28 @@ class Noun:
     french_plural: str
     gender: Gender
     kind: str
+    """Semantic class, such as `animal`. Verbs and adjectives select their nouns by it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Named list of nouns, kinds and other groups."""
+
+    name: str
+    members: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
     english: str
     comparative: str
-    """Empty: it is not compared."""
+    """English comparative; empty if the adjective is never compared."""
     masculine: str
     feminine: str
     masculine_before_vowel: str
-    own_comparative: tuple[str, str] | None
-    """Masculine and feminine of a word of its own, such as `meilleur`; none: it is made with `plus`."""
+    comparative_masculine: str
+    """Irregular French comparative, such as `meilleur`; empty if it is formed with `plus`."""
+    comparative_feminine: str
     before_noun: bool
     attributive: bool
     predicative: bool
@@ -46,22 +65,22 @@ class Adjective:
 @dataclass(frozen=True, slots=True, eq=False)
 class Verb:
     english: str
-    """The whole of it: `look for`, `be hungry`. Its first word is the one that is inflected."""
+    """Complete expression: `look for`, `be hungry`. Only its first word is inflected."""
     english_past: str
-    """Of the first word."""
+    """Past of the first word."""
     french: str
-    """The infinitive of the word that is inflected, without `se`."""
+    """Infinitive of the inflected word, without `se`."""
     french_rest: tuple[str, ...]
-    """`faim` of `avoir faim`."""
+    """Words after the infinitive: `faim` of `avoir faim`."""
     frame: Frame
+    subjects: tuple[Noun, ...]
+    objects: tuple[Noun, ...]
     reflexive: bool
     with_etre: bool
     stative: bool
-    """Its past is an imperfect."""
+    """Uses the imperfect as its French past."""
     progressive: bool
     determiners: Determination
-    subjects: tuple[Noun, ...]
-    objects: tuple[Noun, ...]
 
     @property
     def english_words(self) -> list[str]:
@@ -70,7 +89,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Determiner:
-    """Its forms. French ones are chosen by gender, number and the sound that follows."""
+    """Forms of a determiner. French selects by gender, number and the following sound."""
 
     english: str
     english_mass: str
@@ -82,9 +101,44 @@ class Determiner:
     masculine_plural: str
     feminine_plural: str
     plural_before_adjective: str = ""
-    """`de` instead of `des`, where an adjective comes first; empty: no such form."""
-    lost_after_de: bool = False
-    """`de` swallows it: besoin de + de l'argent = besoin d'argent."""
+    """`de` instead of `des` before an adjective; empty if there is no such form."""
+    dropped_after_de: bool = False
+    """Disappears after `de`: besoin de + de l'argent = besoin d'argent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pronoun:
+    """Forms of a pronoun. Persons are je, tu, il, nous, vous, ils from 0; a polite `vous` is not `plural`."""
+
+    english: str
+    english_object: str
+    french: str
+    direct: str
+    indirect: str
+    strong: str
+    person: int
+    gender: Gender
+    plural: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """First name, spelt the same in both languages."""
+
+    english: str
+    gender: Gender
+    person: ClassVar[int] = 2
+    plural: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Address:
+    """Person or group that a sentence addresses, which determines the French of `you` and `your`."""
+
+    english: str
+    french: str
+    pronoun: Pronoun
+    your: Determiner
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,14 +146,6 @@ class Number:
     english: str
     masculine: str
     feminine: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Word:
-    """A fixed expression: an adverb, a time, a preposition."""
-
-    english: str
-    french: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,44 +157,128 @@ class Profession:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Country:
+    """Country or city with its French prepositions."""
+
     english: str
     french: str
     inside: str
-    """en, au, aux or à"""
-    outof: str
-    """de, du or des"""
+    """Preposition of location and destination: en, au, aux or à."""
+    origin: str
+    """Preposition of origin: de, du or des."""
 
 
-Entry = TypeVar("Entry")
+@dataclass(frozen=True, slots=True, eq=False)
+class Word:
+    """Fixed expression: an adverb, a negation, a preposition."""
+
+    english: str
+    french: str
 
 
-def rows(table: str, separator: str = ",") -> Iterator[list[str]]:
-    """The cells of each line of a table; a cell may be empty, a line without any is skipped."""
-    for line in table.strip().splitlines():
-        if line.strip():
-            yield [cell.strip() for cell in line.split(separator)]
+@dataclass(frozen=True, slots=True, eq=False)
+class Time:
+    english: str
+    french: str
+    tense: Tense
+    plain: bool
+    """Also combines with states and with negated events."""
+    progressive: bool
+    """Puts the English present into the progressive."""
 
 
-def by_name(entries: Sequence[Entry], name: Callable[[Entry], str]) -> dict[str, Entry]:
-    named = {name(entry): entry for entry in entries}
-    if len(named) != len(entries):
-        raise ValueError("a word stands twice in a table: one English word has one translation")
+@dataclass(frozen=True, slots=True, eq=False)
+class Modal:
+    """Verb before an infinitive. It occurs in the present only."""
+
+    english: str
+    french: str
+    english_negated: str = ""
+    """Negated form of an auxiliary. Modals without one form negations and questions with `do`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """Conjunction that introduces the second clause."""
+
+    english: str
+    french: str
+    comma: bool = False
+    english_present: bool = False
+    """English puts a future second clause into the present: when he arrives, quand il arrivera."""
+
+
+# ---------------------------------------------------------------- tables
+
+
+class _HasEnglish(Protocol):
+    @property
+    def english(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=_HasEnglish)
+
+
+def by_english(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """Index entries by their English; reject duplicates, because one English word has one translation."""
+    named: dict[str, Entry] = {}
+    for entry in entries:
+        if named.setdefault(entry.english, entry) is not entry:
+            raise ValueError(
+                f"{entry.english!r} appears twice in a table: one English word has one translation"
+            )
     return named
 
 
-def pool(names: str, nouns: Mapping[str, Noun], groups: Mapping[str, str]) -> tuple[Noun, ...]:
-    """The nouns meant by a list of nouns, kinds and groups; `-name` takes one out again."""
+NOUNS = by_english(read_table("grammar/nouns.tsv", Noun))
+_GROUPS = {group.name: group.members for group in read_table("grammar/groups.tsv", Group)}
+if clashes := NOUNS.keys() & ({noun.kind for noun in NOUNS.values()} | _GROUPS.keys()):
+    raise ValueError(f"nouns with the name of a kind or group: {sorted(clashes)}")
+
+MASS_KINDS = frozenset({"foodstuff", "drink", "cash"})
+PEOPLE_KINDS = frozenset({"parent", "kin", "person"})
+
+
+def nouns_of(names: str) -> tuple[Noun, ...]:
+    """Resolve a list of nouns, kinds and groups; `-noun` removes a noun again."""
     chosen: dict[Noun, None] = {}
     for name in names.split():
         if name.startswith("-"):
-            del chosen[nouns[name[1:]]]
-        elif name in nouns:
-            chosen[nouns[name]] = None
-        elif name in groups:
-            chosen.update(dict.fromkeys(pool(groups[name], nouns, groups)))
+            del chosen[NOUNS[name[1:]]]
+        elif name in NOUNS:
+            chosen[NOUNS[name]] = None
+        elif name in _GROUPS:
+            chosen.update(dict.fromkeys(nouns_of(_GROUPS[name])))
         else:
-            found = [noun for noun in nouns.values() if noun.kind == name]
+            found = [noun for noun in NOUNS.values() if noun.kind == name]
             if not found:
                 raise ValueError(f"no noun, kind or group is called {name!r}")
             chosen.update(dict.fromkeys(found))
     return tuple(chosen)
+
+
+ADJECTIVES = by_english(read_table("grammar/adjectives.tsv", Adjective, {"nouns": nouns_of}))
+ATTRIBUTIVE: dict[Noun, tuple[Adjective, ...]] = {
+    noun: tuple(word for word in ADJECTIVES.values() if word.attributive and noun in word.nouns)
+    for noun in NOUNS.values()
+}
+"""Adjectives that may modify each noun."""
+PREDICATIVE: dict[Noun, tuple[Adjective, ...]] = {
+    noun: tuple(word for word in ADJECTIVES.values() if word.predicative and noun in word.nouns)
+    for noun in NOUNS.values()
+}
+"""Adjectives that may be the predicate of each noun."""
+
+VERBS = by_english(read_table("grammar/verbs.tsv", Verb, {"subjects": nouns_of, "objects": nouns_of}))
+
+
+def verbs_of(names: str) -> tuple[Verb, ...]:
+    """Look up verbs by name; commas separate the names."""
+    return tuple(VERBS[name] for name in names.split(","))
+
+
+NUMBERS = by_english(read_table("grammar/numbers.tsv", Number))
+NAMES = tuple(read_table("grammar/names.tsv", Name))
+PROFESSIONS = tuple(read_table("grammar/professions.tsv", Profession))
+COUNTRIES = tuple(read_table("grammar/countries.tsv", Country))
+_TIMES = read_table("grammar/times.tsv", Time)
+TIMES = {tense: tuple(time for time in _TIMES if time.tense is tense) for tense in Tense}

@@ -1,4 +1,4 @@
-"""Noun phrases and places drawn at random, as a sentence needs them."""
+"""Random noun phrases, persons and locations."""
 
 from __future__ import annotations
 
@@ -7,42 +7,26 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from glassformer.datasets.grammar.adjectives import ATTRIBUTIVE
-from glassformer.datasets.grammar.lexicon import Adjective, Determination, Determiner, Noun, Number, Word
-from glassformer.datasets.grammar.nouns import MASS_KINDS, NOUNS, nouns_of
-from glassformer.datasets.grammar.tree import Abroad, Nominal, NounPhrase, Pair, Prepositional
-from glassformer.datasets.grammar.words import (
-    ALL,
-    ANY,
-    AT,
-    BARE,
-    BESIDE,
+from glassformer.datasets.grammar import words
+from glassformer.datasets.grammar.lexicon import (
+    ATTRIBUTIVE,
     COUNTRIES,
-    FROM,
-    GENERIC,
-    HE,
-    IN,
-    MANY,
+    MASS_KINDS,
     NAMES,
-    NO,
+    NOUNS,
     NUMBERS,
-    ON,
-    POSSESSIVES,
-    SEVERAL,
-    SHE,
-    SOME,
-    THE,
-    THEY,
-    THIS,
-    TO,
-    UNDER,
-    WE,
-    A,
     Address,
-    I,
+    Adjective,
+    Determination,
+    Determiner,
     Name,
+    Noun,
+    Number,
     Pronoun,
+    Word,
+    nouns_of,
 )
+from glassformer.datasets.grammar.tree import Abroad, Nominal, NounPhrase, Pair, Prepositional
 
 Item = TypeVar("Item")
 
@@ -65,22 +49,26 @@ _LANDMARKS = nouns_of("buildings -market tree park river bridge")
 _SURFACES = nouns_of("table chair bed desk")
 
 Use = Determination | Literal["negated", "negated indefinite", "negated subject", "there is no"]
-"""How a phrase is used, which decides what it may be: as a verb asks for its object, or under negation."""
+"""Use of a phrase, which limits its determiners: as the object of a verb, or under negation."""
 
 
 class Choice(NamedTuple):
-    """A determiner, or none for a possessive; with a number after it; with an owner instead of it."""
+    """Determiner of a phrase (None: a possessive), with an optional number or possessor."""
 
     determiner: Determiner | None
     number: bool = False
     owner: bool = False
 
 
-_POSSESSED = (Choice(None),) * 3 + (Choice(THE, owner=True),)
-_DEFINITE = (Choice(THE),) * 4 + (Choice(THIS),)
-_INDEFINITE_PLURAL = (Choice(SOME),) * 3 + (Choice(BARE, number=True),) * 3 + (Choice(MANY), Choice(SEVERAL))
-_DEFINITE_PLURAL = (*_DEFINITE, Choice(ALL), Choice(THE, number=True))
-_UNCOUNTED = frozenset({ALL, MANY, SEVERAL, SOME, BARE})
+_POSSESSED = (Choice(None),) * 3 + (Choice(words.THE, owner=True),)
+_DEFINITE = (Choice(words.THE),) * 4 + (Choice(words.THIS),)
+_INDEFINITE_PLURAL = (
+    (Choice(words.SOME),) * 3
+    + (Choice(words.BARE, number=True),) * 3
+    + (Choice(words.MANY), Choice(words.SEVERAL))
+)
+_DEFINITE_PLURAL = (*_DEFINITE, Choice(words.ALL), Choice(words.THE, number=True))
+_UNCOUNTED = frozenset({words.ALL, words.MANY, words.SEVERAL, words.SOME, words.BARE})
 
 
 @cache
@@ -90,29 +78,29 @@ def _choices(noun: Noun, plural: bool, use: Use) -> tuple[Choice, ...]:
         known = (*_POSSESSED, Choice(None, number=True)) if plural else _POSSESSED
     elif noun in _OWNED:
         known = (*known, *_POSSESSED)
-    indefinite: tuple[Choice, ...] = _INDEFINITE_PLURAL if plural else (Choice(A),) * 3
+    indefinite: tuple[Choice, ...] = _INDEFINITE_PLURAL if plural else (Choice(words.A),) * 3
     if noun.kind in MASS_KINDS:
-        indefinite = (Choice(SOME),) * 4
+        indefinite = (Choice(words.SOME),) * 4
     everything = known if noun in KIN else (*known, *indefinite)
     by_use: dict[Use, tuple[Choice, ...]] = {
         "any": everything,
         "definite": known,
-        "generic": known if noun in KIN else (*known, *(Choice(GENERIC),) * 4),
+        "generic": known if noun in KIN else (*known, *(Choice(words.GENERIC),) * 4),
         "indefinite": indefinite,
-        "negated": known if noun in KIN else (*known, *(Choice(ANY),) * 3),
-        "negated indefinite": (Choice(ANY),),
-        "there is no": (Choice(NO),),
+        "negated": known if noun in KIN else (*known, *(Choice(words.ANY),) * 3),
+        "negated indefinite": (Choice(words.ANY),),
+        "there is no": (Choice(words.NO),),
         "negated subject": known,
     }
     choices = by_use[use]
     if use.startswith("negated"):
-        # `pas trois livres`, `pas tous les livres`: what is denied there is another matter.
+        # `pas trois livres`, `pas tous les livres`: there the negation applies to the quantity.
         choices = tuple(each for each in choices if each.determiner not in _UNCOUNTED and not each.number)
     return choices
 
 
 class Phrases:
-    """Draws phrases for one sentence: no name twice, and `your` only where somebody is addressed."""
+    """Draw the phrases of one sentence: no name twice, and `your` only with an address."""
 
     def __init__(self, source: random.Random) -> None:
         self.random = source.random
@@ -122,7 +110,7 @@ class Phrases:
         self.used_noun: Noun | None = None
 
     def start(self, address: Address | None = None, *, asking: bool = False) -> None:
-        """Asking: about somebody known, and not about oneself."""
+        """Start a sentence. A question (`asking`) is about definite persons, not about the speaker."""
         self.address, self.asking = address, asking
         self.used_names = [name for name in NAMES if address and name.english == address.english]
         self.used_noun = None
@@ -131,7 +119,7 @@ class Phrases:
         return self.random() < probability
 
     def pick(self, items: Sequence[Item]) -> Item:
-        # Not random.choice, whose way of drawing may change with Python's version.
+        # random.choice may draw differently in another version of Python.
         return items[int(self.random() * len(items))]
 
     # ------------------------------------------------------------ nouns
@@ -146,7 +134,7 @@ class Phrases:
     def possessive(self) -> Determiner:
         if self.address and self.chance(0.6):
             return self.address.your
-        return self.pick(POSSESSIVES)
+        return self.pick(words.POSSESSIVES)
 
     def phrase(
         self,
@@ -162,7 +150,7 @@ class Phrases:
         elif plural is None:
             plural = self.chance(0.35)
         choice = self.pick(_choices(noun, plural, use))
-        if choice.determiner is GENERIC and not plural and noun.kind not in MASS_KINDS:
+        if choice.determiner is words.GENERIC and not plural and noun.kind not in MASS_KINDS:
             plural = True
         determiner = self.possessive() if choice.determiner is None else choice.determiner
         return NounPhrase(
@@ -170,7 +158,7 @@ class Phrases:
             plural,
             determiner,
             number=self._number(noun) if choice.number else None,
-            adjectives=self.adjectives(noun, adjective) if determiner is not GENERIC else (),
+            adjectives=self.adjectives(noun, adjective) if determiner is not words.GENERIC else (),
             owner=self._owner(noun) if choice.owner else None,
         )
 
@@ -183,7 +171,7 @@ class Phrases:
         if self.chance(0.6):
             return NounPhrase(self.pick(KIN), False, self.possessive())
         person = self.pick(_PERSONS)
-        return NounPhrase(person, self.chance(0.25), THE)
+        return NounPhrase(person, self.chance(0.25), words.THE)
 
     def adjectives(self, noun: Noun, probability: float) -> tuple[Adjective, ...]:
         known = ATTRIBUTIVE[noun]
@@ -208,7 +196,7 @@ class Phrases:
         return name
 
     def person(self, *, adjective: float = 0.1) -> NounPhrase | Name:
-        """Somebody definite: a name, one of the family, a person that is known."""
+        """Draw a definite person: a name, a relative, or a definite noun."""
         chance = self.random()
         if chance < 0.45:
             return self.name()
@@ -225,15 +213,19 @@ class Phrases:
         return NounPhrase(self.noun(KIN), False, self.possessive())
 
     def pronoun(self, *, they: bool) -> Pronoun:
-        """They: whether a pronoun may stand that refers to nobody named, and is masculine by convention."""
+        """Draw a subject pronoun. `they` permits a THEY without an antecedent, masculine by convention."""
         if self.address and self.chance(0.6):
             return self.address.pronoun
         if self.asking:
-            return self.pick((HE, SHE, THEY) if they else (HE, SHE))
-        return self.pick((I, I, HE, HE, SHE, SHE, WE, WE, THEY) if they else (I, HE, SHE, WE))
+            return self.pick((words.HE, words.SHE, words.THEY) if they else (words.HE, words.SHE))
+        return self.pick(
+            (words.I, words.I, words.HE, words.HE, words.SHE, words.SHE, words.WE, words.WE, words.THEY)
+            if they
+            else (words.I, words.HE, words.SHE, words.WE)
+        )
 
     def subject(self, nouns: Sequence[Noun], *, they: bool, negated: bool = False) -> Nominal:
-        """Nouns: who may do it, people before others."""
+        """Draw a subject from `nouns`, which lists people first."""
         use: Use = "negated subject" if negated or self.asking else "any"
         if nouns[0] not in PEOPLE or (nouns[-1] not in PEOPLE and self.chance(0.25)):
             return self.phrase([noun for noun in nouns if noun not in PEOPLE], use, adjective=0.2)
@@ -246,47 +238,52 @@ class Phrases:
             return self.pair()
         return self.phrase(nouns, use, adjective=0.2)
 
-    # ------------------------------------------------------------ places
+    # ------------------------------------------------------------ locations
 
-    def _place(self, preposition: Word, nouns: Sequence[Noun]) -> Prepositional:
+    def _location(self, preposition: Word, nouns: Sequence[Noun]) -> Prepositional:
         noun = self.pick(nouns)
-        determiner = self.possessive() if noun.kind == "home" and self.chance(0.25) else THE
+        determiner = self.possessive() if noun.kind == "home" and self.chance(0.25) else words.THE
         return Prepositional(
             preposition, NounPhrase(noun, False, determiner, None, self.adjectives(noun, 0.15))
         )
 
     def inside(self) -> Prepositional:
-        """Where somebody is."""
+        """Draw the location of a person."""
         chance = self.random()
         if chance < 0.4:
-            return self._place(IN, _INSIDE)
+            return self._location(words.IN, _INSIDE)
         if chance < 0.68:
-            return self._place(AT, _AT)
+            return self._location(words.AT, _AT)
         if chance < 0.8:
-            return self._place(ON, _ON)
-        return self._place(self.pick(BESIDE), _LANDMARKS)
+            return self._location(words.ON, _ON)
+        return self._location(self.pick(words.BESIDE), _LANDMARKS)
 
     def outside(self) -> Prepositional:
         if self.chance(0.5):
-            return self._place(IN, _OUTSIDE)
-        return self._place(self.pick(BESIDE), _LANDMARKS)
+            return self._location(words.IN, _OUTSIDE)
+        return self._location(self.pick(words.BESIDE), _LANDMARKS)
 
     def around(self) -> Prepositional:
-        """Where a thing lies."""
+        """Draw the location of an object."""
         if self.chance(0.3):
-            return self._place(IN, _INSIDE[:4])
-        return self._place(ON if self.chance(0.6) else UNDER, _SURFACES)
+            return self._location(words.IN, _INSIDE[:4])
+        return self._location(words.ON if self.chance(0.6) else words.UNDER, _SURFACES)
 
     def destination(self) -> Prepositional | Abroad:
-        return self._place(TO, _DESTINATIONS) if self.chance(0.6) else Abroad(TO, self.pick(COUNTRIES))
+        return self._end_of_journey(words.TO)
 
     def origin(self) -> Prepositional | Abroad:
-        return self._place(FROM, _DESTINATIONS) if self.chance(0.6) else Abroad(FROM, self.pick(COUNTRIES))
+        return self._end_of_journey(words.FROM)
+
+    def _end_of_journey(self, preposition: Word) -> Prepositional | Abroad:
+        if self.chance(0.6):
+            return self._location(preposition, _DESTINATIONS)
+        return Abroad(preposition, self.pick(COUNTRIES))
 
     def residence(self) -> Prepositional | Abroad:
         if self.chance(0.6):
-            return Abroad(IN, self.pick(COUNTRIES))
-        return self._place(IN, (NOUNS["house"], NOUNS["village"], NOUNS["castle"], NOUNS["city"]))
+            return Abroad(words.IN, self.pick(COUNTRIES))
+        return self._location(words.IN, (NOUNS["house"], NOUNS["village"], NOUNS["castle"], NOUNS["city"]))
 
     def country(self) -> Abroad:
-        return Abroad(IN, self.pick([each for each in COUNTRIES if each.inside != "à"]))
+        return Abroad(words.IN, self.pick([each for each in COUNTRIES if each.inside != "à"]))

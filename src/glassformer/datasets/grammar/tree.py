@@ -1,7 +1,7 @@
-"""What a sentence means, before it is said in either language.
+"""Derivations: the meaning of a sentence, before it is spelt in either language.
 
-A derivation holds lexical entries and choices (tense, number, negation), never a word form: both sides are
-spelt from it alone, which is why they mean the same.
+A derivation holds lexical entries and choices (tense, number, negation), never word forms. Both languages are
+spelt from it alone, so the two sentences mean the same.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassformer.datasets.grammar.lexicon import (
+    MASS_KINDS,
+    Address,
     Adjective,
     Country,
     Determiner,
     Gender,
+    Link,
+    Modal,
+    Name,
     Noun,
     Number,
     Profession,
+    Pronoun,
+    Tense,
+    Time,
     Verb,
     Word,
 )
-from glassformer.datasets.grammar.nouns import MASS_KINDS
-from glassformer.datasets.grammar.words import Address, Link, Modal, Name, Pronoun, Tense, Time
 
 
 class NounPhrase(NamedTuple):
@@ -30,9 +36,9 @@ class NounPhrase(NamedTuple):
     number: Number | None = None
     adjectives: tuple[Adjective, ...] = ()
     owner: Nominal | None = None
-    """Whose it is; the determiner is then THE: Paul's car, la voiture de Paul."""
+    """Possessor, which requires the determiner THE: Paul's car, la voiture de Paul."""
     relative: Clause | None = None
-    """It holds a Gap in the place of this phrase."""
+    """Relative clause, with a Gap at the position of this phrase."""
 
     @property
     def gender(self) -> Gender:
@@ -48,7 +54,7 @@ class NounPhrase(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Paul and my sister: feminine only if both are."""
+    """Two coordinated persons, feminine only if both are: Paul and my sister."""
 
     first: NounPhrase | Name
     second: NounPhrase | Name
@@ -67,7 +73,7 @@ class Pair(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The place that a relative or a question has left empty; verbs and participles agree with it."""
+    """Position that a relative clause or a question leaves empty. Verbs and participles agree with it."""
 
     noun: Noun
     plural: bool
@@ -112,7 +118,7 @@ class Prepositional(NamedTuple):
 
 
 class Abroad(NamedTuple):
-    """A city or a country, which decides on its preposition itself."""
+    """City or country, which determines its own French preposition."""
 
     preposition: Word
     country: Country
@@ -134,13 +140,13 @@ class Clause(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is asked for; nothing in front asks for yes or no."""
+    """Question word or phrase in front; None asks a yes-or-no question."""
 
     front: Word | NounPhrase | None = None
     of_subject: bool = False
-    """The subject is asked for: no other order of words."""
+    """Asks for the subject, which keeps the word order of a statement."""
     short: bool = False
-    """Où est la clé ? instead of est-ce que."""
+    """Inversion instead of est-ce que: Où est la clé ?"""
 
 
 class Sentence(NamedTuple):
