@@ -80,7 +80,7 @@ def test_a_set_in_full(ask: Ask, small_set: Path, capfd: pytest.CaptureFixture[s
         assert text in seen
     assert "multi30k" not in seen
     seen = see(capfd, "list", "cls_books_fr")
-    assert "cannot be fetched" in seen and "1,600 / 400 / 2,000" in seen
+    assert "manual download" in seen and "1,600 / 400 / 2,000" in seen
 
 
 def test_what_cannot_be_fetched_is_not_to_be_fetched(ask: Ask) -> None:
@@ -109,9 +109,9 @@ def test_fetch_to_a_folder(ask: Ask, small_set: Path, folder: Path) -> None:
 def test_a_refused_file_and_a_set_by_hand(ask: Ask, small_set: Path) -> None:
     small_set.write_text(TRAIN.upper(), encoding="utf-8")
     (error,) = ask("fetch", "small", code=2, says="refused")["errors"]
-    assert error["place"].startswith("a.txt from file:")
+    assert error["path"].startswith("a.txt from file:")
     (error,) = ask("fetch", "ted_enfr", code=2)["errors"]
-    assert error["place"] == "ted_enfr" and "wit3.fbk.eu" in error["problem"]
+    assert error["path"] == "ted_enfr" and "wit3.fbk.eu" in error["message"]
 
 
 def test_check_files(ask: Ask, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_options_of_check(ask: Ask, folder: Path) -> None:
     rows = "".join(f"{number % 2}\tsome words here {number}\n" for number in range(20))
     (folder / "a.txt").write_text(rows + "same\t\n" * 3, encoding="utf-8")
     columns = ("--format", "tsv", "--columns", "{input: 1, target: 0}")
-    document = ask("check", "a.txt", *columns, "--max-words", "3", "--places", "1")
+    document = ask("check", "a.txt", *columns, "--max-words", "3", "--locations", "1")
     found = {finding["kind"]: finding for finding in document["findings"]}
     assert found["too-long"]["count"] == 20 and len(found["too-long"]["places"]) == 1
     assert found["empty-side"]["count"] == 3
@@ -203,7 +203,7 @@ def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
     assert ask(*train)["passed"]
     for options in (["task.data.train=a.csv"], ["task.data.train=b.csv", "task.data.test=a.csv"]):
         (error,) = ask("check", "classification", *options, code=2)["errors"]
-        assert "no column 1" in error["problem"]
+        assert "no column 1" in error["message"]
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -13,7 +13,7 @@ from glassformer.cli import main
 from glassformer.core.config import validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 
 Said = tuple[int, str, str]
 Say = Callable[..., Said]
@@ -40,7 +40,7 @@ def train(folder: Path, lines: list[str], answer: str, steps: int) -> Path:
         },
     }
     config = validate(ExperimentConfig, ExperimentConfig.fill_kinds(tree))
-    Training(config, RunFolder(folder / "run")).run()
+    TrainingSession(config, RunFolder(folder / "run")).run()
     return folder / "run"
 
 

@@ -14,7 +14,7 @@ from glassformer.core.config import validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 
 LINES = ["the cat sat on the mat.", "the dog ate the bone, and slept.", "a bird sang in the tree."] * 20
 
@@ -38,7 +38,7 @@ def train(folder: Path, text: str, task: dict[str, Any], steps: int) -> Path:
         },
     }
     config = validate(ExperimentConfig, ExperimentConfig.fill_kinds(tree))
-    Training(config, RunFolder(folder / "run")).run()
+    TrainingSession(config, RunFolder(folder / "run")).run()
     return folder / "run"
 
 
@@ -139,11 +139,11 @@ def test_for_a_person(writer: Path, capfd: pytest.CaptureFixture[str], ask: Ask)
 )
 def test_options_that_cannot_be(ask: Ask, writer: Path, options: list[str], place: str) -> None:
     (error,) = ask(writer, "the", *options, code=2)["errors"]
-    assert error["place"] == place
+    assert error["path"] == place
 
 
 def test_only_language_models_write(ask: Ask, run_folder: RunFolder, tmp_path: Path) -> None:
     (error,) = ask(run_folder.path, "1 2", code=2)["errors"]
-    assert error["place"] == str(run_folder.path) and "is no language model" in error["problem"]
+    assert error["path"] == str(run_folder.path) and "is no language model" in error["message"]
     assert error["hint"] == f"glassformer predict {run_folder.path} INPUT"
     assert ask(tmp_path / "none", code=2)["errors"]

@@ -196,25 +196,25 @@ def test_trace(ask: Ask, run_folder: RunFolder) -> None:
 
 
 def test_heads(ask: Ask, run_folder: RunFolder) -> None:
-    document = ask("heads", run_folder.path, "--examples", 4, "--switch-off", says="anti")
+    document = ask("heads", run_folder.path, "--examples", 4, "--ablate", says="anti")
     assert (document["examples"], document["split"], document["trust"]) == (4, "test", "fact")
     assert document["sites"].keys() == document["untrained"].keys() == {"encoder"}
-    assert [(row["layer"], row["head"]) for row in document["switched_off"]] == [(0, 0), (0, 1)]
+    assert [(row["layer"], row["head"]) for row in document["ablated"]] == [(0, 0), (0, 1)]
 
 
 def test_intervene(ask: Ask, run_folder: RunFolder) -> None:
     document = ask("intervene", run_folder.path, "1 2 3", "--edge", "encoder:0:1:0:2", says="before")
     assert document["trust"] == "cause" and document["examples"] == 1
-    assert document["answer"].keys() == {"before", "after"}
+    assert document["output"].keys() == {"before", "after"}
     assert document["metrics"]["loss"].keys() == {"before", "after", "change", "interval"}
-    for options in (("--head", "encoder:0:0", "--how", "zero"), ("--token", "1")):
+    for options in (("--head", "encoder:0:0", "--ablation", "zero"), ("--token", "1")):
         assert ask("intervene", run_folder.path, "1 2 3", *options, "--examples", 5)["examples"] > 1
 
 
 def test_a_refusal_is_a_document_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["evaluate", str(tmp_path), "--json"]) == 2
     (error,) = json.loads(capfd.readouterr().out)["errors"]
-    assert error["place"] == str(tmp_path) and error["problem"] and error["hint"]
+    assert error["path"] == str(tmp_path) and error["message"] and error["hint"]
 
 
 def test_numbers_that_json_does_not_know(capfd: pytest.CaptureFixture[str]) -> None:

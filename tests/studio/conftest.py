@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.studio.app import create_app
-from glassformer.studio.folder import RunsFolder
+from glassformer.studio.app import Studio, create_app
 from glassformer.studio.gate import Admission
-from glassformer.studio.state import Studio
+from glassformer.studio.runs import RunsFolder
 
 TOKEN = "a-token-of-this-test"
 ADDRESS = "http://127.0.0.1:8770"

@@ -13,9 +13,8 @@ from starlette.testclient import TestClient
 from glassformer.core.config import flatten, format_value, parse_overrides
 from glassformer.core.registry import kinds
 from glassformer.runs.experiment import ExperimentConfig, presets, resolve
-from glassformer.studio.draft import draft
-from glassformer.studio.folder import RunsFolder
-from glassformer.studio.form import fields_of
+from glassformer.studio.forms import draft, fields_of
+from glassformer.studio.runs import RunsFolder
 
 
 def fill(client: TestClient, what: str, **values: Any) -> dict[str, Any]:

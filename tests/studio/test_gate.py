@@ -13,10 +13,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.studio import limits
-from glassformer.studio.app import ROUTES, create_app
-from glassformer.studio.folder import RunsFolder
+from glassformer.studio.app import ROUTES, Studio, create_app
 from glassformer.studio.gate import Admission, Gate
-from glassformer.studio.state import Studio
+from glassformer.studio.runs import RunsFolder
 
 TOKEN = "a-token-of-this-test"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW"]
@@ -26,7 +25,7 @@ FILLED = {
     "{name:path}": "index.html",
     "{run}": "tiny",
     "{map}": "unknown",
-    "{place}": "encoder",
+    "{site}": "encoder",
     "{layer}": "0",
     "{head}": "0",
 }

@@ -18,9 +18,9 @@ from glassformer.inspection import AttentionMaps, Checks, SiteMaps
 from glassformer.plotting.attention import to_bytes
 from glassformer.runs.run import Run
 from glassformer.studio import limits
-from glassformer.studio.map_store import MapStore
-from glassformer.studio.replies import Refusal
-from glassformer.studio.state import Studio
+from glassformer.studio.app import Studio
+from glassformer.studio.maps import MapStore
+from glassformer.studio.messages import Refusal
 
 INPUT = "1 2 3 0 1 2"
 
@@ -37,7 +37,7 @@ def make_maps(shape: tuple[int, int, int, int], *, is_causal: bool = False) -> A
     layers, heads, queries, keys = shape
     weights = np.random.default_rng(0).dirichlet(np.ones(keys), (layers, heads, queries)).astype(np.float32)
     allowed = np.tril(np.ones((1, 1, queries, keys), dtype=bool)) if is_causal else None
-    place = SiteMaps(
+    site = SiteMaps(
         "self-attention",
         weights,
         allowed,
@@ -48,15 +48,15 @@ def make_maps(shape: tuple[int, int, int, int], *, is_causal: bool = False) -> A
         "token that looks",
         "token it looks at",
     )
-    return AttentionMaps({"encoder": place}, Checks(0, 0, 1))
+    return AttentionMaps({"encoder": site}, Checks(0, 0, 1))
 
 
 def test_attention_is_that_of_the_run(client: TestClient, runs: Path, asked: dict[str, Any]) -> None:
     maps = Run(runs / "tiny").attention(INPUT)
-    place = asked["places"]["encoder"]
+    site = asked["sites"]["encoder"]
     assert asked["about"] == maps.about and asked["checks"] == [list(line) for line in maps.checks.lines()]
-    assert place["queries"] == INPUT.split() and place["layers"] == [0] and place["heads"] == [0, 1]
-    assert place["statistics"]["patterns"]["anti-diagonal"]["mass"] and "maps" not in place
+    assert site["queries"] == INPUT.split() and site["layers"] == [0] and site["heads"] == [0, 1]
+    assert site["statistics"]["patterns"]["anti-diagonal"]["mass"] and "maps" not in site
     for head in range(2):
         address = f"/api/maps/{asked['map']}/encoder/0/{head}"
         reply = client.get(address)
@@ -100,19 +100,19 @@ def test_files_are_those_of_the_verb(
         assert reply.headers["content-disposition"].startswith("attachment")
     assert client.get(f"{address}?format=png").content.startswith(b"\x89PNG")
     xml.etree.ElementTree.fromstring(client.get(f"{address}?format=svg").content)
-    npz = np.load(io.BytesIO(client.get(f"{address}?format=npz&place=encoder&head=1").content))
+    npz = np.load(io.BytesIO(client.get(f"{address}?format=npz&site=encoder&head=1").content))
     expected = Run(runs / "tiny").attention(INPUT)["encoder"].weights[:, 1:]
     assert np.array_equal(npz["encoder.weights"], expected)
-    assert json.loads(str(npz["about"]))["places"]["encoder"]["heads"] == [1]
+    assert json.loads(str(npz["about"]))["sites"]["encoder"]["heads"] == [1]
 
 
 def test_a_table_of_cells(client: TestClient, studio: Studio) -> None:
     maps = make_maps((1, 2, 3, 3), is_causal=True)
-    address = f"/api/maps/{studio.maps.add(maps)}/export?format=csv&place=encoder&layer=0&head=1"
+    address = f"/api/maps/{studio.maps.add(maps)}/export?format=csv&site=encoder&layer=0&head=1"
     lines = client.get(address).text.splitlines()
     assert len(lines) == 1 + 9
-    place, layer, head, query, query_token, key, key_token, weight = lines[4].split(",")
-    assert (place, layer, head, query, query_token, key) == ("encoder", "0", "1", "1", "q1", "0")
+    site, layer, head, query, query_token, key, key_token, weight = lines[4].split(",")
+    assert (site, layer, head, query, query_token, key) == ("encoder", "0", "1", "1", "q1", "0")
     assert key_token == "'=0"  # a spreadsheet would run it
     assert float(weight) == pytest.approx(float(maps["encoder"].weights[0, 1, 1, 0]), rel=1e-6)
     assert lines[2].endswith(",")  # masked
@@ -132,7 +132,7 @@ def test_files_that_cannot_be(client: TestClient, asked: dict[str, Any]) -> None
 
 def test_the_longest_unused_maps_go_when_there_is_no_room() -> None:
     maps = make_maps((1, 1, 10, 10))
-    store = MapStore(most_bytes=3 * maps["encoder"].weights.nbytes)
+    store = MapStore(max_bytes=3 * maps["encoder"].weights.nbytes)
     names = [store.add(maps) for _ in range(3)]
     store.get(names[0])
     names.append(store.add(maps))
@@ -148,8 +148,8 @@ def test_untrained_other_checkpoints_and_parts(client: TestClient, runs: Path) -
     body = {"input": INPUT, "untrained": True, "layers": [0], "heads": [1], "rows": [1, 3]}
     document = client.post("/api/runs/tiny/attention", json=body).json()
     assert document["about"]["checkpoint"] == "untrained"
-    place = document["places"]["encoder"]
-    assert place["heads"] == [1] and place["first_query"] == 1 and len(place["queries"]) == 2
+    site = document["sites"]["encoder"]
+    assert site["heads"] == [1] and site["first_query"] == 1 and len(site["queries"]) == 2
     name = client.get("/api/runs/tiny").json()["checkpoints"][0]["name"]
     document = client.post("/api/runs/tiny/attention", json={"checkpoint": name}).json()
     assert document["about"]["checkpoint"] == name
@@ -174,7 +174,7 @@ def test_an_introduction_comes_when_it_is_ready(client: TestClient) -> None:
         document = client.get("/api/runs/tiny").json()
         if not document["is_pending"]:
             break
-    assert document["places"] == {"encoder": {"layers": 1, "heads": 2}}
+    assert document["sites"] == {"encoder": {"layers": 1, "heads": 2}}
     assert 0 < len(document["examples"]) <= 8 and document["writes"] is False and document["decoding"] == []
     for text in document["examples"]:
         assert client.post("/api/runs/tiny/attention", json={"input": text}).status_code == 200

@@ -19,11 +19,10 @@ from torch import nn
 from glassformer.cli import main
 from glassformer.runs.run import Run
 from glassformer.storage.files import finite
-from glassformer.studio.app import create_app
-from glassformer.studio.folder import RunsFolder
+from glassformer.studio.app import Studio, create_app
 from glassformer.studio.gate import Admission
-from glassformer.studio.state import Studio
-from glassformer.studio.work import Unwanted
+from glassformer.studio.models import Unwanted
+from glassformer.studio.runs import RunsFolder
 
 from .conftest import ADDRESS, TOKEN
 
@@ -57,22 +56,22 @@ def test_trace(client: TestClient, runs: Path) -> None:
 def test_heads_are_measured_once(client: TestClient, runs: Path) -> None:
     assert client.get("/api/runs/tiny/heads?examples=8").status_code == 204
     document = ask(client, "heads", examples=8)
-    assert document["examples"] == 8 and document["untrained"].keys() == document["places"].keys()
+    assert document["examples"] == 8 and document["untrained"].keys() == document["sites"].keys()
     assert client.get("/api/runs/tiny/heads?examples=8").json() == document
     assert client.get("/api/runs/tiny/heads").status_code == 204
 
 
-@pytest.mark.parametrize("how", ["zero", "mean"])
-def test_a_head_switched_off(client: TestClient, runs: Path, how: str) -> None:
-    document = ask(client, "intervene", kind="head", layer=0, head=1, how=how, examples=8, input=INPUT)
-    expected = Run(runs / "tiny").switch_off("encoder", 0, 1, how, 8, text=INPUT).document()
+@pytest.mark.parametrize("ablation", ["zero", "mean"])
+def test_a_head_switched_off(client: TestClient, runs: Path, ablation: str) -> None:
+    document = ask(client, "intervene", kind="head", layer=0, head=1, ablation=ablation, examples=8, input=INPUT)
+    expected = Run(runs / "tiny").ablate_head("encoder", 0, 1, ablation, 8, text=INPUT).document()
     assert rounded({key: document[key] for key in expected}) == rounded(expected)
-    assert document["trust"] == "cause" and document["answer"]
+    assert document["trust"] == "cause" and document["output"]
 
 
 def test_an_edge_cut_and_a_token_hidden(client: TestClient, runs: Path) -> None:
     document = ask(client, "intervene", kind="edge", input=INPUT, query=1, key=2, head=1)
-    expected = Run(runs / "tiny").cut_edge(INPUT, "encoder", 0, 1, 1, 2).document()
+    expected = Run(runs / "tiny").ablate_edge(INPUT, "encoder", 0, 1, 1, 2).document()
     assert rounded({key: document[key] for key in expected}) == rounded(expected)
     document = ask(client, "intervene", kind="token", input=INPUT, key=2, examples=8)
     expected = Run(runs / "tiny").occlude(INPUT, 2, 8).document()
@@ -84,17 +83,17 @@ def test_an_edge_cut_and_a_token_hidden(client: TestClient, runs: Path) -> None:
     [
         ("intervene", {"kind": "nothing"}),
         ("intervene", {"kind": "head", "layer": 9}),
-        ("intervene", {"kind": "head", "place": "cross"}),
+        ("intervene", {"kind": "head", "site": "cross"}),
         ("intervene", {"kind": "edge", "input": INPUT, "query": 99}),
         ("intervene", {"kind": "token", "input": INPUT, "key": 99}),
         ("intervene", {"kind": "head", "examples": 10**9}),
-        ("intervene", {"kind": "head", "how": "gently"}),
+        ("intervene", {"kind": "head", "ablation": "gently"}),
         ("trace", {"input": "x y z"}),
         ("trace", {"alternatives": 0}),
         ("trace", {"decoding": {"kind": "beam", "size": 10**9}}),
         ("trace", {"decoding": {"kind": "nothing"}}),
         ("attention", {"decoding": {"kind": ["a"]}}),
-        ("attention", {"branch": 3}),
+        ("attention", {"node": 3}),
         ("attention", {"layers": [9]}),
         ("attention", {"rows": [5]}),
         ("attention", {"rollout": True, "layers": [0]}),
@@ -169,7 +168,7 @@ def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studi
 
     assert client.portal is not None
     client.portal.call(leave)
-    assert ask(client, "trace", input=INPUT)["answers"]  # the next one is answered
+    assert ask(client, "trace", input=INPUT)["outputs"]  # the next one is answered
     assert ended == [Unwanted]
 
 
@@ -177,7 +176,7 @@ def test_a_film(client: TestClient, runs: Path) -> None:
     # What is kept for the film stands beside the checkpoint of the same step, and is not shown twice.
     kept = runs / "tiny" / "checkpoints"
     (newest,) = {path.name for path in kept.glob("step-*24")}
-    shutil.copytree(kept / newest, kept / f"{newest}-watched")
+    shutil.copytree(kept / newest, kept / f"{newest}-snapshot")
     document = client.get("/api/runs/tiny/film").json()
     assert document["checkpoints"][-1] == {"name": newest, "step": 24}
     assert len({item["step"] for item in document["checkpoints"]}) == len(document["checkpoints"])
@@ -193,7 +192,7 @@ def test_a_film(client: TestClient, runs: Path) -> None:
     [
         ("trace", {"input": INPUT, "alternatives": 2}),
         ("heads", {"examples": 8, "checkpoint": "latest"}),
-        ("intervene", {"kind": "head", "head": 1, "how": "zero", "examples": 8, "input": INPUT}),
+        ("intervene", {"kind": "head", "head": 1, "ablation": "zero", "examples": 8, "input": INPUT}),
         ("intervene", {"kind": "edge", "input": INPUT, "query": 1, "key": 4}),
         ("intervene", {"kind": "token", "input": INPUT, "key": 2, "examples": 8}),
     ],

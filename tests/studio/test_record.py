@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.studio.record import last_event, read_after
+from glassformer.studio.runs import last_event, read_after
 
 
 def write(path: Path, *events: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def test_a_reader_with_little_room_gets_it_in_pieces(tmp_path: Path) -> None:
     seen: list[Any] = []
     reply: dict[str, Any] = {"next": 0, "mark": None, "more": True}
     while reply["more"]:
-        reply = read_after(path, reply["next"], reply["mark"], most_bytes=200)
+        reply = read_after(path, reply["next"], reply["mark"], max_bytes=200)
         seen += reply["events"]
     assert [event["step"] for event in seen] == list(range(100))
 
@@ -57,12 +57,12 @@ def test_a_long_record_loses_steps_but_no_spike(tmp_path: Path) -> None:
     events[1234]["loss"], events[2345]["loss"], events[4321]["loss"] = 1e6, float("nan"), 1e-9
     events.insert(777, {"event": "validation", "step": 777})
     write(path, *events)
-    reply = read_after(path, 0, None, most_steps=300)
+    reply = read_after(path, 0, None, max_steps=300)
     steps = [event["step"] for event in reply["events"] if event["event"] == "step"]
     assert {0, 1234, 2345, 4321, 4999} <= set(steps) and 100 < len(steps) <= 301
     assert steps == sorted(set(steps)) and {"event": "validation", "step": 777} in reply["events"]
     assert reply["next"] == path.stat().st_size and not reply["more"]
-    assert len(read_after(path, 0, None, most_steps=5000)["events"]) == 5001
+    assert len(read_after(path, 0, None, max_steps=5000)["events"]) == 5001
 
 
 def test_a_record_that_was_cut_back(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The command line: one small module a verb. Nothing heavy is imported until a verb needs it.
+"""Command line: one module per verb. Heavy packages are imported only by the verb that needs them.
 
-A verb's module has `configure(parser)` and `run(arguments, output)`; what `run` returns is the one JSON
-document of `--json`, and `output` carries everything meant for people.
+The module of a verb has `configure(parser)` and `run(arguments, output)`. The result of `run` is the JSON
+document of `--json`; text for people goes to `output`.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ from glassformer import __version__
 from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, near_match, user_error
 
 VERBS = {
-    "train": "train a model; its folder keeps everything about it",
+    "train": "train a model and store everything about it in a run folder",
     "evaluate": "measure a trained model on a split",
-    "predict": "ask a trained model",
-    "generate": "let a trained language model write",
+    "predict": "apply a trained model to inputs",
+    "generate": "generate text with a trained language model",
     "attention": "draw the attention maps of a trained model for an input",
-    "studio": "a page on this machine: runs as they train, and a look inside them",
-    "trace": "how a trained model came to its answer: steps, alternatives, branches",
-    "heads": "every head of a trained model in numbers, beside the untrained one",
-    "intervene": "switch a head off, cut an attention edge or hide a token, and see what it does",
-    "params": "parameters, FLOPs, memory, expected time here",
+    "studio": "serve a local web page: watch runs train, and inspect them",
+    "trace": "trace how a trained model decoded its output: steps, alternatives, beams",
+    "heads": "statistics of every attention head, beside those of the untrained model",
+    "intervene": "ablate a head, ablate an attention edge or hide a token, and measure the effect",
+    "params": "count parameters, FLOPs and memory; estimate the training time here",
     "doctor": "check a model, or this machine, before a long run",
     "bench": "measure speed",
-    "prove-resume": "show that an interrupted run equals an uninterrupted one, to the bit",
-    "sweep": "train many variants, on one machine or many, and say which is best",
+    "prove-resume": "prove that an interrupted run equals an uninterrupted one, to the bit",
+    "sweep": "train many variants, on one or more machines, and report the best",
     "reproduce": "regenerate a published table beside ours",
-    "report": "one page about runs or a study: results, curves, samples, maps, commands",
+    "report": "write one page about runs or a study: results, curves, samples, maps, commands",
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",
 }
 
 
-REFUSED_NAMES = {errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP}
-"""What a system says of a name that a person gave; everywhere, so it is answered here. Even to ask whether
-such a file exists is an error."""
+UNUSABLE_PATH = {errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP}
+"""OS errors for an unusable path, handled here for all verbs: even testing whether it exists raises them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    _print_whatever_comes()
+    _escape_unencodable_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
@@ -57,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run_verb(arguments[0], arguments[1:])
 
 
-def _print_whatever_comes() -> None:
-    """A name of a file may be no UTF-8, and a terminal may know ASCII alone: neither is a reason to fail."""
+def _escape_unencodable_output() -> None:
+    """Escape characters that the terminal cannot encode: a file name may not be UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -66,17 +65,17 @@ def _print_whatever_comes() -> None:
 
 def _help() -> str:
     lines = ["Train Transformers on your own sequences, and see through them.", ""]
-    lines += ["usage: glassformer VERB ... [--json]      glassformer VERB --help says more", ""]
+    lines += ["usage: glassformer VERB ... [--json]      details: glassformer VERB --help", ""]
     lines += [f"  {verb:<14}{text}" for verb, text in VERBS.items()]
-    lines += ["", "first:  glassformer train reversal", f"version {__version__}"]
+    lines += ["", "start with:  glassformer train reversal", f"version {__version__}"]
     return "\n".join(lines)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in two lines, without the usage."""
+    """Argument parser that reports an error in two lines, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        if "are required" in message:  # argparse would also name what may be left out
+        if "are required" in message:  # argparse would also list the optional arguments
             needed = [
                 str(action.metavar)
                 for action in self._get_positional_actions()
@@ -103,7 +102,9 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="standard output is exactly one JSON document")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document to standard output, and nothing else"
+    )
     module.configure(parser)
     try:
         arguments = parser.parse_intermixed_args(rest)
@@ -115,23 +116,23 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     except UserError as error:
         output.error(error)
         return 2
-    except ErrorDetail as problem:
-        output.error(UserError(problem))
+    except ErrorDetail as detail:
+        output.error(UserError(detail))
         return 2
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        output.error(user_error("not enough memory here", hint="a smaller model, batch or data set"))
+        output.error(user_error("out of memory", hint="a smaller model, batch or data set"))
         return 2
     except KeyboardInterrupt:
-        output.say("stopped")
+        output.print("stopped")
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in REFUSED_NAMES or error.filename is None:
+        if error.errno not in UNUSABLE_PATH or error.filename is None:
             raise
         name, reason = os.fsdecode(error.filename), os.strerror(error.errno)
-        output.error(user_error(f"cannot be looked at: {reason}", path=name, hint="check the name"))
+        output.error(user_error(f"cannot be opened: {reason}", path=name, hint="check the name"))
         return 2

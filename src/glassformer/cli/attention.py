@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.cli.arguments import add_decoding, add_input, add_run, open_run, parse_decoding
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_decoding, add_plugin, decoding_of, load_plugins
 from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -17,80 +17,81 @@ if TYPE_CHECKING:
     from glassformer.inspection import AttentionMaps, HeadStatistics
 
 MOST_HEADS_SHOWN = 48
+"""Heads of one site above which the table of statistics is not printed; `--json` has it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    add_run(parser)
+    add_input(parser)
     parser.add_argument(
-        "input", metavar="INPUT", nargs="*", help="what the model reads (default: the first test example)"
+        "--out",
+        type=Path,
+        default=Path("attention.png"),
+        metavar="FILE",
+        help="output file: .png, .svg, .html or .npz (default: attention.png)",
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("attention.png"), metavar="FILE", help=".png, .svg, .html or .npz"
-    )
-    parser.add_argument("--layers", metavar="0,1", help="only these (default: all)")
-    parser.add_argument("--heads", metavar="0,1", help="only these (default: all)")
-    parser.add_argument(
-        "--rows", metavar="0:100", help="only the queries from the first to before the second"
-    )
-    parser.add_argument("--part", help="only encoder, decoder or cross (default: all there are)")
-    parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
-    parser.add_argument("--random", action="store_true", help="the same model untrained, for comparison")
+    parser.add_argument("--layers", metavar="0,1", help="only these layers (default: all)")
+    parser.add_argument("--heads", metavar="0,1", help="only these heads (default: all)")
+    parser.add_argument("--rows", metavar="0:100", help="only queries 0 to 99 (default: all)")
+    parser.add_argument("--site", help="only encoder, decoder or cross (default: all that the model has)")
+    parser.add_argument("--untrained", action="store_true", help="the same model untrained, for comparison")
     add_decoding(parser)
     parser.add_argument(
-        "--branch",
+        "--node",
         type=int,
         metavar="N",
-        help="as it wrote this branch, chosen or dropped; glassformer trace has their numbers",
+        help="maps for this node of the beam search, chosen or dropped; glassformer trace lists the numbers",
     )
     parser.add_argument(
-        "--rollout", action="store_true", help="all layers and heads multiplied to one map (a hint)"
+        "--rollout", action="store_true", help="multiply all layers and heads into one map (a hint)"
     )
-    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.inspection import head_statistics
     from glassformer.inspection.attribution import rollout
     from glassformer.plotting.page import check_ending
-    from glassformer.runs.run import Run
 
-    load_plugins(arguments)
     check_ending(arguments.out)
     rows = _numbers("--rows", arguments.rows, ":", "0:100")
     if rows is not None and len(rows) != 2:
-        raise user_error("two numbers belong here", path="--rows", value=arguments.rows, hint="--rows 0:100")
+        raise user_error("needs two numbers", path="--rows", value=arguments.rows, hint="--rows 0:100")
     if arguments.rollout and (arguments.layers or arguments.heads or arguments.rows):
-        raise user_error("takes every layer, head and row", path="--rollout", hint="leave them out")
-    maps = Run(arguments.run, arguments.checkpoint).attention(
+        raise user_error(
+            "cannot be combined with --layers, --heads or --rows",
+            path="--rollout",
+            hint="leave these options out: a rollout uses every layer, head and row",
+        )
+    maps = open_run(arguments).attention(
         " ".join(arguments.input) or None,
         layers=_numbers("--layers", arguments.layers, ",", "0,1"),
         heads=_numbers("--heads", arguments.heads, ",", "0,1"),
         rows=None if rows is None else (rows[0], rows[1]),
-        part=arguments.part,
-        is_untrained=arguments.random,
-        decoding=decoding_of(arguments),
-        branch=arguments.branch,
+        site=arguments.site,
+        untrained=arguments.untrained,
+        decoding=parse_decoding(arguments),
+        node=arguments.node,
     )
     if arguments.rollout:
         maps = rollout(maps)
     maps.save(arguments.out)
-    statistics = {place: head_statistics(of_place) for place, of_place in maps.places.items()}
+    statistics = {site: head_statistics(site_maps) for site, site_maps in maps.sites.items()}
     _show(maps, statistics, arguments.out, output)
     return {
         **maps.about,
         "run": str(arguments.run),
         "out": str(arguments.out),
         "checks": maps.checks.document(),
-        "parts": {
-            place: {
-                "layers": of_place.layers,
-                "heads": of_place.heads,
-                "queries": of_place.weights.shape[2],
-                "keys": of_place.weights.shape[3],
-                "largest_weight": of_place.largest,
-                "statistics": statistics[place].document(),
+        "sites": {
+            site: {
+                "layers": site_maps.layers,
+                "heads": site_maps.heads,
+                "queries": site_maps.weights.shape[2],
+                "keys": site_maps.weights.shape[3],
+                "largest_weight": site_maps.largest,
+                "statistics": statistics[site].document(),
             }
-            for place, of_place in maps.places.items()
+            for site, site_maps in maps.sites.items()
         },
     }
 
@@ -101,17 +102,19 @@ def _numbers(option: str, text: str | None, separator: str, example: str) -> tup
     try:
         return tuple(int(number) for number in text.split(separator))
     except ValueError:
-        raise user_error("not numbers", path=option, value=text, hint=f"{option} {example}") from None
+        raise user_error(
+            "must be whole numbers", path=option, value=text, hint=f"{option} {example}"
+        ) from None
 
 
 def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path, output: Output) -> None:
-    output.say(f"{maps.title}:  {shorten(maps.subtitle, 120)}")
-    for place, of_place in maps.places.items():
-        if of_place.weights.shape[0] * of_place.weights.shape[1] <= MOST_HEADS_SHOWN:
-            output.show(_table(of_place.name, of_place.layers, of_place.heads, statistics[place]))
+    output.print(f"{maps.title}:  {shorten(maps.subtitle, 120)}")
+    for site, site_maps in maps.sites.items():
+        if site_maps.weights.shape[0] * site_maps.weights.shape[1] <= MOST_HEADS_SHOWN:
+            output.show(_table(site_maps.name, site_maps.layers, site_maps.heads, statistics[site]))
     for _, line in maps.checks.lines():
-        output.say(line)
-    output.say(f"wrote {out}")
+        output.print(line)
+    output.print(f"wrote {out}")
     if not maps.checks.passed:
         output.exit_code = 1
 

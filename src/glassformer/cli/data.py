@@ -1,56 +1,69 @@
-"""`glassformer data list | fetch NAME … | check WHAT|FILES …`"""
+"""`glassformer data list | fetch NAME … | check SOURCE|FILES …`: public data sets, and data checks."""
 
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
+from glassformer.cli.arguments import add_plugin, load_plugins
+from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from glassformer.data.catalogue import DataSet
     from glassformer.data.checking.findings import Finding
     from glassformer.data.faults import Corpus, Limits
 
 ACTIONS = ["list", "fetch", "check"]
-EPILOG = """list             the public sets, their licences, and which are here
-list NAME …      a set in full: its home, and each file with its size, SHA-256 and address
-fetch NAME …     download sets into GLASSFORMER_DATA, or else a folder of your own; checksums are verified
-check WHAT       the data of a preset, a YAML file, a run or a set; PATH=VALUE changes options
-check FILES …    files of your own, as the training split: two texts are line-aligned; tsv, csv, jsonl
-                 and json are tables; a folder has a file or a folder a class. Example:
+EPILOG = """list             list the public sets, their licences, and which are on this machine
+list NAME …      show a set in full: its home page, and each file with its size, SHA-256 and address
+fetch NAME …     download sets into GLASSFORMER_DATA or your cache folder, and verify their checksums
+check SOURCE     check the data of a preset, a YAML file, a run or a set; PATH=VALUE changes options
+check FILES …    check your own files as the training split: two texts are line-aligned; tsv, csv, jsonl
+                 and json are tables; a folder has one file or one folder per class. Example:
                  glassformer data check a.en a.fr --validation b.en b.fr --test c.en c.fr"""
 MEGABYTE = 1_000_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("action", nargs="?", default="list", help=", ".join(ACTIONS))
-    parser.add_argument("items", metavar="WHAT", nargs="*", help="sets, files, or what a model is trained on")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="fetch: the folder that gets the sets")
+    parser.add_argument("action", nargs="?", default="list", help=f"{', '.join(ACTIONS)} (default: list)")
+    parser.add_argument(
+        "items", metavar="SOURCE", nargs="*", help="names of sets, files, or a preset, a config file or a run"
+    )
+    parser.add_argument("--to", type=Path, metavar="DIR", help="fetch: folder to download the sets into")
     for split in ("validation", "test"):
         parser.add_argument(
-            f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: the {split} files"
+            f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: files of the {split} split"
         )
-    parser.add_argument("--format", help="check: as task.data.format: tsv, csv, csv-semicolon, …")
-    parser.add_argument("--columns", metavar="YAML", help="check: such as '{input: text, target: label}'")
-    parser.add_argument("--encoding", default="utf-8", help="check: of the files (default: utf-8)")
-    parser.add_argument("--separate", action="store_true", help="check: text files are not line-aligned")
     parser.add_argument(
-        "--max-words", type=int, metavar="N", help="check: longer texts are told (200; task.max_length)"
+        "--format", help="check: file format, as task.data.format: tsv, csv, csv-semicolon, …"
     )
     parser.add_argument(
-        "--max-ratio", type=float, metavar="R", help="check: longest to shortest side, in characters (3)"
+        "--columns", metavar="YAML", help="check: columns of a table: '{input: text, target: label}'"
+    )
+    parser.add_argument("--encoding", default="utf-8", help="check: encoding of the files (default: utf-8)")
+    parser.add_argument("--separate", action="store_true", help="check: the text files are not line-aligned")
+    parser.add_argument(
+        "--max-words",
+        type=int,
+        metavar="N",
+        help="check: report longer texts (default: 200, or task.max_length)",
     )
     parser.add_argument(
-        "--places", type=int, default=5, metavar="N", help="check: places a kind (default: 5)"
+        "--max-ratio",
+        type=float,
+        metavar="R",
+        help="check: report pairs with a larger ratio of lengths in characters (default: 3)",
     )
-    parser.add_argument("--all", action="store_true", help="check: every place")
+    parser.add_argument(
+        "--locations",
+        type=int,
+        default=5,
+        metavar="N",
+        help="check: locations to show per kind of finding (default: 5)",
+    )
+    parser.add_argument("--all", action="store_true", help="check: show every location")
     add_plugin(parser)
 
 
@@ -63,7 +76,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         return _list_some(arguments.items, output) if arguments.items else _list(output)
     if not arguments.items:
         example = {"fetch": "fetch multi30k", "check": "check train.en train.fr"}[arguments.action]
-        raise user_error(f"{arguments.action} what?", path="data", hint=f"glassformer data {example}")
+        raise user_error(
+            f"{arguments.action} needs a name or a file", path="data", hint=f"glassformer data {example}"
+        )
     return _fetch(arguments, output) if arguments.action == "fetch" else _check(arguments, output)
 
 
@@ -89,29 +104,29 @@ def _list(output: Output) -> dict[str, Any]:
         rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
     output.show(table)
     by_hand = [data_set.name for data_set in CATALOGUE.values() if not data_set.is_fetchable]
-    output.say(f"not to be fetched, but laid out by hand: {', '.join(by_hand)}")
-    output.say(f"fetched sets go to {fetch_folder()} ({FOLDER_VARIABLE} names another folder)")
+    output.print(f"manual download only: {', '.join(by_hand)}")
+    output.print(f"fetched sets go to {fetch_folder()}; {FOLDER_VARIABLE} selects another folder")
     return {"folder": str(fetch_folder()), "sets": rows}
 
 
 def _list_some(names: list[str], output: Output) -> dict[str, Any]:
-    """All that is known of a few."""
+    """Show the named sets in full."""
     from glassformer.data.catalogue import fetch_folder, find_set, presence
 
     rows = []
     for data_set in [find_set(name) for name in names]:
         found = presence(data_set)
         size = f"{data_set.size / MEGABYTE:.1f} MB"
-        output.say(f"{data_set.name}: {data_set.what}; {size}; {found.state}")
-        output.say(f"  licence  {data_set.licence}")
-        output.say(f"  home     {data_set.home}")
+        output.print(f"{data_set.name}: {data_set.what}; {size}; {found.state}")
+        output.print(f"  licence  {data_set.licence}")
+        output.print(f"  home     {data_set.home}")
         if not data_set.is_fetchable:
-            output.say(f"  cannot be fetched; there: {data_set.how}")
+            output.print(f"  manual download: {data_set.how}")
         for file in data_set.files:
-            output.say(f"  {file.path}, {file.size:,} bytes")
-            output.say(f"    sha256 {file.sha256}")
+            output.print(f"  {file.path}, {file.size:,} bytes")
+            output.print(f"    sha256 {file.sha256}")
             if file.address:
-                output.say(f"    {file.address}")
+                output.print(f"    {file.address}")
         rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
     return {"folder": str(fetch_folder()), "sets": rows}
 
@@ -136,15 +151,17 @@ def _fetch(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     rows = []
     for data_set in sets:
         if arguments.to is None and presence(data_set).state == "whole":
-            output.say(f"{data_set.name}: here and whole, nothing to fetch")
+            output.print(f"{data_set.name}: already here and complete")
             rows.append({"name": data_set.name, "fetched": []})
             continue
         if data_set.is_fetchable:
-            output.say(f"{data_set.name}: {data_set.size / MEGABYTE:.1f} MB; licence: {data_set.licence}")
-        with _ByteProgress(output, quiet_seconds=0) as progress:
-            brought = fetch(data_set, folder, progress)
-        output.say(f"{data_set.name}: {len(brought)} files in {folder / data_set.name}, checksums right")
-        rows.append({"name": data_set.name, "fetched": [str(path) for path in brought]})
+            output.print(f"{data_set.name}: {data_set.size / MEGABYTE:.1f} MB; licence: {data_set.licence}")
+        with DelayedProgress(data_set.name, delay=0, in_bytes=True) as progress:
+            fetched = fetch(data_set, folder, progress)
+        output.print(
+            f"{data_set.name}: {len(fetched)} files in {folder / data_set.name}, checksums are correct"
+        )
+        rows.append({"name": data_set.name, "fetched": [str(path) for path in fetched]})
     return {"folder": str(folder), "sets": rows}
 
 
@@ -154,21 +171,21 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     corpora, limits, damaged = _subject(arguments)
     if not corpora:
-        output.say(f"{arguments.items[0]}: its examples are made here; there is no file to check")
+        output.print(f"{arguments.items[0]}: its examples are generated; there is no file to check")
         return {"files": [], "findings": [], "leaks": [], "passed": True}
-    with _ByteProgress(output) as progress:
+    with DelayedProgress("reading", in_bytes=True) as progress:
         report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
     report.findings[:0] = damaged
     output.show(*shown(report, output.console.width))
     if report.passed:
         _read_first(arguments)
-    output.say(summary(report))
+    output.print(summary(report))
     output.exit_code = 0 if report.passed else 2
     return report.document()
 
 
 def _read_first(arguments: argparse.Namespace) -> None:
-    """What is whole may still lack the task's columns: an example of each split, as training reads it."""
+    """Read one example per split as training does: a complete file may still lack the task's columns."""
     from glassformer.data.readers import DataConfig
     from glassformer.runs.experiment import resolve
 
@@ -192,7 +209,7 @@ def _is_config(name: str) -> bool:
 
 
 def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
-    """What is to be checked, how, and what is known to be wrong with it before."""
+    """Return the corpora to check, the limits, and findings that are known before reading."""
     from glassformer.core.errors import user_error
     from glassformer.data.catalogue import CATALOGUE
     from glassformer.runs.experiment import presets
@@ -202,11 +219,13 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
     if not is_config and first not in CATALOGUE:
         if path.name == first and not path.suffix and not path.exists():
             names = [*CATALOGUE, *presets()]
-            raise user_error("no set, preset, file or run of this name", value=first, allowed=names)
+            raise user_error("no set, preset, file or run has this name", value=first, allowed=names)
         return [_file_corpus(arguments)], _limits(arguments, None), []
     for option in ("validation", "test", "format", "columns"):
         if getattr(arguments, option):
-            raise user_error(f"{first} says by itself what its files are", path=f"--{option}")
+            raise user_error(
+                f"applies to your own files, and {first} defines its files itself", path=f"--{option}"
+            )
     if is_config:
         return *_config_corpora(arguments), []
     corpora, damaged = _catalogue_corpora(CATALOGUE[first])
@@ -292,57 +311,18 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
 
 
 def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
-    """A text with more words than `task.max_length` has more tokens, too."""
+    """Return the limits to check; a text with more words than `task.max_length` also has more tokens."""
     from dataclasses import replace
 
     from glassformer.core.errors import user_error
     from glassformer.data.faults import Limits
 
-    for option, least in (("max_words", 1), ("max_ratio", 1), ("places", 0)):
+    for option, least in (("max_words", 1), ("max_ratio", 1), ("locations", 0)):
         value = getattr(arguments, option)
         if value is not None and value < least:
-            place = f"--{option.replace('_', '-')}"
-            raise user_error("too small", path=place, value=value, hint=f"{least} or more")
-    limits = Limits(most_places=None if arguments.all else arguments.places)
+            path = f"--{option.replace('_', '-')}"
+            raise user_error("is too small", path=path, value=value, hint=f"{least} or more")
+    limits = Limits(most_places=None if arguments.all else arguments.locations)
     max_words = arguments.max_words or max_length
     limits = replace(limits, max_words=max_words) if max_words else limits
     return replace(limits, max_ratio=arguments.max_ratio) if arguments.max_ratio else limits
-
-
-class _ByteProgress:
-    """A bar on a terminal, a line now and then elsewhere, and nothing for what is soon over."""
-
-    SECONDS_BETWEEN_LINES = 5.0
-
-    def __init__(self, output: Output, quiet_seconds: float = 2.0) -> None:
-        self.output = output
-        self.next = time.monotonic() + quiet_seconds
-        self.bar: Progress | None = None
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], description=name, completed=done, total=total or None)
-        elif time.monotonic() < self.next:
-            return
-        elif self.output.console.is_terminal:
-            self._appear()
-            self(name, done, total)
-        else:
-            of_all = f" of {total / MEGABYTE:.1f}" if total else ""
-            self.output.say(f"{name}: {done / MEGABYTE:.1f}{of_all} MB")
-            self.next = time.monotonic() + self.SECONDS_BETWEEN_LINES
-
-    def _appear(self) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=self.output.console, transient=True)
-        self.bar.add_task("", total=None)
-        self.bar.start()
-
-    def __enter__(self) -> _ByteProgress:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()

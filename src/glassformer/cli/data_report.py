@@ -1,4 +1,4 @@
-"""What `glassformer data check` found, for people: tables, places, and a banner where splits overlap."""
+"""Terminal report of `glassformer data check`: tables, locations, and a banner where splits overlap."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 MEGABYTE = 1_000_000
 MOST_FILES = 20
 LEAST_EXCERPT = 30
-"""Where there is less room beside the place, the excerpt gets a line of its own."""
+"""Characters beside the location below which the excerpt gets a line of its own."""
 
 
 def shown(report: Report, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [_file_table(report), *_readings(report)]
     if report.findings:
-        parts += [_finding_table(report), *(_places(finding, width) for finding in report.findings)]
-    if report.leaks:  # last, where the eye is
+        parts += [_finding_table(report), *(_locations(finding, width) for finding in report.findings)]
+    if report.leaks:  # last, so that it is what the reader sees first on the terminal
         parts.append(_leak_panel(report))
     return parts
 
@@ -49,12 +49,14 @@ def _file_table(report: Report) -> RenderableType:
 
 
 def _readings(report: Report) -> list[RenderableType]:
-    """How tables were read; files that were read alike are not told twice."""
-    told: dict[str, list[str]] = {}
+    """Describe how tables were read, one line per way of reading."""
+    files: dict[str, list[str]] = {}
     for file in report.files:
         if file.read_as:
-            told.setdefault(file.read_as, []).append(_short(file.file))
-    lines = [f"{', '.join(names[:3])}{', …' if names[3:] else ''}: read {how}" for how, names in told.items()]
+            files.setdefault(file.read_as, []).append(_short(file.file))
+    lines = [
+        f"{', '.join(names[:3])}{', …' if names[3:] else ''}: read {how}" for how, names in files.items()
+    ]
     return [Text("\n".join(lines) + "\n", overflow="fold")] if lines else []
 
 
@@ -63,9 +65,9 @@ def _leak_panel(report: Report) -> RenderableType:
     for leak in report.leaks:
         part = f"{leak.scope}: " if leak.scope else ""
         other = f"{leak.same_input:,} with another target" if leak.same_input else ""
-        count = f"{leak.same:,} of {leak.of:,} {leak.split} {leak.unit} also stand in {leak.other}"
+        count = f"{leak.same:,} of {leak.of:,} {leak.split} {leak.unit} also appear in {leak.other}"
         lines.append(part + count + (f", and {other}" if other else ""))
-    lines.append("A score on them does not tell how the model does on what it has not seen.")
+    lines.append("A score on them does not measure performance on unseen data.")
     text = Text("\n".join(lines), no_wrap=False, overflow="fold")
     return Panel(text, title="THE SPLITS OVERLAP", style="bold red", box=HEAVY)
 
@@ -91,7 +93,7 @@ def _scopes(finding: Finding) -> str:
     return f"\n{parts}" if parts else ""
 
 
-def _places(finding: Finding, width: int) -> RenderableType:
+def _locations(finding: Finding, width: int) -> RenderableType:
     shown = Text.assemble(
         (f"{finding.severity}: {finding.title}", STYLES[finding.severity]),
         (f" · {KINDS[finding.kind].advice}", "dim"),
@@ -121,7 +123,7 @@ def _position(place: Location) -> str:
 
 
 def _short(name: str) -> str:
-    """Without the folder in which it was looked for."""
+    """Return the path relative to the data folder, if it is inside of one."""
     for folder in search_folders():
         if folder != Path() and Path(name).is_relative_to(folder):
             return str(Path(name).relative_to(folder))
@@ -136,6 +138,6 @@ def summary(report: Report) -> str:
         if counts[severity]
     ]
     if not kinds:
-        return "nothing found: ready to train on"
-    verdict = "can be trained on" if report.passed else "FAILED: cannot be trained on"
+        return "no findings: ready for training"
+    verdict = "usable for training" if report.passed else "FAILED: not usable for training"
     return f"{verdict}; {', '.join(kinds)}"

@@ -1,4 +1,4 @@
-"""`glassformer doctor [WHAT|RUN]`: named checks of a model, or of this machine; exit 1 if one fails."""
+"""`glassformer doctor [SOURCE]`: run named checks of a model, or of this machine; exit 1 if one fails."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.bench import LateProgress
-from glassformer.cli.output import Output
-from glassformer.cli.what import add_what, load_plugins, resolve_what
+from glassformer.cli.arguments import (
+    add_checkpoint,
+    add_runs_folder,
+    add_source,
+    load_plugins,
+    resolve_source,
+)
+from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,27 +27,23 @@ STYLES = {"passed": "green", "warning": "yellow", "skipped": "dim", "failed": "b
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_what(parser, is_optional=True)
-    parser.epilog = f"Without WHAT, this machine is checked.\n\n{parser.epilog}"
-    parser.add_argument(
-        "--checkpoint", default="best", help="of a run: best, latest or a step (default: best)"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs would go (default: runs)"
-    )
+    add_source(parser, is_optional=True)
+    parser.epilog = f"Without SOURCE, this machine is checked.\n\n{parser.epilog}"
+    add_checkpoint(parser)
+    add_runs_folder(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    with LateProgress(output, "checks") as progress:
-        report = _examine(arguments, progress)
+    with DelayedProgress("checks") as progress:
+        report = _examine(arguments, lambda done, total: progress("checks", done, total))
     output.show(table(report))
-    output.say(summary(report))
+    output.print(summary(report))
     output.exit_code = 0 if report.passed else 1
     return report.document()
 
 
 def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
-    if arguments.what is None:
+    if arguments.source is None:
         from glassformer.doctor.machine import examine_machine
 
         return examine_machine(arguments.runs, progress)
@@ -53,17 +54,17 @@ def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
     from glassformer.runs.folder import RunFolder
 
     load_plugins(arguments)
-    folder = RunFolder(Path(arguments.what))
+    folder = RunFolder(Path(arguments.source))
     if folder.exists() and folder.checkpoints().names():
         if arguments.overrides:
             raise user_error(
-                "a trained run is checked as it is",
-                path=arguments.what,
+                "options of a trained run cannot be changed",
+                path=arguments.source,
                 value=arguments.overrides[0],
                 hint="leave the option out, or name a preset or a file",
             )
         return examine_run(folder.path, arguments.checkpoint, progress=progress)
-    return examine_model(Experiment(resolve_what(arguments)), what=arguments.what, progress=progress)
+    return examine_model(Experiment(resolve_source(arguments)), what=arguments.source, progress=progress)
 
 
 def table(report: Report) -> Table:
@@ -105,6 +106,6 @@ def summary(report: Report) -> str:
     if failed:
         return f"FAILED {len(failed)} of {len(report.checks)} checks: {'; '.join(failed)}"
     words = [f"{counts['passed']} of {len(report.checks)} checks passed"]
-    words += [f"{counts['warning']} to look at"] if counts["warning"] else []
-    words += [f"{counts['skipped']} do not apply"] if counts["skipped"] else []
+    words += [f"{counts['warning']} warnings"] if counts["warning"] else []
+    words += [f"{counts['skipped']} not applicable"] if counts["skipped"] else []
     return ", ".join(words)

@@ -1,4 +1,4 @@
-"""`glassformer generate RUN [PROMPT]`: a language model writes."""
+"""`glassformer generate RUN [PROMPT]`: sample text from a language model."""
 
 from __future__ import annotations
 
@@ -6,41 +6,47 @@ import argparse
 from itertools import count
 from typing import Any
 
+from glassformer.cli.arguments import add_run, open_run
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the folder of a language model's run")
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", default="", help="how the text begins")
-    parser.add_argument("--length", type=int, default=200, help="tokens at most (default: 200)")
-    parser.add_argument("--count", type=int, default=1, help="how many texts (default: 1)")
+    add_run(parser)
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", default="", help="beginning of the text")
     parser.add_argument(
-        "--temperature", type=float, default=0.8, help="0: always the likeliest (default: 0.8)"
+        "--length", type=int, default=200, metavar="N", help="maximum number of new tokens (default: 200)"
     )
-    parser.add_argument("--top-k", type=int, help="draw from this many likeliest tokens")
-    parser.add_argument("--top-p", type=float, help="draw from the likeliest tokens with this probability")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same (default: 0)")
-    parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
-    add_plugin(parser)
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="number of texts (default: 1)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="sampling temperature; 0 is greedy (default: 0.8)",
+    )
+    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="sample from the likeliest tokens of total probability P"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed; fixes the output (default: 0)"
+    )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.config import validate
     from glassformer.core.errors import UserError, user_error
     from glassformer.evaluation.evaluate import EvaluationConfig
-    from glassformer.runs.run import Run
     from glassformer.tasks.language import CausalLanguageTask
 
-    load_plugins(arguments)
     for name, least in (("length", 1), ("count", 1), ("seed", 0)):
         if getattr(arguments, name) < least:
             raise user_error(f"must be at least {least}", path=f"--{name}", value=getattr(arguments, name))
-    trained = Run(arguments.run, arguments.checkpoint)
+    trained = open_run(arguments)
     task = trained.task
     if not isinstance(task, CausalLanguageTask):
         raise user_error(
-            "is no language model of text",
+            "is not a language model of text",
             path=arguments.run,
             hint=f"glassformer predict {arguments.run} INPUT",
         )
@@ -54,8 +60,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         try:
             return validate(EvaluationConfig, {"decoding": options}).decoding
         except UserError as error:
-            for problem in error.details:  # a person typed --top-p, not decoding.top_p
-                problem.path = "--" + problem.path.rpartition(".")[2].replace("_", "-")
+            for detail in error.details:  # the user typed --top-p, not decoding.top_p
+                detail.path = "--" + detail.path.rpartition(".")[2].replace("_", "-")
             raise
 
     texts = []
@@ -69,7 +75,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             text = task.show_output(tokens)
             _type(text[len(shown) :], output)
             shown = text
-        output.say()
+        output.print()
         texts.append({"text": shown, "tokens": len(tokens) - begun})
     return {"run": str(arguments.run), "prompt": arguments.prompt, "texts": texts}
 

@@ -1,35 +1,35 @@
-"""`glassformer heads RUN`: every head in numbers, beside the untrained model, and what it is worth."""
+"""`glassformer heads RUN`: statistics of every head, beside the untrained model, and effects of ablation."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from glassformer.cli.arguments import add_run, add_split, open_run
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, open_run
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's folder")
-    parser.add_argument("--examples", type=int, default=64, metavar="N", help="averaged over (default: 64)")
+    add_run(parser)
     parser.add_argument(
-        "--switch-off",
+        "--examples", type=int, default=64, metavar="N", help="examples to average over (default: 64)"
+    )
+    parser.add_argument(
+        "--ablate",
         nargs="?",
         const="mean",
         metavar="mean|zero",
-        help="also what each head is worth: it adds its mean instead, or nothing (default: mean)",
+        help="also ablate each head: replace its output by its mean, or by zero (default: mean)",
     )
-    parser.add_argument("--split", help="where examples are from (default: test, if there is one)")
-    parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
-    add_plugin(parser)
+    add_split(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     model = open_run(arguments)
-    document = model.heads(arguments.examples, arguments.split, switch_off=arguments.switch_off)
+    document = model.heads(arguments.examples, arguments.split, ablate=arguments.ablate)
     _show(document, output)
     return document
 
@@ -38,16 +38,16 @@ def _show(document: dict[str, Any], output: Output) -> None:
     from glassformer.inspection.maps import MEANING
 
     about = f"{document['examples']} examples of {document['split']}"
-    output.say(f"{document['run']} · {document['checkpoint']}, {about}")
-    for place, averages in document["places"].items():
-        output.show(_table(place, averages, document["untrained"][place]))
-    output.say(f"fact: {MEANING['fact']}")
-    if document["switched_off"]:
-        output.show(_effects_table(document["switched_off"]))
-        output.say(f"cause: {MEANING['cause']}")
+    output.print(f"{document['run']} · {document['checkpoint']}, {about}")
+    for site, averages in document["sites"].items():
+        output.show(_table(site, averages, document["untrained"][site]))
+    output.print(f"fact: {MEANING['fact']}")
+    if document["ablated"]:
+        output.show(_effects_table(document["ablated"]))
+        output.print(f"cause: {MEANING['cause']}")
 
 
-def _table(place: str, averages: dict[str, Any], control: dict[str, Any]) -> Table:
+def _table(site: str, averages: dict[str, Any], control: dict[str, Any]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -58,7 +58,7 @@ def _table(place: str, averages: dict[str, Any], control: dict[str, Any]) -> Tab
 
     trained, untrained = columns(averages), columns(control)
     table = Table(
-        title=f"{place}: share of attention on …; below it (untrained)",
+        title=f"{site}: share of attention on …; below it (untrained)",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -84,12 +84,12 @@ def _effects_table(rows: list[dict[str, Any]]) -> Table:
 
     names = list(rows[0]["metrics"])
     table = Table(
-        title=f"without the head ({rows[0]['how']} in its place): change, and 95 % of it",
+        title=f"without the head ({rows[0]['ablation']} in its place): change, and 95 % of it",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for heading in ("place", "layer", "head", *names):
+    for heading in ("site", "layer", "head", *names):
         table.add_column(heading, justify="right")
     for row in rows:
         cells = []
@@ -98,5 +98,5 @@ def _effects_table(rows: list[dict[str, Any]]) -> Table:
             interval = effect["interval"]
             between = f"\n{interval[0]:+.3f} to {interval[1]:+.3f}" if interval else ""
             cells.append(f"{effect['change']:+.3f}{between}")
-        table.add_row(row["place"], str(row["layer"]), str(row["head"]), *cells)
+        table.add_row(row["site"], str(row["layer"]), str(row["head"]), *cells)
     return table

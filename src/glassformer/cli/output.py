@@ -1,9 +1,14 @@
-"""Where words go. With `--json`, standard output is one JSON document, and all else is on standard error."""
+"""Terminal output of the verbs, and the JSON document of `--json`.
+
+With `--json`, standard output is exactly one JSON document; everything else goes to standard error.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from glassformer.core.errors import UserError
@@ -11,15 +16,21 @@ from glassformer.storage.files import finite
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import Progress
+
+PROGRESS_DELAY = 2.0
+"""Seconds before progress appears: short work shows none."""
+LINE_INTERVAL = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 class Output:
-    """`say` and `show` speak to a person; what a verb returns is for a program."""
+    """Output of one verb: text for people, one JSON document for programs, and the exit code."""
 
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
         self.exit_code = 0
-        self._has_given = False
+        self._is_given = False
         self._is_muted = False
         self._console: Console | None = None
 
@@ -32,11 +43,11 @@ class Output:
         return self._console
 
     def mute(self) -> None:
-        """For one of several processes that do the same: another one speaks."""
+        """Suppress all output but errors: another process of the same command prints it."""
         self._is_muted = True
 
-    def say(self, text: str = "", style: str = "") -> None:
-        """A plain line: brackets in it are brackets."""
+    def print(self, text: str = "", style: str = "") -> None:
+        """Print one plain line; brackets are not markup."""
         if self._is_muted:
             return
         stream = sys.stderr if self.is_json else sys.stdout
@@ -46,28 +57,29 @@ class Output:
             print(text, file=stream, flush=True)
 
     def show(self, *renderables: RenderableType) -> None:
-        """Tables and the like."""
+        """Print tables, trees and panels."""
         for renderable in renderables:
             self.console.print(renderable)
 
     def error(self, error: UserError) -> None:
-        self._has_given = True
+        """Print an error of the user's input; with `--json`, its details are the document."""
+        self._is_given = True
         print(f"glassformer: {error}", file=sys.stderr, flush=True)
         if self.is_json and not self._is_muted:
-            problems = [
-                {"place": problem.path, "problem": problem.message, "hint": problem.hint}
-                for problem in error.details
+            errors = [
+                {"path": detail.path, "message": detail.message, "hint": detail.hint}
+                for detail in error.details
             ]
-            _print_json({"errors": problems})
+            _print_json({"errors": errors})
 
     def give(self, document: dict[str, Any]) -> None:
-        """The one JSON document, now: for a verb that goes on long after it."""
-        self._has_given = True
+        """Print the JSON document now, for a verb that keeps running."""
+        self._is_given = True
         if self.is_json and not self._is_muted:
             _print_json(document)
 
     def finish(self, result: dict[str, Any] | None) -> int:
-        if not self._has_given:
+        if not self._is_given:
             self.give(result or {})
         return self.exit_code
 
@@ -75,3 +87,85 @@ class Output:
 def _print_json(document: dict[str, Any]) -> None:
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(finite(document), ensure_ascii=not is_unicode), flush=True)
+
+
+class DelayedProgress:
+    """Context: progress on standard error, for work that takes longer than `PROGRESS_DELAY`.
+
+    A terminal shows one bar per name. Elsewhere one line is printed every `LINE_INTERVAL` seconds.
+    """
+
+    def __init__(self, name: str, *, delay: float | None = None, in_bytes: bool = False) -> None:
+        """`name` is shown until the first call; `in_bytes` shows megabytes instead of counts."""
+        self.in_bytes = in_bytes
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._latest = name
+        self._next_line = 0.0
+        self._bars: Progress | None = None
+        self._lock = threading.Lock()
+        # A thread of its own: the first call may come long after the delay.
+        self._timer = threading.Timer(PROGRESS_DELAY if delay is None else delay, self._appear)
+        self._timer.daemon = True
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        with self._lock:
+            self._counts[name] = (done, total)
+            self._latest = name
+            if self._timer.finished.is_set():
+                self._draw()
+
+    def _appear(self) -> None:
+        with self._lock:
+            if sys.stderr.isatty():
+                self._bars = self._make_bars()
+                self._bars.start()
+            self._draw()
+
+    def _make_bars(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        counts = DownloadColumn() if self.in_bytes else MofNCompleteColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), counts, TimeElapsedColumn())
+        return Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def _draw(self) -> None:
+        if self._bars is None:
+            self._print_line()
+            return
+        known = {bar.description: bar.id for bar in self._bars.tasks}
+        counts = self._counts or {self._latest: (0, 0)}
+        for name, (done, total) in counts.items():
+            number = known.pop(name) if name in known else self._bars.add_task(name)
+            self._bars.update(number, completed=done, total=total or None)
+        for number in known.values():
+            self._bars.remove_task(number)
+
+    def _print_line(self) -> None:
+        now = time.monotonic()
+        if now < self._next_line:
+            return
+        self._next_line = now + LINE_INTERVAL
+        done, total = self._counts.get(self._latest, (0, 0))
+        if self.in_bytes:
+            counts = f": {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB"
+        else:
+            counts = f": {done} of {total}" if total else ""
+        print(f"{self._latest}{counts}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> DelayedProgress:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+        if self._bars is not None:
+            self._bars.stop()

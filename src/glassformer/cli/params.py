@@ -1,4 +1,4 @@
-"""`glassformer params WHAT`: what a model consists of and what it costs, before anything is trained."""
+"""`glassformer params SOURCE`: parameters by module, FLOPs and memory of a model, before it is trained."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from glassformer.cli.arguments import add_source, resolve_source
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_what, resolve_what
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from glassformer.runs.experiment import Experiment
 
 CONVENTION = """\
-FLOPs: matrix products, 2 a multiply-add, attention scores included and not halved by a causal mask;
-a backward pass is 2 forward passes. Activations: what autograd keeps for the backward pass."""
+FLOPs: matrix products, 2 per multiply-add, attention scores included and not halved by a causal mask;
+a backward pass counts as 2 forward passes. Activations: tensors that autograd saves for the backward pass."""
 
 LINE_WIDTH = 56
-"""A name and its formula share a line up to this width; indentation and result fit beside them into 80."""
+"""Characters up to which a name and its formula share a line; with indentation and result it fits into 80."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_what(parser)
+    add_source(parser)
     parser.add_argument(
-        "--measure", action="store_true", help="also time a few steps: expected time and peak memory here"
+        "--measure", action="store_true", help="also time a few steps here: expected time and peak memory"
     )
-
     parser.add_argument(
         "--cluster",
         metavar="devices=1024,tokens=1e12",
-        help="also project a training on many devices: peak=, utilization=, memory=, bandwidth= change them",
+        help="also project a training on many devices; peak=, utilization=, memory= and bandwidth="
+        " describe a device",
     )
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.runs.experiment import Experiment
     from glassformer.training.precision import DTYPES
 
-    experiment = Experiment(resolve_what(arguments))
+    experiment = Experiment(resolve_source(arguments))
     training = experiment.config.training
     batch = longest_batch(experiment)
     size = measure(
@@ -64,14 +64,14 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     memory = size.memory_bytes(
         training.optimizer.state_floats_per_parameter,
         is_averaged=training.ema_decay is not None,
-        **held_by_parts(experiment, size.total, batch),
+        **thread_memory(experiment, size.total, batch),
     )
 
     output.show(tree(size.total, comparisons))
     output.show(costs(flops, memory, batch, size.tokens))
-    output.say(CONVENTION)
+    output.print(CONVENTION)
     if size.why_not:
-        output.say(f"FLOPs and activations are not known: {size.why_not}")
+        output.print(f"FLOPs and activations are unknown: {size.why_not}")
     if not all(comparison.agrees for comparison in comparisons):
         output.exit_code = 1
     projection = (
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         output.show(projected(*projection))
     expected = experiment.measure() if arguments.measure else None
     if expected is not None:
-        output.say(f"Measured here: {expected.describe()}")
+        output.print(f"Measured here: {expected.describe()}")
     return {
         "total": size.total,
         "by_module": size.by_module,
@@ -122,22 +122,22 @@ def projected(cluster: ClusterConfig, projection: Projection) -> RenderableType:
     table.add_column(justify="right")
     table.add_row("FLOPs", f"{projection.operations:.3g}")
     table.add_row("steps", f"{projection.steps:,} of {projection.tokens_per_step:,} tokens")
-    table.add_row("computing a step", f"{projection.seconds_per_step:.3g} s")
+    table.add_row("computation per step", f"{projection.seconds_per_step:.3g} s")
     table.add_row("checkpoint", f"{projection.checkpoint_bytes / 1e9:,.1f} GB")
     for name, sharing in (("ddp", projection.by_copies), ("fsdp", projection.by_shards)):
         table.add_section()
         verdict = "fits" if sharing.fits else "does NOT fit"
         memory = f"{sharing.memory_bytes / 1e9:,.1f} of {cluster.memory / 1e9:,.0f} GB: {verdict}"
-        table.add_row(f"{name}, memory a device", memory)
+        table.add_row(f"{name}, memory per device", memory)
         traffic = f"{sharing.traffic_bytes / 1e9:,.1f} GB in {sharing.traffic_seconds:.3g} s"
-        table.add_row(f"{name}, traffic a step and device", traffic)
+        table.add_row(f"{name}, traffic per step and device", traffic)
         hidden, shown = (seconds / 3600 for seconds in sharing.seconds)
         table.add_row(f"{name}, time", f"{hidden:,.1f} h if traffic is hidden, {shown:,.1f} h if not")
     return table
 
 
 def stated_terms(experiment: Experiment) -> dict[str, int]:
-    """The closed form; none if the model, or a plug-in's part of it, states no count of its parameters."""
+    """Return the closed form by module; empty if a part, such as a plug-in's, does not declare its count."""
     try:
         return experiment.config.model.parameter_terms(experiment.task.task_type)
     except NotImplementedError:
@@ -145,7 +145,7 @@ def stated_terms(experiment: Experiment) -> dict[str, int]:
 
 
 def longest_batch(experiment: Experiment) -> Batch:
-    """The batch that needs most memory: as many of the longest training examples as one batch may have."""
+    """Return the batch that needs most memory: the longest training examples, as many as one batch holds."""
     import numpy as np
 
     training = experiment.config.training
@@ -156,19 +156,26 @@ def longest_batch(experiment: Experiment) -> Batch:
     return experiment.task.batch("train", np.argsort(lengths, kind="stable")[-count:])
 
 
-def held_by_parts(experiment: Experiment, parameters: int, batch: Batch) -> dict[str, Any]:
-    """On a CPU a step of much work is done in parts, a thread each, and each part has its own gradients."""
+def thread_memory(experiment: Experiment, parameters: int, batch: Batch) -> dict[str, Any]:
+    """Return the memory factors of training in threads: on a CPU each micro-batch has its own gradients."""
     import torch
 
     from glassformer.training.precision import choose_device
-    from glassformer.training.strategies import gradients_held, number_of_parts, share_at_once
+    from glassformer.training.strategies import (
+        concurrent_fraction,
+        count_gradient_copies,
+        count_micro_batches,
+    )
 
     training = experiment.config.training
     if choose_device(training.device).type != "cpu":
         return {}
-    parts = number_of_parts(parameters, experiment.task.splits["train"].lengths()[batch.indices])
+    parts = count_micro_batches(parameters, experiment.task.splits["train"].lengths()[batch.indices])
     threads = training.threads or torch.get_num_threads()
-    return {"gradients": gradients_held(parts, threads), "concurrency": share_at_once(parts, threads)}
+    return {
+        "gradients": count_gradient_copies(parts, threads),
+        "concurrency": concurrent_fraction(parts, threads),
+    }
 
 
 def _term_document(comparison: Comparison) -> dict[str, Any]:
@@ -180,14 +187,14 @@ def _term_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def tree(total: int, comparisons: Sequence[Comparison]) -> Tree:
-    """Parameters by module; a branch without a choice shares its line with what it leads to."""
+    """Draw the parameters by module; a module with a single child shares its line with the child."""
     from rich.text import Text
     from rich.tree import Tree
 
     stated = [int(comparison.term) for comparison in comparisons if comparison.term is not None]
     head = Text(f"{total:,} parameters", style="bold")
     if not stated:
-        head.append("  no closed form: a kind in it states no parameter_count", style="dim")
+        head.append("  no closed form: one of its kinds does not declare parameter_count", style="dim")
     elif sum(stated) == total and all(comparison.agrees for comparison in comparisons):
         head.append(f"  closed form {sum(stated):,}, the same", style="green")
     else:
@@ -218,7 +225,7 @@ def _grow(branch: Tree, entries: Sequence[tuple[list[str], Comparison]]) -> None
 
 
 def _describe(comparison: Comparison, width: int) -> Text:
-    """`vocabulary × hidden_dim = 100 × 200 = 20,000`; a long formula stands below its result."""
+    """Format `vocabulary × hidden_dim = 100 × 200 = 20,000`; a long formula goes below its result."""
     from rich.text import Text
 
     from glassformer.models.closed_form import Count
@@ -247,7 +254,7 @@ def costs(
     table.add_column()
     table.add_column(justify="right")
     for name, count in flops.items():
-        table.add_row(f"FLOPs a token, {name}", "unknown" if count is None else f"{count:,}")
+        table.add_row(f"FLOPs per token, {name}", "unknown" if count is None else f"{count:,}")
     table.add_section()
     for name, count in memory.items():
         if count != 0:

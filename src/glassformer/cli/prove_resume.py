@@ -1,4 +1,4 @@
-"""`glassformer prove-resume WHAT [--kills N]`"""
+"""`glassformer prove-resume SOURCE`: prove that an interrupted run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from glassformer.cli.arguments import add_source, resolve_source
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_what, resolve_what
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_what(parser)
+    add_source(parser)
     parser.add_argument(
-        "--kills", type=int, default=5, metavar="N", help="how often the run is killed (default 5)"
+        "--kills", type=int, default=5, metavar="N", help="number of kills with SIGKILL (default: 5)"
     )
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps to train (default 200)")
-    parser.add_argument("--kill-seed", type=int, default=0, help="drives the moments of the kills")
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps to train (default: 200)")
+    parser.add_argument(
+        "--kill-seed", type=int, default=0, metavar="N", help="seed of the times of the kills (default: 0)"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep both runs in this folder")
 
 
@@ -27,18 +29,18 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import user_error
     from glassformer.runs.verify import prove_resume
 
-    config = resolve_what(arguments)
+    config = resolve_source(arguments)
     if arguments.kills < 1:
         raise user_error("must be at least 1", path="--kills", value=arguments.kills, hint="--kills 5")
     if arguments.steps < 2 * arguments.kills + 2:
         raise user_error(
-            "so many kills need more steps between them",
+            f"too few steps for {arguments.kills} kills",
             path="--steps",
             value=arguments.steps,
             hint=f"--steps {max(50, 10 * arguments.kills)}",
         )
     if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
-        raise user_error("the folder is not empty", path=str(arguments.keep), hint="name a new one")
+        raise user_error("the folder is not empty", path=str(arguments.keep), hint="name a new folder")
     with tempfile.TemporaryDirectory() as temporary:
         proof = prove_resume(
             config,
@@ -47,7 +49,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             steps=arguments.steps,
             seed=arguments.kill_seed,
             plugins=tuple(arguments.plugin),
-            say=output.say,
+            say=output.print,
         )
     table = Table("compared", "uninterrupted", "interrupted", "equal")
     for name, item in proof.compared.items():
@@ -56,9 +58,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     output.show(table)
     is_complete = proof.kills == arguments.kills
     verdict = "equal to the bit" if proof.passed else "NOT EQUAL"
-    output.say(f"{proof.kills} kills, {proof.kills_during_save} of them during a save: {verdict}")
+    output.print(f"{proof.kills} kills, {proof.kills_during_save} of them during a save: {verdict}")
     if not is_complete:
-        output.say(f"the run ended before kill {proof.kills + 1}: give it more --steps")
+        output.print(f"the run ended before kill {proof.kills + 1}: increase --steps")
     output.exit_code = 0 if proof.passed and is_complete else 1
     return {
         "passed": proof.passed and is_complete,

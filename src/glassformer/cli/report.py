@@ -1,4 +1,4 @@
-"""`glassformer report RUN … --out report.html [--markdown FILE] [--latex FILE]`"""
+"""`glassformer report RUN … --out report.html`: write one page about runs or a study."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from glassformer.cli.arguments import add_checkpoint, add_plugin, load_plugins
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="folders of runs, or of a study that reproduce or sweep made"
+        "runs", metavar="RUN", nargs="+", help="run folders, or the folder of a reproduce or sweep study"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)"
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page to write (default: report.html)",
     )
     parser.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="also the tables of numbers, as Markdown"
-    )
-    parser.add_argument("--latex", type=Path, metavar="FILE", help="also the tables of numbers, for LaTeX")
-    parser.add_argument(
-        "--samples", type=int, default=6, metavar="N", help="answers of a model to show (default: 6)"
+        "--markdown", type=Path, metavar="FILE", help="also write the tables of numbers, as Markdown"
     )
     parser.add_argument(
-        "--maps", type=int, default=2, metavar="N", help="attention maps of so many models (default: 2)"
+        "--latex", type=Path, metavar="FILE", help="also write the tables of numbers, as LaTeX"
     )
-    parser.add_argument("--checkpoint", default="best", help="best, latest or a step (default: best)")
+    parser.add_argument(
+        "--samples", type=int, default=6, metavar="N", help="sample outputs per model (default: 6)"
+    )
+    parser.add_argument(
+        "--maps", type=int, default=2, metavar="N", help="number of models with attention maps (default: 2)"
+    )
+    add_checkpoint(parser)
     add_plugin(parser)
 
 
@@ -44,9 +50,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         maps=arguments.maps,
         checkpoint=arguments.checkpoint,
         plugins=[str(path) for path in arguments.plugin],
-        say=output.say,
+        say=output.print,
     )
     for option in ("out", "markdown", "latex"):
         if document[option] is not None:
-            output.say(f"wrote {document[option]}")
+            output.print(f"wrote {document[option]}")
     return document

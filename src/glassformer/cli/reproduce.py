@@ -1,4 +1,4 @@
-"""`glassformer reproduce NAME [--quick]`"""
+"""`glassformer reproduce NAME [--quick]`: regenerate a published table beside ours."""
 
 from __future__ import annotations
 
@@ -18,28 +18,34 @@ COLUMNS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the table; without it, a list of the tables")
     parser.add_argument(
-        "--quick", action="store_true", help="a much smaller version, done in two minutes or less"
+        "name", metavar="NAME", nargs="?", help="name of the table; without it, the tables are listed"
     )
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="runs a setting (default: 3 or what the table says, quick 1)"
+        "--quick", action="store_true", help="a much smaller version that takes at most two minutes"
     )
     parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="runs at a time; they share the cores"
+        "--seeds", type=int, metavar="N", help="runs per setting (default: 3, or the table's own; quick: 1)"
     )
-    parser.add_argument("--ours-only", action="store_true", help="leave the published recipe out")
     parser.add_argument(
-        "--finished", action="store_true", help="train nothing: the table of the runs that are finished"
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="concurrent runs, which share the cores (default: 1)",
+    )
+    parser.add_argument("--ours-only", action="store_true", help="skip the published recipe")
+    parser.add_argument(
+        "--finished", action="store_true", help="train nothing; tabulate the finished runs only"
     )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="FILE",
-        help="an earlier results.json: what it has measured is kept, and only the rest is run",
+        help="an earlier results.json: reuse its measurements and run only the rest",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where runs and table go (default: runs/NAME)"
+        "--out", type=Path, metavar="DIR", help="folder for the runs and the table (default: runs/NAME)"
     )
 
 
@@ -51,7 +57,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     if arguments.name is None:
         for name, study in STUDIES.items():
-            output.say(f"{name:<20}{study.title}")
+            output.print(f"{name:<20}{study.title}")
         return {"names": list(STUDIES)}
     study = find(arguments.name)
     folder = arguments.out or Path("runs") / (study.name + ("-quick" if arguments.quick else ""))
@@ -64,7 +70,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         with_theirs=not arguments.ours_only,
         trains=not arguments.finished,
         keep=arguments.keep,
-        say=output.say,
+        say=output.print,
     )
     columns = {
         key: heading
@@ -76,12 +82,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         table.add_row(*(_shown(row.get(key)) for key in columns))
     output.show(table)
     if document.get("missing"):
-        output.say(f"not finished: {len(document['missing'])} runs; the same command goes on with them")
+        output.print(f"not finished: {len(document['missing'])} runs; run the same command to continue")
     if document.get("complaint"):
-        output.say(document["complaint"])
+        output.print(document["complaint"])
         output.exit_code = 1
     written = ["table.md", "results.json", *document.get("plot", [])]
-    output.say("written: " + ", ".join(str(folder / name) for name in written))
+    output.print("wrote " + ", ".join(str(folder / name) for name in written))
     return document
 
 

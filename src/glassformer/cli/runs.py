@@ -1,4 +1,4 @@
-"""`glassformer runs [list | compare RUN RUN … | remove RUN …]`"""
+"""`glassformer runs [list | compare RUN RUN … | remove RUN …]`: list, compare and remove runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from glassformer.cli.arguments import add_runs_folder
 from glassformer.cli.output import Output
 
 ACTIONS = ["list", "compare", "remove"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="list", help=", ".join(ACTIONS))
-    parser.add_argument("paths", metavar="RUN", nargs="*", type=Path)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are")
+    parser.add_argument("action", nargs="?", default="list", help=f"{', '.join(ACTIONS)} (default: list)")
+    parser.add_argument("paths", metavar="RUN", nargs="*", type=Path, help="run folders")
+    add_runs_folder(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -28,13 +29,13 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     folders = [RunFolder.open(path) for path in arguments.paths]
     if not folders:
         raise user_error(
-            "which runs?", path=arguments.action, hint=f"glassformer runs {arguments.action} RUN …"
+            "needs at least one run", path=arguments.action, hint=f"glassformer runs {arguments.action} RUN …"
         )
     if arguments.action == "compare":
         return _compare(folders, output)
     for folder in folders:
         folder.remove()
-        output.say(f"removed {folder.path}")
+        output.print(f"removed {folder.path}")
     return {"removed": [str(folder.path) for folder in folders]}
 
 
@@ -44,15 +45,15 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import UserError
     from glassformer.runs.folder import Status
 
-    table = Table("run", "status", "step", "primary_metric", "value")
+    table = Table("run", "status", "step", "metric", "value")
     rows = []
     for folder in folders:
         try:
             status, results = folder.status(), folder.results()
         except UserError as error:
-            output.say(f"{error}")
+            output.print(f"{error}")
             status, results = Status("damaged", 0, None, None), {}
-        primary_metric, value = _headline(results)
+        primary_metric, value = _primary_metric(results)
         rows.append(
             {
                 "run": str(folder.path),
@@ -68,11 +69,11 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
     if rows:
         output.show(table)
     else:
-        output.say(f"no runs in {where}; start one: glassformer train reversal")
+        output.print(f"no runs in {where}; start one: glassformer train reversal")
     return {"runs": rows}
 
 
-def _headline(results: dict[str, Any]) -> tuple[str | None, float | None]:
+def _primary_metric(results: dict[str, Any]) -> tuple[str | None, float | None]:
     metrics = results.get("metrics", {})
     best = metrics.get("test") or metrics.get("validation") or {}
     primary_metric = results.get("primary_metric")

@@ -1,34 +1,36 @@
-"""`glassformer studio [--runs DIR] [--port N]`"""
+"""`glassformer studio [--runs DIR] [--port N]`: serve the studio's web page on this machine."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from glassformer.cli.arguments import add_plugin, add_runs_folder, load_plugins
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_plugin, load_plugins
 from glassformer.core.errors import user_error
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where the runs are")
+    add_runs_folder(parser)
     parser.add_argument(
-        "--port", metavar="N", help="0: any free one (default: 8770, or the next one that is free)"
+        "--port", metavar="N", help="port; 0 picks any free one (default: 8770, or the next free one)"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", metavar="H", help="where others reach it too (default: only from here)"
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to bind (default: 127.0.0.1, this machine only)",
     )
-    parser.add_argument("--no-browser", action="store_true", help="print the link and open nothing")
+    parser.add_argument("--no-browser", action="store_true", help="print the link and open no browser")
     add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     port = _port(arguments.port)
     if arguments.runs.exists() and not arguments.runs.is_dir():
-        raise user_error("is no folder", path="--runs", value=str(arguments.runs), hint="--runs runs")
+        raise user_error("is not a folder", path="--runs", value=str(arguments.runs), hint="--runs runs")
     try:
-        import starlette  # noqa: F401  asked for before anything heavy is imported
+        import starlette  # noqa: F401  checked before anything heavy is imported
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as missing:
         raise user_error(
@@ -42,15 +44,15 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     load_plugins(arguments)
     admission = Admission(secrets.token_urlsafe(32), arguments.host)
     server = Server(arguments.runs, admission, port, [path.absolute() for path in arguments.plugin])
-    output.say(f"studio  {server.link}", style="bold")
-    output.say(f"runs    {arguments.runs}")
+    output.print(f"studio  {server.link}", style="bold")
+    output.print(f"runs    {arguments.runs}")
     if not admission.is_loopback:
-        output.say(
-            "WARNING: other machines reach this one. Whoever has the link can read every run here, and can"
-            " start trainings as you. The connection is not encrypted: keep it to networks that you trust,"
-            " or leave --host out and use ssh -L."
+        output.print(
+            "WARNING: other machines can reach this server. Anyone with the link can read every run here and"
+            " start trainings as you. The connection is not encrypted: use it only on networks that you"
+            " trust, or leave --host out and use ssh -L."
         )
-    output.say("Ctrl-C ends it; trainings go on")
+    output.print("Ctrl-C stops the studio; trainings continue")
     output.give(
         {
             "url": server.link,
@@ -68,5 +70,5 @@ def _port(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
-        raise user_error("no port", path="--port", value=text, hint="a number from 0 to 65535")
+        raise user_error("is not a port", path="--port", value=text, hint="a number from 0 to 65535")
     return int(text)

@@ -1,4 +1,4 @@
-"""`glassformer sweep WHAT PATH=v1,v2,… [PATH=VALUE …]` and `glassformer sweep worker STUDY --storage URL`"""
+"""`glassformer sweep SOURCE PATH=v1,v2,…`: train many variants; `sweep worker STUDY` joins a sweep."""
 
 from __future__ import annotations
 
@@ -6,60 +6,72 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from glassformer.cli.arguments import add_source, load_plugins
 from glassformer.cli.output import Output
-from glassformer.cli.what import add_what, load_plugins
 
-EPILOG = """values:   model.num_layers=1,2,4          each of these
+EPILOG = """values:   model.num_layers=1,2,4          each of these values
           model.num_layers=1..8           whole numbers from 1 to 8
-          model.dropout=0.0..0.5          any number between
+          model.dropout=0.0..0.5          any number in this range
           training.optimizer.learning_rate=log:1e-5..1e-2
-any other PATH=VALUE sets an option of every run. The same command goes on with a sweep that was stopped.
+Any other PATH=VALUE sets an option of every run. The same command continues a sweep that was stopped.
 
 workers:  glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE
-joins a sweep from any machine; the sweep itself says its name when it begins."""
+joins a sweep from any machine. The sweep prints its STUDY name when it starts."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from glassformer.sweeps.definition import PRUNERS, SAMPLERS
 
-    add_what(parser)
+    add_source(parser)
     parser.epilog = EPILOG
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs a setting (default: 1)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs per setting (default: 1)")
     parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="runs at a time here; they share the cores"
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="concurrent runs on this machine, which share the cores (default: 1)",
     )
     parser.add_argument(
         "--sampler",
         choices=list(SAMPLERS),
-        help="how settings are chosen (default: grid, or tpe if a range has no end of values)",
+        help="method that chooses settings (default: grid, or tpe if a range is continuous)",
     )
-    parser.add_argument("--trials", type=int, metavar="N", help="settings at most (default: the grid, or 20)")
     parser.add_argument(
-        "--minutes", type=float, metavar="M", help="no run begins later; those that run come to their end"
+        "--trials", type=int, metavar="N", help="maximum number of settings (default: the grid, or 20)"
     )
-    parser.add_argument("--prune", action="store_true", help="stop runs whose validation falls behind")
     parser.add_argument(
-        "--pruner", choices=list(PRUNERS), default="median", help="what --prune goes by (default: median)"
+        "--minutes", type=float, metavar="M", help="start no run after M minutes; started runs finish"
     )
-    parser.add_argument("--metric", metavar="NAME", help="of the validation set (default: the task's own)")
+    parser.add_argument("--prune", action="store_true", help="stop runs with a poor validation metric early")
     parser.add_argument(
-        "--storage", metavar="URL", help="postgresql://… or sqlite:///… (default: a file in the folder)"
+        "--pruner", choices=list(PRUNERS), default="median", help="rule of --prune (default: median)"
+    )
+    parser.add_argument(
+        "--metric", metavar="NAME", help="validation metric to optimise (default: the task's primary metric)"
+    )
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="database: postgresql://… or sqlite:///… (default: a file in the sweep's folder)",
     )
     parser.add_argument(
         "--heartbeat",
         type=int,
         metavar="SECONDS",
-        help="between signs of life; who misses 6 is taken for dead (default: 5)",
+        help="heartbeat interval in seconds; a worker that misses 6 is considered dead (default: 5)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder (default: runs/sweep-STUDY)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/sweep-STUDY)"
+    )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    if arguments.what == "worker":
+    if arguments.source == "worker":
         return _work(arguments, output)
     from glassformer.sweeps.coordinator import warm_up
 
-    warm_up()  # before this process begins to import the same
+    warm_up()  # the child imports PyTorch while this process does
 
     from glassformer.sweeps.coordinator import conduct
     from glassformer.sweeps.definition import define, study_name
@@ -67,7 +79,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     load_plugins(arguments)
     definition = define(
-        arguments.what,
+        arguments.source,
         arguments.overrides,
         sampler=arguments.sampler,
         pruner=arguments.pruner if arguments.prune else None,
@@ -77,12 +89,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         minutes=arguments.minutes,
         heartbeat=HEARTBEAT_SECONDS if arguments.heartbeat is None else arguments.heartbeat,
     )
-    study = study_name(arguments.what, definition)
+    study = study_name(arguments.source, definition)
     folder = arguments.out or Path("runs") / f"sweep-{study}"
     url = storage_url(arguments.storage, folder)
-    output.say(f"sweep {folder}")
+    output.print(f"sweep {folder}")
     if arguments.storage is not None:
-        output.say(f"join it:  glassformer sweep worker {study} --storage {shown(url)}")
+        output.print(f"join it:  glassformer sweep worker {study} --storage {shown(url)}")
     document, output.exit_code = conduct(
         definition,
         study,
@@ -92,14 +104,14 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         minutes=arguments.minutes,
         plugins=[path.absolute() for path in arguments.plugin],
         command=_command(arguments, folder),
-        say=output.say,
+        say=output.print,
     )
     _show(document, folder, output)
     return document
 
 
 def _command(arguments: argparse.Namespace, folder: Path) -> list[str]:
-    """What was typed, in full; a database without its password."""
+    """Return the full command that starts this sweep; the database URL has no password."""
     from glassformer.sweeps.storage import shown
 
     options = {
@@ -114,7 +126,7 @@ def _command(arguments: argparse.Namespace, folder: Path) -> list[str]:
         "--heartbeat": arguments.heartbeat,
         "--out": folder,
     }
-    words = ["glassformer", "sweep", arguments.what, *arguments.overrides]
+    words = ["glassformer", "sweep", arguments.source, *arguments.overrides]
     words += ["--prune"] if arguments.prune else []
     for name, value in options.items():
         words += [] if value is None else [name, str(value)]
@@ -135,17 +147,17 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
         shown_table.add_row(*line)
     output.show(shown_table)
     for note in notes_of(document):
-        output.say(note)
+        output.print(note)
     best = document["best"]
     if output.exit_code:
-        output.say("stopped; the same command goes on")
+        output.print("stopped; run the same command to continue")
     if best is None:
-        output.say("no setting came to its end yet" if output.exit_code else "no setting came to its end")
+        output.print("no setting has finished yet" if output.exit_code else "no setting has finished")
         output.exit_code = output.exit_code or 2
     else:
-        output.say(f"best: {setting_text(best['params'])}", style="bold")
-        output.say(f"  glassformer train {best['config']}")
-    output.say("written: " + ", ".join(str(folder / name) for name in document["written"]))
+        output.print(f"best: {setting_text(best['params'])}", style="bold")
+        output.print(f"  glassformer train {best['config']}")
+    output.print("wrote " + ", ".join(str(folder / name) for name in document["written"]))
 
 
 def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -153,7 +165,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     if len(arguments.overrides) != 1 or arguments.storage is None:
         raise user_error(
-            "a worker needs a study and its database",
+            "a worker needs the name of a study and its database",
             path="glassformer sweep worker",
             hint="glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE",
         )
@@ -171,8 +183,8 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         name=worker_name(),
         threads=threads_for(max(1, arguments.workers)),
         plugins=arguments.plugin,
-        say=output.say,
-        on_joined=lambda: output.say(f"joined {study}"),
+        say=output.print,
+        on_joined=lambda: output.print(f"joined {study}"),
     )
-    output.say(f"{worker.finished} trials; the study has nothing left to begin")
+    output.print(f"{worker.finished} trials done; the study has no trial left to start")
     return {"study": study, "storage": shown(url), "worker": worker.name, "trials": worker.finished}

@@ -1,9 +1,20 @@
-"""The studio without a socket: routes behind the gate."""
+"""What the routes share while the studio runs."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import base64
+import gzip
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
+from importlib import resources, util
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,34 +22,216 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory
-from glassformer.studio import about, form_routes, model_routes, page, run_routes
+from glassformer import __version__
+from glassformer.core.cache import LRUCache
+from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
+from glassformer.inspection.maps import CAPTION
+from glassformer.plotting.attention import MASKED, colours
+from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES
+from glassformer.runs.experiment import preset_text, presets
+from glassformer.studio import forms, limits, models, runs
+from glassformer.studio.commands import Commands
 from glassformer.studio.gate import Admission, Gate
-from glassformer.studio.replies import Refusal, error_reply, refusal
-from glassformer.studio.state import Studio
+from glassformer.studio.maps import MapStore
+from glassformer.studio.messages import (
+    WORTH_COMPRESSING,
+    Refusal,
+    accepts_gzip,
+    error_reply,
+    json_reply,
+    refusal,
+)
+from glassformer.studio.models import LoadedRuns, Worker
+from glassformer.studio.runs import RunsFolder, shown_path
+from glassformer.studio.trainings import Trainings
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Studio:
+    folder: RunsFolder
+    plugins: Sequence[Path] = ()
+    """Files with kinds of the user's own, which trainings started here load too, and shown commands name."""
+    worker: Worker = field(default_factory=Worker)
+    trainings: Trainings = field(init=False)
+    commands: Commands = field(init=False)
+    loaded: LoadedRuns = field(default_factory=LoadedRuns)
+    maps: MapStore = field(default_factory=MapStore)
+    introductions: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
+    heads: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
+    _files: anyio.CapacityLimiter | None = None
+
+    def __post_init__(self) -> None:
+        self.trainings = Trainings(self.folder, self.plugins)
+        self.commands = Commands(self.plugins)
+
+    async def reply(
+        self, request: Request, work: Callable[..., Any], *arguments: Any, status: int = 200
+    ) -> Response:
+        """What `work` gives, as JSON, all of it made in a thread."""
+        return await self.read(lambda: json_reply(request, work(*arguments), status))
+
+    async def ask_model(self, request: Request, work: Callable[..., Any], *arguments: Any) -> Response:
+        """The same, by the worker."""
+        return await self.worker.run(lambda: json_reply(request, work(*arguments)), request)
+
+    async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Files and pictures: in a thread, so that nobody waits for a disk but who asked."""
+        if self._files is None:
+            self._files = anyio.CapacityLimiter(limits.FILE_THREADS)
+        return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._files)
+
+
+PLOTLY = "plotly.min.js"
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".woff2": "font/woff2",
+}
+STYLE_ID = re.compile(r"""getElementById\(["']([0-9a-f]{64})["']\)""", re.ASCII)
+NAME = re.compile(r"(?:[a-z0-9][a-z0-9._-]*/)*[a-z0-9][a-z0-9._-]*", re.ASCII)
+
+
+def plotly_path() -> Path:
+    """Found without importing plotly, which takes a while."""
+    found = util.find_spec("plotly")
+    path = Path(found.origin).parent / "package_data" / PLOTLY if found and found.origin else None
+    if path is None or not path.is_file():
+        raise user_error(
+            "plotly is not installed, and the studio draws its curves with it",
+            path="plotly",
+            hint='pip install "glassformer[studio]"',
+        )
+    return path
+
+
+@lru_cache(maxsize=1)
+def plotly_styles() -> tuple[str, ...]:
+    """The ids of the styles that plotly writes into a page unless it finds them there.
+
+    Our policy forbids that, and the browser's console would say so each time. They are of maps of the
+    world, which nobody draws here: the page has something empty by these names.
+    """
+    text = plotly_path().read_text(encoding="utf-8")
+    return tuple(dict.fromkeys(STYLE_ID.findall(text)))
+
+
+def file_of(name: str) -> Path:
+    """Where a file of the page is; a Refusal if it has none of this name."""
+    own = Path(str(resources.files("glassformer.studio"))) / "static"
+    if name == PLOTLY:
+        return plotly_path()
+    if name in (*SHARED_SCRIPTS, *SHARED_STYLES):
+        return Path(str(resources.files("glassformer.plotting"))) / name
+    path = own / name
+    is_inside = NAME.fullmatch(name) and path.resolve().is_relative_to(own.resolve())
+    if not is_inside or path.suffix not in MEDIA_TYPES or not path.is_file():
+        raise refusal(404, "no such file", path="static", value=name, hint="reload the page")
+    return path
+
+
+async def index(studio: Studio, request: Request) -> Response:
+    return await studio.read(_reply, request, "index.html")
+
+
+async def static(studio: Studio, request: Request) -> Response:
+    return await studio.read(_reply, request, request.path_params["name"])
+
+
+def _reply(request: Request, name: str) -> Response:
+    path = file_of(name)
+    status = path.stat()
+    tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if tag in [
+        given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")
+    ]:
+        return Response(status_code=304, headers=headers)
+    if accepts_gzip(request) and status.st_size >= WORTH_COMPRESSING:
+        headers["Content-Encoding"] = "gzip"
+        body = _compressed(path, status.st_mtime_ns)
+    else:
+        body = path.read_bytes()
+    return Response(body, 200, headers, MEDIA_TYPES[path.suffix])
+
+
+@lru_cache(maxsize=64)
+def _compressed(path: Path, changed: int) -> bytes:
+    return gzip.compress(path.read_bytes(), compresslevel=6, mtime=0)
+
+
+FACT = re.compile(r"^#\s+(command|expected|time)\s+(.+)$")
+MORE = re.compile(r"^#\s{5,}(\S.*)$")
+
+
+async def health(studio: Studio, request: Request) -> Response:
+    return json_reply(request, {"ok": True, "version": __version__})
+
+
+async def about(studio: Studio, request: Request) -> Response:
+    document = {
+        "runs_folder": str(studio.folder.path),
+        "runs_shown": shown_path(studio.folder.path),
+        "plugin_words": studio.commands.plugin_words,
+        "plotly_styles": await studio.read(plotly_styles),
+        "version": __version__,
+        "presets": list(_presets()),
+        "colours": base64.b64encode(colours().tobytes()).decode("ascii"),
+        "masked": MASKED.tolist(),
+        "caption": CAPTION,
+    }
+    return json_reply(request, document)
+
+
+@cache
+def _presets() -> tuple[dict[str, Any], ...]:
+    return tuple({"name": name, **_head(preset_text(name))} for name in presets())
+
+
+def _head(text: str) -> dict[str, str]:
+    """The first paragraph of a preset's head comment, and the facts that it lists."""
+    comment = list(takewhile(lambda line: line.startswith("#"), text.splitlines()))
+    paragraph = takewhile(lambda line: line.strip("# "), comment)
+    head = {"about": " ".join(line.lstrip("# ").strip() for line in paragraph)}
+    head |= {"command": "", "expected": "", "time": ""}
+    fact = ""
+    for line in comment:
+        if match := FACT.match(line):
+            fact = match[1]
+            head[fact] = match[2].strip()
+        elif fact and (match := MORE.match(line)):
+            head[fact] += f" {match[1].strip()}"
+        else:
+            fact = ""
+    return head
+
 
 Handler = Callable[[Studio, Request], Awaitable[Response]]
 
 ROUTES: dict[str, dict[str, Handler]] = {
-    "/": {"GET": page.index},
-    "/static/{name:path}": {"GET": page.static},
-    "/api/health": {"GET": about.health},
-    "/api/studio": {"GET": about.about},
-    "/api/form": {"GET": form_routes.form, "POST": form_routes.filled},
-    "/api/runs": {"GET": run_routes.table, "POST": form_routes.start},
-    "/api/runs/{run}": {"GET": run_routes.run},
-    "/api/runs/{run}/events": {"GET": run_routes.events},
-    "/api/runs/{run}/stop": {"POST": form_routes.stop},
-    "/api/runs/{run}/film": {"GET": run_routes.film},
-    "/api/runs/{run}/attention": {"POST": model_routes.attention},
-    "/api/runs/{run}/trace": {"POST": model_routes.trace},
-    "/api/runs/{run}/lens": {"POST": model_routes.lens},
-    "/api/runs/{run}/heads": {"GET": model_routes.known_heads, "POST": model_routes.heads},
-    "/api/runs/{run}/intervene": {"POST": model_routes.intervene},
-    "/api/compare": {"GET": run_routes.compare},
-    "/api/maps/{map}/export": {"GET": model_routes.export},
-    "/api/maps/{map}/{place}/{layer}/{head}": {"GET": model_routes.map_of},
-    "/api/maps/{map}/{place}/{layer}/{head}/rows": {"GET": model_routes.rows_of},
+    "/": {"GET": index},
+    "/static/{name:path}": {"GET": static},
+    "/api/health": {"GET": health},
+    "/api/studio": {"GET": about},
+    "/api/form": {"GET": forms.form, "POST": forms.filled},
+    "/api/runs": {"GET": runs.table, "POST": forms.start},
+    "/api/runs/{run}": {"GET": runs.run},
+    "/api/runs/{run}/events": {"GET": runs.events},
+    "/api/runs/{run}/stop": {"POST": forms.stop},
+    "/api/runs/{run}/film": {"GET": runs.film},
+    "/api/runs/{run}/attention": {"POST": models.attention},
+    "/api/runs/{run}/trace": {"POST": models.trace},
+    "/api/runs/{run}/lens": {"POST": models.lens},
+    "/api/runs/{run}/heads": {"GET": models.known_heads, "POST": models.heads},
+    "/api/runs/{run}/intervene": {"POST": models.intervene},
+    "/api/compare": {"GET": runs.compare},
+    "/api/maps/{map}/export": {"GET": models.export},
+    "/api/maps/{map}/{site}/{layer}/{head}": {"GET": models.map_of},
+    "/api/maps/{map}/{site}/{layer}/{head}/rows": {"GET": models.rows_of},
 }
 """All there is: path → method → what answers."""
 

@@ -8,15 +8,8 @@ from pathlib import Path
 from glassformer.core.config import format_value
 from glassformer.runs.commands import command, plugin_words
 from glassformer.runs.folder import CONFIG, RunFolder
-from glassformer.studio.folder import shown_path
-from glassformer.studio.requests import (
-    AttentionBody,
-    Decoding,
-    HeadsBody,
-    InterveneBody,
-    LensBody,
-    TraceBody,
-)
+from glassformer.studio.messages import AttentionBody, Decoding, HeadsBody, InterveneBody, LensBody, TraceBody
+from glassformer.studio.runs import shown_path
 
 
 class Commands:
@@ -33,12 +26,12 @@ class Commands:
 
     def attention(self, folder: RunFolder, body: AttentionBody) -> str:
         options = [
-            *(["--random"] if body.untrained else []),
+            *(["--untrained"] if body.untrained else []),
             *_numbers("--layers", body.layers, ","),
             *_numbers("--heads", body.heads, ","),
             *_numbers("--rows", body.rows, ":"),
             *_decoding(body.decoding),
-            *_option("--branch", body.branch),
+            *_option("--node", body.node),
             *(["--rollout"] if body.rollout else []),
             *("--out", "map.png"),
         ]
@@ -56,9 +49,9 @@ class Commands:
         return self._of_run("heads", folder, body.checkpoint, ["--examples", str(body.examples)])
 
     def intervene(self, folder: RunFolder, body: InterveneBody) -> str:
-        where = f"{body.place}:{body.layer}:{body.head}"
+        where = f"{body.site}:{body.layer}:{body.head}"
         change = {
-            "head": ["--head", where, "--how", body.how],
+            "head": ["--head", where, "--ablation", body.ablation],
             "edge": ["--edge", f"{where}:{body.query}:{body.key}"],
             "token": ["--token", str(body.key)],
         }[body.kind]

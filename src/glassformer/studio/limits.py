@@ -31,7 +31,7 @@ TABLE_CELLS = 2_000_000
 """A map of 1,400 tokens, as a table with a line a cell."""
 MAPS_BYTES = 1 << 30
 LOADED_RUNS = 4
-STATISTICS_KEPT = 64
+CACHED_STATISTICS = 64
 EVENTS_BYTES = 64 << 20
 """Of a run's record that one reply reads."""
 STEPS = 12_000

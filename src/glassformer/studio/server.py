@@ -15,12 +15,9 @@ import uvicorn
 
 from glassformer.core.errors import user_error
 from glassformer.studio import limits
-from glassformer.studio.app import create_app
-from glassformer.studio.connection import Connection
-from glassformer.studio.folder import RunsFolder
-from glassformer.studio.gate import Admission
-from glassformer.studio.page import plotly_path
-from glassformer.studio.state import Studio
+from glassformer.studio.app import Studio, create_app, plotly_path
+from glassformer.studio.gate import Admission, Connection
+from glassformer.studio.runs import RunsFolder
 
 DEFAULT_PORT = 8770
 PORTS_TRIED = 20

@@ -20,8 +20,8 @@ from glassformer.core.errors import user_error
 from glassformer.runs.folder import RunFolder, new_run_path
 from glassformer.storage.files import storage_error
 from glassformer.studio import limits
-from glassformer.studio.folder import NOTHING_KNOWN, RunsFolder
-from glassformer.studio.replies import refusal
+from glassformer.studio.messages import refusal
+from glassformer.studio.runs import NOTHING_KNOWN, RunsFolder
 
 LOGS = ".studio"
 LOG_BYTES_SHOWN = 4000
@@ -109,10 +109,10 @@ class Trainings:
         try:
             _terminate(run)
         except ProcessLookupError:
-            raise refusal(409, "is not being trained", place=name, hint="reload the table") from None
+            raise refusal(409, "is not being trained", path=name, hint="reload the table") from None
         except PermissionError:
             raise refusal(
-                403, "another user's process trains it", place=name, hint="ask that user to stop it"
+                403, "another user's process trains it", path=name, hint="ask that user to stop it"
             ) from None
 
 

@@ -15,13 +15,11 @@ import pytest
 import uvicorn
 
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
-from glassformer.studio.app import create_app
-from glassformer.studio.connection import Connection
-from glassformer.studio.folder import RunsFolder
-from glassformer.studio.gate import Admission
+from glassformer.runs.session import TrainingSession
+from glassformer.studio.app import Studio, create_app
+from glassformer.studio.gate import Admission, Connection
+from glassformer.studio.runs import RunsFolder
 from glassformer.studio.server import listen
-from glassformer.studio.state import Studio
 
 from ...conftest import TinyConfig
 
@@ -61,15 +59,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> P
     """Two runs: one that labels tokens and was watched, one that reads and writes."""
     folder = tmp_path_factory.mktemp("studio") / "runs"
     watched = {
-        "inspection.watch": True,
+        "inspection.probe_heads": True,
         "inspection.every": 8,
         "inspection.examples": 4,
-        "inspection.keep_checkpoints": True,
+        "inspection.keep_snapshots": True,
         "model.num_layers": 2,
     }
     writing = {"task": {"kind": "arithmetic", "digits": 1, "max_examples": 60}, "training.max_epochs": 1}
     for name, overrides in (("watched", watched), ("writing", writing)):
-        Training(tiny_config(overrides), RunFolder(folder / name)).run()
+        TrainingSession(tiny_config(overrides), RunFolder(folder / name)).run()
     return folder
 
 

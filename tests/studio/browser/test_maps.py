@@ -168,7 +168,7 @@ def test_keys_move_the_cell_and_the_head_and_the_address_keeps_them(
     page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 1')")
     page.page.keyboard.press("[")
     page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 0')")
-    page.until("() => location.hash.endsWith('query=1&key=3&place=encoder&layer=1&head=0')")
+    page.until("() => location.hash.endsWith('query=1&key=3&site=encoder&layer=1&head=0')")
     page.page.reload()
     page.until("() => document.querySelector('.map-readout')?.innerText.includes('“q1”')")
     assert "layer 1, head 0" in page.see(".map-detail h2").inner_text()

@@ -13,7 +13,7 @@ from PIL import Image
 from .conftest import PATIENCE_SECONDS, OpenPage, Page
 
 
-def exported(page: Page, panel: str, ending: str) -> bytes:
+def export_bytes(page: Page, panel: str, ending: str) -> bytes:
     """What a panel's menu gives."""
     menu = page.page.locator(f"section.panel[aria-label='{panel}'] details.menu").first
     menu.locator("summary").click()
@@ -24,9 +24,9 @@ def exported(page: Page, panel: str, ending: str) -> bytes:
 
 def check_exports(page: Page, panel: str) -> list[list[str]]:
     """All three files are what they should be; the rows of the table."""
-    assert Image.open(io.BytesIO(exported(page, panel, "png"))).format == "PNG"
-    assert ElementTree.fromstring(exported(page, panel, "svg")).tag.endswith("svg")
-    return list(csv.reader(io.StringIO(exported(page, panel, "csv").decode())))
+    assert Image.open(io.BytesIO(export_bytes(page, panel, "png"))).format == "PNG"
+    assert ElementTree.fromstring(export_bytes(page, panel, "svg")).tag.endswith("svg")
+    return list(csv.reader(io.StringIO(export_bytes(page, panel, "csv").decode())))
 
 
 def command_of(page: Page, panel: str) -> str:
@@ -62,16 +62,16 @@ def test_a_run_tells_what_it_reached_and_its_options(open_page: OpenPage) -> Non
     page = open_page("#/runs")
     page.see("table.runs a", "watched").click()
     page.see("section.panel[aria-label=Results]", "accuracy")
-    page.see("table.options", "inspection.watch")
+    page.see("table.options", "inspection.probe_heads")
     page.page.get_by_label("Filter the options").fill("num_heads")
     assert page.page.locator("table.options tr:visible").count() == 1
     assert ["model.num_heads", "2"] in check_exports(page, "Options")
 
 
 def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) -> None:
-    page = open_page("#/inspect/writing?place=cross&query=0&key=1")
-    page.see(".map-place h2", "cross")
-    assert page.page.locator(".map-place").count() == 3
+    page = open_page("#/inspect/writing?site=cross&query=0&key=1")
+    page.see(".map-site h2", "cross")
+    assert page.page.locator(".map-site").count() == 3
     page.see(".map-readout", "× equal weights")
     page.see(".caption", "not why the model answered")
     page.see(".checks", "each row adds up to 1")
@@ -83,7 +83,7 @@ def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) ->
     page.see("button", "Measure over").click()
     page.until("() => document.querySelectorAll('.bar-other').length > 0")  # the untrained control
     rows = check_exports(page, "Map")
-    assert rows[0][0] == "place" and {row[0] for row in rows[1:]} == {"cross"}
+    assert rows[0][0] == "site" and {row[0] for row in rows[1:]} == {"cross"}
     assert check_exports(page, "Test this")[0][0] == "what"
     numbers = check_exports(page, "This head in numbers")
     assert numbers[0] == ["statistic", "value", "uniform", "untrained", "value-weighted"]
@@ -107,7 +107,7 @@ def test_a_cell_is_cut_in_many_examples_and_a_test_can_be_stopped(open_page: Ope
 
 
 def test_hints_are_shown_as_hints(open_page: OpenPage) -> None:
-    page = open_page("#/inspect/writing?place=cross")
+    page = open_page("#/inspect/writing?site=cross")
     page.see("[data-hint=lens]").click()
     page.see("table.lens td.is-answer")
     page.until("() => location.hash.includes('hint=lens')")
@@ -140,7 +140,7 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
     page.until("() => location.hash.includes('step=1')")
     probabilities = [float(row[2]) for row in check_exports(page, "Step by step")[1:] if row[0] == "0"]
     assert 0 < sum(probabilities) <= 1.0001 and probabilities == sorted(probabilities, reverse=True)
-    assert check_exports(page, "Branches")[0][0] == "branch"
+    assert check_exports(page, "Branches")[0][0] == "node"
     # A branch that was dropped can be looked into as well.
     page.page.locator(".beam-tree g.is-dropped").first.dispatch_event("click")
     page.see("a", "Inspect this branch").click()
@@ -175,7 +175,7 @@ def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> Non
     page.page.get_by_role("button", name="Play").click()
     page.see(".film-step", last)
     page.see("button", "Play")  # it has come to its end
-    assert check_exports(page, "Map")[0][0] == "place"
+    assert check_exports(page, "Map")[0][0] == "site"
 
 
 _FILM_STATE = (
@@ -186,7 +186,7 @@ _FILM_STATE = (
 
 def test_a_run_without_kept_checkpoints_says_how_to_keep_them(open_page: OpenPage) -> None:
     page = open_page("#/film/writing")
-    page.see("code", "inspection.watch=true")
+    page.see("code", "inspection.probe_heads=true")
 
 
 def test_compare_shows_a_b_and_their_difference(open_page: OpenPage) -> None:

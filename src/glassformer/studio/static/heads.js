@@ -67,18 +67,18 @@ export class HeadPanel {
   /** The statistics over examples where they are known, else those of this input; and those of the untrained model. */
   statistics() {
     const [name] = this.detail.chosen;
-    const place = this.detail.source.places[name], measured = this.measured?.places?.[name];
+    const site = this.detail.source.sites[name], measured = this.measured?.sites?.[name];
     if (measured) return { of: measured, control: this.measured.untrained?.[name] ?? null, isMeasured: true };
-    return { of: place.statistics, control: null, isMeasured: false };
+    return { of: site.statistics, control: null, isMeasured: false };
   }
 
   /** This head's number of a statistic, with its interval where it has one. */
   at(statistic) {
-    const [name, row, column] = this.detail.chosen, place = this.detail.source.places[name];
+    const [name, row, column] = this.detail.chosen, site = this.detail.source.sites[name];
     if (!statistic) return { value: null, interval: null };
     // Of this input: lists of the shown layers and heads. Over examples: of all, by their numbers.
     const isAverage = "mean" in statistic;
-    const [layer, head] = isAverage ? [place.layers[row], place.heads[column]] : [row, column];
+    const [layer, head] = isAverage ? [site.layers[row], site.heads[column]] : [row, column];
     const of = (nested) => nested?.[layer]?.[head] ?? null;
     return isAverage ? { value: of(statistic.mean), interval: of(statistic.interval) } : { value: of(statistic), interval: null };
   }
@@ -95,7 +95,7 @@ export class HeadPanel {
       add(name, pattern.mass, (mass) => (above === null ? null : mass - above), control?.patterns?.[name]?.mass, pattern.value_weighted);
     }
     add("entropy", of.entropy, () => 1, control?.entropy);
-    const { heads } = this.detail.source.places[this.detail.chosen[0]];
+    const { heads } = this.detail.source.sites[this.detail.chosen[0]];
     if (heads.length > 1) add("value share", of.value_share, () => 1 / heads.length, control?.value_share);
     this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other, row.dot]);
     this.figure = bars(rows, { width: 320, label: 112, value: 44, title: "this head" });
@@ -116,7 +116,7 @@ export class TestPanel {
     this.body = make("div");
     this.list = make("div.effects");
     const { params } = here();
-    this.how = choice([["mean", "by its mean"], ["zero", "by zero"]], params.get("how") ?? "mean", (value) => remember({ how: value }));
+    this.ablation = choice([["mean", "by its mean"], ["zero", "by zero"]], params.get("ablation") ?? "mean", (value) => remember({ ablation: value }));
     this.over = choice([["", "in this input"], [String(EXAMPLES), `also in ${EXAMPLES} examples as long`]], params.get("over") ?? "", (value) => remember({ over: value }));
     this.element = panel("Test this", {
       trust: "cause", name: `${run}-tests`,
@@ -126,8 +126,8 @@ export class TestPanel {
 
   show() {
     const { cell, source, chosen } = this.detail;
-    const [place, layer, head] = chosen;
-    const of = source.places[place];
+    const [site, layer, head] = chosen;
+    const of = source.sites[site];
     const acts = [button(`Switch off ${headTitle(of, layer, head)}`, () => this.test("head", {}), { data: { test: "head" } })];
     if (cell) {
       const query = of.queries[cell.row], key = of.keys[cell.column];
@@ -136,11 +136,11 @@ export class TestPanel {
     }
     this.body.replaceChildren(
       this.detail.readout, make("h3", {}, "Does the answer need it?"), make("div.test-buttons", {}, ...acts),
-      make("div.test-options", {}, cell ? field("A cell is cut", this.over, "inline") : null, field("A head is replaced", this.how, "inline")));
+      make("div.test-options", {}, cell ? field("A cell is cut", this.over, "inline") : null, field("A head is replaced", this.ablation, "inline")));
   }
 
   async test(kind, what) {
-    const [place, layer, head] = this.detail.chosen, of = this.detail.source.places[place];
+    const [site, layer, head] = this.detail.chosen, of = this.detail.source.sites[site];
     const { signal, stop } = stoppable(this.signal);
     const line = make("div.effect", {}, working("Asking the model again…", stop));
     this.list.prepend(line);
@@ -149,8 +149,8 @@ export class TestPanel {
       const effect = await ask(`runs/${path(this.run)}/intervene`, {
         signal,
         body: {
-          kind, input: this.request.input, checkpoint: this.request.checkpoint, place, layer: of.layers[layer], head: of.heads[head],
-          ...what, how: this.how.value, examples,
+          kind, input: this.request.input, checkpoint: this.request.checkpoint, site, layer: of.layers[layer], head: of.heads[head],
+          ...what, ablation: this.ablation.value, examples,
         },
       });
       this.results.unshift(effect);
@@ -163,7 +163,7 @@ export class TestPanel {
 
   rows() {
     return this.results.flatMap((effect) => Object.entries(effect.metrics).map(([name, of]) =>
-      [effect.what, name, of.before, of.after, ...(of.interval ?? ["", ""])]));
+      [effect.intervention, name, of.before, of.after, ...(of.interval ?? ["", ""])]));
   }
 
   drawing() {
@@ -175,9 +175,9 @@ export class TestPanel {
 
 /** What changed: the answer, then each metric with its interval. */
 function shown(effect) {
-  const answer = effect.answer;
+  const answer = effect.output;
   const hasChanged = answer && answer.before !== answer.after;
-  const lines = [make("header", {}, make("strong", {}, effect.what), trust(effect.trust ?? "cause"))];
+  const lines = [make("header", {}, make("strong", {}, effect.intervention), trust(effect.trust ?? "cause"))];
   if (answer) {
     lines.push(make("p.answers", {}, hasChanged
       ? [make("del", {}, answer.before), make("span.arrow", {}, "→"), make("ins", {}, answer.after)]

@@ -18,7 +18,7 @@ export class HintPanel {
   constructor(run, request, params, signal) {
     Object.assign(this, { run, request, params, signal });
     // The lens reads the trained model's own answer: there is none of a control, or of another branch.
-    const isPlain = !request.untrained && request.branch === null;
+    const isPlain = !request.untrained && request.node === null;
     this.kinds = { rollout: ["Attention rollout", () => this.rollout()], ...(isPlain ? { lens: ["Logit lens", () => this.lens()] } : {}) };
     this.buttons = Object.fromEntries(Object.entries(this.kinds).map(([kind, [title]]) =>
       [kind, button(title, () => this.choose(kind), { "aria-pressed": "false", data: { hint: kind } })]));
@@ -49,11 +49,11 @@ export class HintPanel {
 
   async rollout() {
     const source = await StudioMaps.take(this.run, { ...this.request, rollout: true }, this.asking);
-    const asked = this.params.get("place"), names = Object.keys(source.places);
+    const asked = this.params.get("site"), names = Object.keys(source.sites);
     const detail = placeDetail(source, this.asking, { tallest: () => Math.max(240, window.innerHeight * 0.45) });
-    const pick = names.map((name) => button(source.places[name].name.split(",")[0], () => choose(name), { className: "quiet", "aria-pressed": "false" }));
+    const pick = names.map((name) => button(source.sites[name].name.split(",")[0], () => choose(name), { className: "quiet", "aria-pressed": "false" }));
     const choose = (name) => {
-      pick.forEach((of, place) => of.setAttribute("aria-pressed", String(names[place] === name)));
+      pick.forEach((of, index) => of.setAttribute("aria-pressed", String(names[index] === name)));
       detail.choose(name, 0, 0);
     };
     const made = panel("Attention rollout", { trust: "hint", about: ROLLOUT, files: source.files(() => detail.chosen), name: `${this.run}-rollout`, command: source.reply.command },
@@ -65,22 +65,22 @@ export class HintPanel {
   async lens() {
     const { input, checkpoint } = this.request;
     const lens = await ask(`runs/${path(this.run)}/lens`, { body: { input, checkpoint, alternatives: ALTERNATIVES }, signal: this.asking });
-    const best = (layer, place) => lens.guesses[layer][place][0];
+    const best = (layer, index) => lens.guesses[layer][index][0];
     const head = ["", ...lens.layers.map((layer) => (layer === 0 ? "embedding" : layer === lens.layers.length - 1 ? "answer" : `after layer ${layer - 1}`))];
-    const rows = [head, ...lens.positions.map((name, place) => [name, ...lens.layers.map((_, layer) => `${best(layer, place).token} ${best(layer, place).probability.toFixed(2)}`)])];
+    const rows = [head, ...lens.positions.map((name, index) => [name, ...lens.layers.map((_, layer) => `${best(layer, index).token} ${best(layer, index).probability.toFixed(2)}`)])];
     const table = [["position", "token", "layers", "rank", "guess", "probability"],
-      ...lens.guesses.flatMap((ofLayer, layer) => ofLayer.flatMap((guesses, place) =>
-        guesses.map(({ token, probability }, rank) => [place, lens.positions[place], lens.layers[layer], rank + 1, token, probability])))];
-    const cell = (layer, place) => {
-      const { token, probability } = best(layer, place);
-      const title = lens.guesses[layer][place].map((of) => `${of.token || "∅"} ${measure(of.probability)}`).join("\n");
-      const made = make(`td.guess${token === lens.answers[place] ? ".is-answer" : ""}`, { title }, token || "∅", make("span.note", {}, probability.toFixed(2)));
+      ...lens.guesses.flatMap((ofLayer, layer) => ofLayer.flatMap((guesses, index) =>
+        guesses.map(({ token, probability }, rank) => [index, lens.positions[index], lens.layers[layer], rank + 1, token, probability])))];
+    const cell = (layer, index) => {
+      const { token, probability } = best(layer, index);
+      const title = lens.guesses[layer][index].map((of) => `${of.token || "∅"} ${measure(of.probability)}`).join("\n");
+      const made = make(`td.guess${token === lens.outputs[index] ? ".is-answer" : ""}`, { title }, token || "∅", make("span.note", {}, probability.toFixed(2)));
       made.style.setProperty("--sure", String(probability));
       return made;
     };
     return panel("Logit lens", { trust: "hint", about: LENS, name: `${this.run}-lens`, command: lens.command, files: figureFiles(() => tableFigure(rows), () => table) },
       make("div.scroll.tall", {}, make("table.lens", {},
         make("thead", {}, make("tr", {}, head.map((name) => make("th", { scope: "col" }, name)))),
-        make("tbody", {}, lens.positions.map((name, place) => make("tr", {}, make("th", { scope: "row" }, name), lens.layers.map((_, layer) => cell(layer, place))))))));
+        make("tbody", {}, lens.positions.map((name, index) => make("tr", {}, make("th", { scope: "row" }, name), lens.layers.map((_, layer) => cell(layer, index))))))));
   }
 }

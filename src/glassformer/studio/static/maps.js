@@ -36,7 +36,7 @@ async function inTurn(act) {
 export class StudioMaps {
   constructor(run, request, reply, signal) {
     Object.assign(this, { run, request, reply, signal, scale, rows: new Map(), renewing: null });
-    this.places = reply.places;
+    this.sites = reply.sites;
     this.hasMasked = reply.has_masked;
   }
 
@@ -60,32 +60,32 @@ export class StudioMaps {
     }
   }
 
-  bytes(place, layer, head) {
-    return memory.get([this.reply.map, place, layer, head].join("/"), () =>
-      inTurn(async () => new Uint8Array(await (await this.fetch(path(place, layer, head))).arrayBuffer())));
+  bytes(site, layer, head) {
+    return memory.get([this.reply.map, site, layer, head].join("/"), () =>
+      inTurn(async () => new Uint8Array(await (await this.fetch(path(site, layer, head))).arrayBuffer())));
   }
 
-  row(place, layer, head, query) {
-    const name = [place, layer, head, query].join("/");
+  row(site, layer, head, query) {
+    const name = [site, layer, head, query].join("/");
     if (!this.rows.has(name)) {
       if (this.rows.size >= MOST_ROWS) this.rows.delete(this.rows.keys().next().value);
-      const asked = this.values(place, layer, head, query, query + 1);
+      const asked = this.values(site, layer, head, query, query + 1);
       asked.catch(() => this.rows.delete(name));
       this.rows.set(name, asked);
     }
     return this.rows.get(name);
   }
 
-  async values(place, layer, head, start, stop) {
-    const reply = await this.fetch(`${path(place, layer, head)}/rows?start=${start}&stop=${stop}`);
+  async values(site, layer, head, start, stop) {
+    const reply = await this.fetch(`${path(site, layer, head)}/rows?start=${start}&stop=${stop}`);
     return new Float32Array(await reply.arrayBuffer());
   }
 
   /** What a panel that shows one of these maps exports, or all of them if none is chosen. */
   files(chosen = null) {
     const give = (format) => async () => {
-      const [place, layer, head] = chosen?.() ?? [];
-      const part = chosen ? `&place=${place}&layer=${layer}&head=${head}` : "";
+      const [site, layer, head] = chosen?.() ?? [];
+      const part = chosen ? `&site=${site}&layer=${layer}&head=${head}` : "";
       return (await this.fetch(`export?format=${format}${part}`)).blob();
     };
     return Object.fromEntries(["png", "svg", "csv", "npz", "html"].map((format) => [format, give(format)]));
@@ -98,15 +98,15 @@ const sameTokens = (first, second) => first.length === second.length;
 export class Difference {
   constructor(first, second) {
     Object.assign(this, { first, second, scale: differenceScale(scale), hasMasked: first.hasMasked || second.hasMasked });
-    const shared = Object.entries(first.places).filter(([name, place]) => {
-      const other = second.places[name];
-      return other && sameTokens(place.queries, other.queries) && sameTokens(place.keys, other.keys);
+    const shared = Object.entries(first.sites).filter(([name, site]) => {
+      const other = second.sites[name];
+      return other && sameTokens(site.queries, other.queries) && sameTokens(site.keys, other.keys);
     });
-    this.places = Object.fromEntries(shared.map(([name, place]) => {
-      const other = second.places[name];
-      const both = (axis) => place[axis].map((token, at) => (token === other[axis][at] ? token : `${token}/${other[axis][at]}`));
-      const count = (axis) => place[axis].slice(0, Math.min(place[axis].length, other[axis].length));
-      return [name, { ...place, queries: both("queries"), keys: both("keys"), layers: count("layers"), heads: count("heads"), answers: null }];
+    this.sites = Object.fromEntries(shared.map(([name, site]) => {
+      const other = second.sites[name];
+      const both = (axis) => site[axis].map((token, at) => (token === other[axis][at] ? token : `${token}/${other[axis][at]}`));
+      const count = (axis) => site[axis].slice(0, Math.min(site[axis].length, other[axis].length));
+      return [name, { ...site, queries: both("queries"), keys: both("keys"), layers: count("layers"), heads: count("heads"), outputs: null }];
     }));
   }
 
@@ -120,8 +120,8 @@ export class Difference {
     return second.map((value, at) => value - first[at]);
   }
 
-  async values(place, layer, head, start, stop) {
-    const [first, second] = await Promise.all([this.first, this.second].map((of) => of.values(place, layer, head, start, stop)));
+  async values(site, layer, head, start, stop) {
+    const [first, second] = await Promise.all([this.first, this.second].map((of) => of.values(site, layer, head, start, stop)));
     return second.map((value, at) => value - first[at]);
   }
 }

@@ -29,7 +29,7 @@ export class Record {
   }
 
   add(event) {
-    if (event.event === "heads") this.heads.push(event);
+    if (event.event === "head_probe") this.heads.push(event);
     const into = { step: this.training, validation: this.validation }[event.event];
     if (!into) return;
     for (const [name, value] of Object.entries(event)) {

@@ -21,13 +21,13 @@ export class AttentionRow {
 
   async take(source, params) {
     this.source = source;
-    const names = Object.keys(source.places);
+    const names = Object.keys(source.sites);
     // What is written reads what was given: cross-attention where there is one.
-    const asked = params.get("place") ?? (source.places.cross ? "cross" : names.at(-1));
+    const asked = params.get("site") ?? (source.sites.cross ? "cross" : names.at(-1));
     const wanted = new URLSearchParams(params);
-    wanted.set("place", asked);
-    if (params.get("layer") === null && source.places[asked]) wanted.set("layer", source.places[asked].layers.at(-1));
-    this.chosen = chosenIn(source.places, wanted);
+    wanted.set("site", asked);
+    if (params.get("layer") === null && source.sites[asked]) wanted.set("layer", source.sites[asked].layers.at(-1));
+    this.chosen = chosenIn(source.sites, wanted);
     this.controls = make("div.row-controls");
     this.heads = make("div.heads");
     this.element.replaceChildren(this.controls, this.heads);
@@ -35,15 +35,15 @@ export class AttentionRow {
   }
 
   control() {
-    const { places } = this.source, [name, layer] = this.chosen;
+    const { sites } = this.source, [name, layer] = this.chosen;
     this.controls.replaceChildren(
-      field("Maps", choice(Object.entries(places).map(([key, place]) => [key, place.name]), name, (value) => this.choose(value, 0)), "inline"),
-      field("Layer", choice(places[name].layers.map((of, place) => [String(place), String(of)]), String(layer), (value) => this.choose(name, Number(value))), "inline"));
+      field("Maps", choice(Object.entries(sites).map(([key, site]) => [key, site.name]), name, (value) => this.choose(value, 0)), "inline"),
+      field("Layer", choice(sites[name].layers.map((of, index) => [String(index), String(of)]), String(layer), (value) => this.choose(name, Number(value))), "inline"));
   }
 
   choose(name, layer) {
     this.chosen = [name, layer, 0];
-    remember({ place: name, layer: String(this.source.places[name].layers[layer]) });
+    remember({ site: name, layer: String(this.source.sites[name].layers[layer]) });
     this.control();
     this.show(this.step);
   }
@@ -51,43 +51,43 @@ export class AttentionRow {
   async show(step) {
     this.step = step;
     if (!this.source) return;
-    const [name, layer] = this.chosen, place = this.source.places[name];
-    const query = rowOf(place, step), asked = (this.asked = Symbol("row"));
+    const [name, layer] = this.chosen, site = this.source.sites[name];
+    const query = rowOf(site, step), asked = (this.asked = Symbol("row"));
     try {
-      const maps = await Promise.all(place.heads.map((_, head) => this.source.bytes(name, layer, head)));
+      const maps = await Promise.all(site.heads.map((_, head) => this.source.bytes(name, layer, head)));
       if (this.asked !== asked) return;
       this.heads.replaceChildren(
-        make("p.note", {}, `${place.query_axis} ${query + place.first_query}: “${place.queries[query]}”`),
-        ...maps.map((bytes, head) => this.strip(bytes, place, query, head)),
-        ...(place.keys.length <= MOST_TOKENS ? [tokenLine(place)] : []));
+        make("p.note", {}, `${site.query_axis} ${query + site.first_query}: “${site.queries[query]}”`),
+        ...maps.map((bytes, head) => this.strip(bytes, site, query, head)),
+        ...(site.keys.length <= MOST_TOKENS ? [tokenLine(site)] : []));
     } catch (error) {
       if (!this.signal.aborted) this.fail(error);
     }
   }
 
-  strip(bytes, place, query, head) {
-    const keys = place.keys.length, scale = currentScale();
+  strip(bytes, site, query, head) {
+    const keys = site.keys.length, scale = currentScale();
     const canvas = make("canvas", { width: keys <= MOST_TOKENS ? keys : 600, height: 1, role: "img" });
     const view = { row: query, column: 0, rows: 1, columns: keys };
     canvas.getContext("2d").putImageData(paint(bytes, keys, view, canvas.width, 1, scale), 0, 0);
     const row = bytes.subarray(query * keys, (query + 1) * keys);
     const best = row.indexOf(Math.max(...row));
-    const said = `head ${place.heads[head]} reads most at “${place.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
+    const said = `head ${site.heads[head]} reads most at “${site.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
     canvas.setAttribute("aria-label", said);
-    return make("div.strip", {}, make("span.label", {}, `head ${place.heads[head]}`), canvas, make("span.note", { title: said }, `${place.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
+    return make("div.strip", {}, make("span.label", {}, `head ${site.heads[head]}`), canvas, make("span.note", { title: said }, `${site.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
   }
 }
 
 /** The tokens under the strips, upright where they are long. */
-function tokenLine(place) {
-  const isLong = place.keys.some((token) => token.length > 2);
-  const tokens = make(`div.strip-tokens${isLong ? ".is-upright" : ""}`, { "aria-hidden": "true" }, place.keys.map((token) => make("span", { title: token }, token)));
-  tokens.style.gridTemplateColumns = `repeat(${place.keys.length}, minmax(0, 1fr))`;
+function tokenLine(site) {
+  const isLong = site.keys.some((token) => token.length > 2);
+  const tokens = make(`div.strip-tokens${isLong ? ".is-upright" : ""}`, { "aria-hidden": "true" }, site.keys.map((token) => make("span", { title: token }, token)));
+  tokens.style.gridTemplateColumns = `repeat(${site.keys.length}, minmax(0, 1fr))`;
   return make("div.strip", {}, make("span.label"), tokens, make("span.note"));
 }
 
 /** The query that stands for a step: rows begin with what was given first, and a language model reads its prompt before. */
-function rowOf(place, step) {
-  const queries = place.queries.length;
-  return Math.min(Math.max(step - place.first_query, 0), queries - 1);
+function rowOf(site, step) {
+  const queries = site.queries.length;
+  return Math.min(Math.max(step - site.first_query, 0), queries - 1);
 }

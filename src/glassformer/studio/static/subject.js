@@ -25,7 +25,7 @@ export const runNames = async (signal) => (await ask("runs", { signal })).runs.f
 /** What `attention` is asked for, from the address; a branch is one of a decoding, kept or dropped. */
 export const requestOf = (params) => ({
   input: params.get("input") || null, checkpoint: params.get("checkpoint") || null, untrained: params.get("untrained") === "1",
-  decoding: params.get("decoding") ? { kind: params.get("decoding") } : null, branch: wholeNumber(params, "branch"),
+  decoding: params.get("decoding") ? { kind: params.get("decoding") } : null, node: wholeNumber(params, "node"),
 });
 
 export function checkpointOptions(about) {
@@ -79,9 +79,9 @@ export function placeDetail(source, signal, options = {}) {
   return detail;
 }
 
-/** Place, layer and head of the address, where the maps have them. */
-export function chosenIn(places, params) {
-  const name = places[params.get("place")] ? params.get("place") : Object.keys(places)[0];
+/** Site, layer and head of the address, where the maps have them. */
+export function chosenIn(sites, params) {
+  const name = sites[params.get("site")] ? params.get("site") : Object.keys(sites)[0];
   const at = (key, list) => Math.max(list.indexOf(Number(params.get(key) ?? list[0])), 0);
-  return [name, at("layer", places[name].layers), at("head", places[name].heads)];
+  return [name, at("layer", sites[name].layers), at("head", sites[name].heads)];
 }

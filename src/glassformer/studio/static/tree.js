@@ -53,5 +53,5 @@ export function beamTree(nodes, step, choose) {
   return svg;
 }
 
-export const treeRows = (nodes) => [["branch", "parent", "step", "token", "log-probability", "total", "state"],
+export const treeRows = (nodes) => [["node", "parent", "step", "token", "log-probability", "total", "state"],
   ...nodes.map((node) => [node.id, node.parent, node.step, node.token, node.log_probability, node.total, node.state])];

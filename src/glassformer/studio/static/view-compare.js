@@ -17,12 +17,12 @@ export async function showCompare(root, { params, studio, signal }) {
   if (!runs.length) return body.replaceChildren(empty("Nothing to compare yet", "Train a model first.", make("a.button.primary", { href: link("new") }, "New run")));
   const names = { a: params.get("a") ?? runs[0], b: params.get("b") ?? params.get("a") ?? runs[0] };
   const abouts = await Promise.all(SIDES.map((side) => introduceRun(names[side], signal)));
-  const bars = SIDES.map((side, place) => sideBar(side, abouts[place], runs, params, names));
+  const bars = SIDES.map((side, index) => sideBar(side, abouts[index], runs, params, names));
   const result = make("div");
   body.replaceChildren(make("div.sides", {}, ...bars), result);
   await fill(result, working("Running both models…"), async () => {
     const sources = [];
-    for (const [place, side] of SIDES.entries()) sources.push(await StudioMaps.take(abouts[place].name, requestOf(side, params), signal));
+    for (const [index, side] of SIDES.entries()) sources.push(await StudioMaps.take(abouts[index].name, requestOf(side, params), signal));
     return new Comparison(sources, params, studio, signal).element;
   }, signal);
 }
@@ -64,7 +64,7 @@ class Comparison {
   constructor(sources, params, studio, signal) {
     Object.assign(this, { sources, signal });
     const difference = new Difference(...sources);
-    const shared = Object.keys(difference.places);
+    const shared = Object.keys(difference.sites);
     if (!shared.length) {
       this.element = empty("These maps cannot be laid over each other", "Their inputs have different numbers of tokens, or the models have no attention in common. Choose inputs of the same length.");
       return;
@@ -77,23 +77,23 @@ class Comparison {
     }));
     this.details.forEach((detail) => { detail.key = (key) => this.key(key, detail); });
     const titles = ["A", "B", "B − A"];
-    this.panels = this.details.map((detail, place) => panel(titles[place], {
-      trust: "fact", name: `compare-${["a", "b", "difference"][place]}`, command: sources[place]?.reply.command ?? null,
-      files: sources[place] ? sources[place].files(() => detail.chosen) : this.differenceFiles(difference, detail),
-      about: sources[place] ? about(sources[place]) : "one scale from −1 to 1; blue: A looks more, orange: B looks more",
+    this.panels = this.details.map((detail, index) => panel(titles[index], {
+      trust: "fact", name: `compare-${["a", "b", "difference"][index]}`, command: sources[index]?.reply.command ?? null,
+      files: sources[index] ? sources[index].files(() => detail.chosen) : this.differenceFiles(difference, detail),
+      about: sources[index] ? about(sources[index]) : "one scale from −1 to 1; blue: A looks more, orange: B looks more",
     }, detail.element));
     this.element = make("div", {}, this.where, make("div.three", {}, ...this.panels), make("p.caption", {}, studio.caption));
     listenToKeys(() => this.details[0], signal);
-    this.choose(...chosenIn(difference.places, params), params);
+    this.choose(...chosenIn(difference.sites, params), params);
   }
 
   async choose(name, layer, head, params = null) {
-    const place = this.all[2].places[name];
-    remember({ place: name, layer: String(place.layers[layer]), head: String(place.heads[head]) });
+    const site = this.all[2].sites[name];
+    remember({ site: name, layer: String(site.layers[layer]), head: String(site.heads[head]) });
     const pick = (list, at, act, label) => field(label, choice(list.map((of, number) => [String(number), String(of)]), String(at), (value) => act(Number(value))), "inline");
     this.where.replaceChildren(
-      field("Maps", choice(Object.entries(this.all[2].places).map(([key, of]) => [key, of.name]), name, (value) => this.choose(value, 0, 0)), "inline"),
-      pick(place.layers, layer, (value) => this.choose(name, value, head), "Layer"), pick(place.heads, head, (value) => this.choose(name, layer, value), "Head"));
+      field("Maps", choice(Object.entries(this.all[2].sites).map(([key, of]) => [key, of.name]), name, (value) => this.choose(value, 0, 0)), "inline"),
+      pick(site.layers, layer, (value) => this.choose(name, value, head), "Layer"), pick(site.heads, head, (value) => this.choose(name, layer, value), "Head"));
     this.panels[2].command.say(differenceCommand(this.sources, name, layer, head));
     await Promise.all(this.details.map((detail) => detail.choose(name, layer, head)));
     const [query, key] = ["query", "key"].map((axis) => params?.get(axis));
@@ -102,7 +102,7 @@ class Comparison {
 
   /** Heads and layers change in all three at once. */
   key(key, detail) {
-    const [name, layer, head] = detail.chosen, { layers, heads } = this.all[2].places[name];
+    const [name, layer, head] = detail.chosen, { layers, heads } = this.all[2].sites[name];
     const turn = (value, count, by) => (value + by + count) % count;
     if (key === "[" || key === "]") this.choose(name, layer, turn(head, heads.length, key === "[" ? -1 : 1));
     else if (key === "{" || key === "}") this.choose(name, turn(layer, layers.length, key === "{" ? -1 : 1), head);
@@ -135,11 +135,11 @@ class Comparison {
         return new Blob([`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}"><image width="${width}" height="${height}" href="${canvas().toDataURL("image/png")}"/></svg>`], { type: "image/svg+xml" });
       },
       csv: async () => {
-        const { place, chosen } = detail, keys = place.keys.length;
-        const values = await difference.values(...chosen, 0, place.queries.length);
+        const { site, chosen } = detail, keys = site.keys.length;
+        const values = await difference.values(...chosen, 0, site.queries.length);
         return csv([["query", "query token", "key", "key token", "B minus A"], ...Array.from(values, (value, at) => {
           const [row, column] = [Math.floor(at / keys), at % keys];
-          return [row + place.first_query, place.queries[row], column, place.keys[column], value];
+          return [row + site.first_query, site.queries[row], column, site.keys[column], value];
         })]);
       },
     };

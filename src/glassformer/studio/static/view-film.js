@@ -10,14 +10,14 @@ import { empty, failure, fill, working } from "./states.js";
 import { chosenIn, introduceRun, listenToKeys, placeDetail, runNames, subjectBar } from "./subject.js";
 
 const PLAY_EVERY = 700;
-const WATCHED = "glassformer train reversal inspection.watch=true inspection.keep_checkpoints=true";
+const WATCHED = "glassformer train reversal inspection.probe_heads=true inspection.keep_snapshots=true";
 
 export async function showFilm(root, { name, params, studio, signal }) {
   const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
   const bar = subjectBar({
     about, runs, params, hasCheckpoint: false, submit: "Show",
     onRun: (run) => go("film", run),
-    onLook: (asked) => { const kept = here().params; go("film", name, { ...asked, place: kept.get("place"), layer: kept.get("layer"), head: kept.get("head") }); },
+    onLook: (asked) => { const kept = here().params; go("film", name, { ...asked, site: kept.get("site"), layer: kept.get("layer"), head: kept.get("head") }); },
   });
   const body = make("div");
   root.replaceChildren(make("h1.unseen", {}, "Film"), bar, body);
@@ -36,7 +36,7 @@ class Film {
     const last = film.checkpoints.length - 1;
     const asked = film.checkpoints.findIndex(({ step }) => step === wholeNumber(params, "step"));
     this.at = asked < 0 ? last : asked;
-    this.place = make("output.film-step", {});
+    this.position = make("output.film-step", {});
     this.slider = make("input", { type: "range", min: 0, max: last, value: this.at, "aria-label": "Checkpoint", oninput: () => { this.halt(); this.go(Number(this.slider.value)); } });
     this.play = button("Play", () => this.toggle(), { className: "primary", "aria-keyshortcuts": "p" });
     this.loss = new Chart({ height: 200, label: "loss curve" });
@@ -49,13 +49,13 @@ class Film {
       png: () => this.file("png"), svg: () => this.file("svg"), csv: () => this.file("csv") } }, this.mapBody, make("p.caption", {}, studio.caption));
     const hasScores = film.scores.length > 0;
     this.element = make("div", {},
-      make("div.film-bar", {}, this.play, this.slider, this.place),
-      last === 0 ? make("p.note", {}, "This run kept one checkpoint. To keep those along the way: ", make("code", {}, "inspection.keep_checkpoints=true")) : null,
+      make("div.film-bar", {}, this.play, this.slider, this.position),
+      last === 0 ? make("p.note", {}, "This run kept one checkpoint. To keep those along the way: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
       make("div.film", {}, this.map, make("div.side", {},
         panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command }, this.loss.element),
         hasScores
           ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, command, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
-          : panel("Head scores", {}, empty("This run was not watched", "Scores of every head are recorded while it trains with:", make("code", {}, "inspection.watch=true"))))));
+          : panel("Head scores", {}, empty("This run was not watched", "Scores of every head are recorded while it trains with:", make("code", {}, "inspection.probe_heads=true"))))));
     signal.addEventListener("abort", () => { this.halt(); this.loss.close(); this.scores.close(); }, { once: true });
     document.addEventListener("keydown", (event) => {
       if (event.target.closest?.("input:not([type=range]), select, textarea, dialog")) return;
@@ -87,8 +87,8 @@ class Film {
     this.at = at;
     this.slider.value = at;
     const { step } = this.checkpoint;
-    this.place.textContent = `step ${number(step)} · ${at + 1} of ${this.film.checkpoints.length}`;
-    this.slider.setAttribute("aria-valuetext", this.place.textContent);
+    this.position.textContent = `step ${number(step)} · ${at + 1} of ${this.film.checkpoints.length}`;
+    this.slider.setAttribute("aria-valuetext", this.position.textContent);
     remember({ step: String(step) });
     this.drawLoss();
     this.drawScores();
@@ -106,11 +106,11 @@ class Film {
     if (!this.detail) {
       this.detail = placeDetail(source, this.signal, {
         tallest: () => Math.max(300, window.innerHeight * 0.56),
-        onChoose: (place, layer, head) => this.chosen(place, layer, head),
+        onChoose: (site, layer, head) => this.chosen(site, layer, head),
       });
       this.where = make("div.row-controls");
       this.mapBody.replaceChildren(this.where, this.detail.element);
-      await this.detail.choose(...chosenIn(source.places, here().params));
+      await this.detail.choose(...chosenIn(source.sites, here().params));
     } else {
       if (!this.detail.element.isConnected) this.mapBody.replaceChildren(this.where, this.detail.element);
       await this.detail.replace(source);
@@ -119,12 +119,12 @@ class Film {
   }
 
   chosen(name, layer, head) {
-    const { places } = this.detail.source, place = places[name];
-    remember({ place: name, layer: String(place.layers[layer]), head: String(place.heads[head]) });
+    const { sites } = this.detail.source, site = sites[name];
+    remember({ site: name, layer: String(site.layers[layer]), head: String(site.heads[head]) });
     const pick = (list, at, act, label) => field(label, choice(list.map((of, number) => [String(number), String(of)]), String(at), (value) => act(Number(value))), "inline");
     this.where.replaceChildren(
-      field("Maps", choice(Object.entries(places).map(([key, of]) => [key, of.name]), name, (value) => this.detail.choose(value, 0, 0)), "inline"),
-      pick(place.layers, layer, (value) => this.detail.choose(name, value, head), "Layer"), pick(place.heads, head, (value) => this.detail.choose(name, layer, value), "Head"));
+      field("Maps", choice(Object.entries(sites).map(([key, of]) => [key, of.name]), name, (value) => this.detail.choose(value, 0, 0)), "inline"),
+      pick(site.layers, layer, (value) => this.detail.choose(name, value, head), "Layer"), pick(site.heads, head, (value) => this.detail.choose(name, layer, value), "Head"));
     this.drawScores();
   }
 
@@ -134,15 +134,15 @@ class Film {
 
   /** Every head's score of one pattern over the steps; the chosen head stands out. */
   drawScores() {
-    if (!this.film.scores.length || !this.detail?.chosen || !this.detail.place) return;
-    const [name, row, column] = this.detail.chosen, place = this.detail.place;
+    if (!this.film.scores.length || !this.detail?.chosen || !this.detail.site) return;
+    const [name, row, column] = this.detail.chosen, site = this.detail.site;
     const patterns = Object.keys(this.film.scores[0].scores[name] ?? {});
     if (!patterns.length) return this.scoreNow.replaceChildren("No scores of these maps were recorded.");
-    if (!patterns.includes(this.pattern)) this.pattern = this.strongest(name, patterns, place.layers[row], place.heads[column]);
+    if (!patterns.includes(this.pattern)) this.pattern = this.strongest(name, patterns, site.layers[row], site.heads[column]);
     this.patterns.replaceChildren(...patterns.map((of) => make("option", { value: of, selected: of === this.pattern }, of)));
     const series = [];
-    place.layers.forEach((layer) => place.heads.forEach((head) => {
-      const isChosen = layer === place.layers[row] && head === place.heads[column];
+    site.layers.forEach((layer) => site.heads.forEach((head) => {
+      const isChosen = layer === site.layers[row] && head === site.heads[column];
       const points = this.film.scores.map((event) => [event.step, event.scores[name]?.[this.pattern]?.[layer]?.[head] ?? null]).filter(([, value]) => value !== null);
       series.push({ name: `layer ${layer}, head ${head}`, colour: seriesColour(isChosen ? 1 : 0), points, isQuiet: !isChosen, width: isChosen ? 3 : 1.5 });
       if (isChosen) this.say(points);

@@ -19,7 +19,7 @@ export async function showInspector(root, { name, params, studio, signal }) {
     onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked, decoding: params.get("decoding") }),
   });
   const body = make("div");
-  const branch = params.get("branch") === null ? null : make("p.note", {}, `Branch ${params.get("branch")} of the ${params.get("decoding") ?? ""} decoding. `,
+  const branch = params.get("node") === null ? null : make("p.note", {}, `Branch ${params.get("node")} of the ${params.get("decoding") ?? ""} decoding. `,
     make("a", { href: link("inspect", name, { input: params.get("input"), checkpoint: params.get("checkpoint") }) }, "The answer instead"));
   root.replaceChildren(make("h1.unseen", {}, "Inspector"), bar, ...(branch ? [branch] : []), body);
   const request = requestOf(params);
@@ -32,7 +32,7 @@ export async function showInspector(root, { name, params, studio, signal }) {
 /** The chosen head stays when another input is looked at; the cell may not be there. */
 function keptChoice() {
   const { params } = here();
-  return { place: params.get("place"), layer: params.get("layer"), head: params.get("head") };
+  return { site: params.get("site"), layer: params.get("layer"), head: params.get("head") };
 }
 
 class Inspector {
@@ -41,12 +41,12 @@ class Inspector {
     const { reply } = source;
     this.detail = placeDetail(source, signal, {
       tallest: () => Math.max(360, window.innerHeight - 380),
-      onChoose: (place, layer, head) => this.chosen(place, layer, head),
+      onChoose: (site, layer, head) => this.chosen(site, layer, head),
       onCell: (cell) => this.cellChosen(cell),
     });
     const overview = panel("All maps", { trust: "fact", files: source.files(), name: `${name}-maps`, command: reply.command });
     overview.classList.add("overview");
-    for (const place of Object.keys(source.places)) overview.command.before(showGrid(overview, place, source, this.detail));
+    for (const site of Object.keys(source.sites)) overview.command.before(showGrid(overview, site, source, this.detail));
     this.tests = new TestPanel(name, request, this.detail, signal);
     this.heads = new HeadPanel(name, request, this.detail, signal);
     const checks = make("div.checks.note", {});
@@ -62,12 +62,12 @@ class Inspector {
     const cell = { row: wholeNumber(params, "query"), column: wholeNumber(params, "key") };
     if (cell.row !== null && cell.column !== null) this.detail.cell = cell;
     listenToKeys(() => this.detail, signal);
-    this.detail.choose(...chosenIn(source.places, params)).then(() => { if (this.detail.cell) this.cellChosen(this.detail.cell); });
+    this.detail.choose(...chosenIn(source.sites, params)).then(() => { if (this.detail.cell) this.cellChosen(this.detail.cell); });
   }
 
-  chosen(place, layer, head) {
-    const of = this.source.places[place];
-    remember({ place, layer: String(of.layers[layer]), head: String(of.heads[head]), ...(this.detail.cell ? {} : { query: null, key: null }) });
+  chosen(site, layer, head) {
+    const of = this.source.sites[site];
+    remember({ site, layer: String(of.layers[layer]), head: String(of.heads[head]), ...(this.detail.cell ? {} : { query: null, key: null }) });
     this.tests.show();
     this.heads.show();
   }

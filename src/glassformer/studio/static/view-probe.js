@@ -57,7 +57,7 @@ class Probe {
   }
 
   answersPanel() {
-    const { answers } = this.trace;
+    const { outputs: answers } = this.trace;
     let figure = null;
     const made = panel("Answer", { trust: "fact", name: `${this.name}-answers`, command: this.trace.command,
       files: figureFiles(() => figure, () => [["answer", "probability"], ...answers.map((of) => [of.output, of.probability])]) });
@@ -98,7 +98,7 @@ class Probe {
     const tokens = [];
     for (let at = node; at; at = nodes[at.parent]) tokens.unshift(at.token);
     const { input, checkpoint, decoding } = this.request;
-    const target = link("inspect", this.name, { input, checkpoint, decoding: decoding?.kind, branch: String(node.id) });
+    const target = link("inspect", this.name, { input, checkpoint, decoding: decoding?.kind, node: String(node.id) });
     root.replaceChildren(`${node.state}: “${tokens.join(" ")}” `, make("a", { href: target }, "Inspect this branch"));
   }
 

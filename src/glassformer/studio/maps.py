@@ -1,0 +1,163 @@
+"""Attention maps that a page is showing: an LRU cache of them, and their bytes, rows and exported files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import secrets
+from dataclasses import replace
+from typing import IO, Any
+
+import numpy as np
+
+from glassformer.core.cache import LRUCache
+from glassformer.inspection.maps import AttentionMaps, SiteMaps
+from glassformer.plotting.attention import to_bytes
+from glassformer.plotting.page import WRITERS
+from glassformer.studio import limits
+from glassformer.studio.messages import refusal
+
+MEDIA_TYPES = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "npz": "application/zip",
+    "html": "text/html",
+    "csv": "text/csv",
+}
+
+
+class MapStore:
+    """Recent attention maps by a random name, which the page uses to request parts of them."""
+
+    def __init__(self, max_bytes: int = limits.MAPS_BYTES) -> None:
+        self._maps: LRUCache[str, AttentionMaps] = LRUCache(max_bytes, _size)
+
+    def add(self, maps: AttentionMaps) -> str:
+        name = secrets.token_urlsafe(12)
+        self._maps.add(name, maps)
+        return name
+
+    def get(self, name: str) -> AttentionMaps:
+        maps = self._maps.get(name)
+        if maps is None:
+            raise refusal(
+                404, "these maps are no longer in memory", path="map", value=name, hint="request them again"
+            )
+        return maps
+
+
+def _size(maps: AttentionMaps) -> int:
+    arrays = [array for site in maps.sites.values() for array in (site.weights, site.allowed)]
+    return sum(array.nbytes for array in arrays if array is not None)
+
+
+def site_of(maps: AttentionMaps, site: str) -> SiteMaps:
+    if site not in maps.sites:
+        raise refusal(404, "no such site", path="site", value=site, allowed=list(maps.sites))
+    return maps.sites[site]
+
+
+def map_bytes(maps: AttentionMaps, site: str, layer: int, head: int) -> bytes:
+    """Encode a map as one byte per cell, row by row."""
+    site_maps = site_of(maps, site)
+    _check(site_maps, layer, head)
+    return to_bytes(site_maps.weights[layer, head], site_maps.allowed_at(layer, head)).tobytes()
+
+
+def exact_rows(maps: AttentionMaps, site: str, layer: int, head: int, start: int, stop: int) -> bytes:
+    """Return the exact weights of some queries as little-endian float32."""
+    site_maps = site_of(maps, site)
+    _check(site_maps, layer, head)
+    queries = site_maps.weights.shape[2]
+    if not 0 <= start < stop <= queries:
+        raise refusal(404, "no such rows", path="rows", value=f"{start}:{stop}", hint=f"within 0:{queries}")
+    return site_maps.weights[layer, head, start:stop].astype("<f4").tobytes()
+
+
+def _check(maps: SiteMaps, layer: int, head: int) -> None:
+    layers, heads = maps.weights.shape[:2]
+    if not (0 <= layer < layers and 0 <= head < heads):
+        raise refusal(
+            404,
+            "no such map",
+            path="layer, head",
+            value=f"{layer}, {head}",
+            hint=f"layers 0 … {layers - 1}, heads 0 … {heads - 1}, by their index in the lists",
+        )
+
+
+def export_bytes(
+    maps: AttentionMaps, ending: str, site: str | None, layer: int | None, head: int | None
+) -> bytes:
+    """Write the file of `glassformer attention --out`: all maps, those of one site, or a single one."""
+    chosen = _select(maps, site, layer, head)
+    file = io.BytesIO()
+    if ending == "csv":
+        _check_cells(chosen)
+        _write_csv(chosen, file)
+    elif f".{ending}" in WRITERS:
+        WRITERS[f".{ending}"](chosen, file)
+    else:
+        raise refusal(400, "no such format", path="format", value=ending, allowed=list(MEDIA_TYPES))
+    return file.getvalue()
+
+
+def _check_cells(maps: AttentionMaps) -> None:
+    cells = sum(site.weights.size for site in maps.sites.values())
+    if cells > limits.TABLE_CELLS:
+        raise refusal(
+            400,
+            f"the table would have {cells:,} lines; at most {limits.TABLE_CELLS:,} are allowed",
+            path="format",
+            value="csv",
+            hint="one head, or npz, which stores everything",
+        )
+
+
+def _select(maps: AttentionMaps, site: str | None, layer: int | None, head: int | None) -> AttentionMaps:
+    if site is None:
+        if layer is not None or head is not None:
+            raise refusal(
+                400, "a layer or head needs a site", path="site", value="", allowed=list(maps.sites)
+            )
+        return maps
+    site_maps = site_of(maps, site)
+    _check(site_maps, layer or 0, head or 0)
+    layers = slice(None) if layer is None else slice(layer, layer + 1)
+    heads = slice(None) if head is None else slice(head, head + 1)
+    allowed = site_maps.allowed
+    if allowed is not None:
+        # An axis of length 1 applies to all layers or heads.
+        allowed = allowed[layers if len(allowed) > 1 else slice(None)]
+        allowed = allowed[:, heads if allowed.shape[1] > 1 else slice(None)]
+    chosen = replace(
+        site_maps,
+        weights=site_maps.weights[layers, heads],
+        allowed=allowed,
+        layers=site_maps.layers[layers],
+        heads=site_maps.heads[heads],
+    )
+    return replace(maps, sites={site: chosen})
+
+
+def _write_csv(maps: AttentionMaps, file: IO[bytes]) -> None:
+    """Write one line per cell; a masked cell has no weight."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    writer.writerow(["site", "layer", "head", "query", "query token", "key", "key token", "weight"])
+    for site, site_maps in maps.sites.items():
+        queries, keys = [[_cell(token) for token in axis] for axis in (site_maps.queries, site_maps.keys)]
+        for row, layer in enumerate(site_maps.layers):
+            for column, head in enumerate(site_maps.heads):
+                weights, allowed = site_maps.weights[row, column], site_maps.allowed_at(row, column)
+                for query, key in np.ndindex(*weights.shape):
+                    is_masked = allowed is not None and not allowed[query, key]
+                    number = query + site_maps.first_query
+                    weight: Any = "" if is_masked else f"{weights[query, key]:.8g}"
+                    writer.writerow([site, layer, head, number, queries[query], key, keys[key], weight])
+    text.detach()
+
+
+def _cell(token: str) -> str:
+    """Put an apostrophe before a token that a spreadsheet would read as a formula."""
+    return f"'{token}" if token[:1] in ("=", "+", "-", "@", "\t", "\r") else token

@@ -1,0 +1,425 @@
+"""Work of a model: one job at a time in a thread of its own, a short queue before it, and what it loaded.
+
+Trainings go first: the thread takes at most half of the cores, and no accelerator, whose memory is theirs.
+What nobody waits for any more ends before the model's next layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from glassformer.core.cache import LRUCache
+from glassformer.core.config import validate
+from glassformer.core.errors import ErrorDetail, UserError
+from glassformer.core.registry import kinds
+from glassformer.generation import DecodingConfig
+from glassformer.inspection.attribution import rollout
+from glassformer.inspection.maps import AttentionMaps
+from glassformer.inspection.record import attentions
+from glassformer.models.base import Model
+from glassformer.plotting.page import described
+from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.folder import CONFIG, RunFolder
+from glassformer.runs.run import Run
+from glassformer.studio import limits
+from glassformer.studio.maps import MEDIA_TYPES, exact_rows, export_bytes, map_bytes
+from glassformer.studio.messages import (
+    AttentionBody,
+    HeadsBody,
+    InterveneBody,
+    LensBody,
+    TraceBody,
+    body_of,
+    bytes_reply,
+    json_reply,
+    number_of,
+    problem_document,
+    refusal,
+)
+from glassformer.tasks.base import CausalLMTask, Task
+
+if TYPE_CHECKING:
+    from glassformer.studio.app import Studio
+
+
+Result = TypeVar("Result")
+
+
+class Unwanted(BaseException):
+    """Raised in the midst of a job whose client has left; no handler of errors takes it for one."""
+
+
+@dataclass(frozen=True)
+class Job:
+    work: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+    is_unwanted: threading.Event = field(default_factory=threading.Event)
+
+
+class Worker:
+    def __init__(self, waiting: int = limits.WAITING_JOBS) -> None:
+        self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=waiting)
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
+        """In its turn; what is cancelled while it waits costs nothing."""
+        return asyncio.wrap_future(self._enqueue(work).future)
+
+    def _enqueue(self, work: Callable[[], Any]) -> Job:
+        self._start()
+        job = Job(work)
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            raise refusal(
+                503,
+                "the model is busy",
+                retry_after=limits.RETRY_SECONDS,
+                hint="ask again when the other answers are there",
+            ) from None
+        return job
+
+    async def run(self, work: Callable[[], Result], request: Request) -> Result:
+        """The same for one who waits for it, and may leave: then it ends early, even if it has begun."""
+        job = self._enqueue(work)
+        answer: asyncio.Future[Result] = asyncio.wrap_future(job.future)
+        leaving = asyncio.ensure_future(_has_left(request))
+        both: list[asyncio.Future[Any]] = [answer, leaving]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answer.done():
+                job.is_unwanted.set()
+                answer.cancel()
+        if answer.cancelled():
+            raise refusal(499, "nobody waits for the answer any more")
+        return answer.result()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """What waits is dropped; what is being worked on ends with the process."""
+        with contextlib.suppress(queue.Empty):
+            while (job := self._jobs.get_nowait()) is not None:
+                job.future.cancel()
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        import torch
+
+        # Not by niceness: who holds the interpreter while it waits for a core makes everybody wait.
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
+        while (job := self._jobs.get()) is not None:
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                with _ending_when(job.is_unwanted):
+                    job.future.set_result(job.work())
+            except BaseException as error:  # told to the one who asked
+                job.future.set_exception(error)
+            del job  # or it would keep a run alive until the next one
+
+
+@contextlib.contextmanager
+def _ending_when(is_unwanted: threading.Event) -> Iterator[None]:
+    """Within it, in this thread, no part of a model is called any more once it is unwanted.
+
+    So all that asks a model can be ended, and none of it has to know of that.
+    """
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    thread = threading.get_ident()
+
+    def look(module: Any, arguments: Any) -> None:
+        if is_unwanted.is_set() and threading.get_ident() == thread:
+            raise Unwanted
+
+    hook = register_module_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+async def _has_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+Key = tuple[str, str, int, int]
+"""Run folder, checkpoint, and the modification times of config and weights."""
+
+
+class LoadedRuns:
+    """Cache of the last few loaded models, by run and checkpoint. Used by the worker only."""
+
+    def __init__(self, max_runs: int = limits.LOADED_RUNS) -> None:
+        self._loaded: LRUCache[Key, Run] = LRUCache(max_runs)
+
+    def key(self, folder: RunFolder, checkpoint: str | None) -> Key:
+        """Return path, name and file times: a run trained again has other checkpoints of the same name."""
+        name = folder.checkpoints().find(checkpoint or "best")
+        config = os.stat(folder.path / CONFIG)
+        weights = os.stat(folder.path / "checkpoints" / name)
+        return str(folder.path), name, config.st_mtime_ns, weights.st_mtime_ns
+
+    def get(self, folder: RunFolder, checkpoint: str | None) -> Run:
+        key = self.key(folder, checkpoint)
+        run = self._loaded.get(key)
+        if run is None:
+            run = Run(folder.path, key[1], self._task_of(key), device="cpu")
+            self._loaded.add(key, run)
+        return run
+
+    def _task_of(self, key: Key) -> Task | None:
+        """Return the task of another checkpoint of the run, so that its data are read only once."""
+        for other, run in self._loaded.items():
+            if (other[0], other[2]) == (key[0], key[2]):
+                return run.task
+        return None
+
+
+EXAMPLES = 8
+PATIENCE_SECONDS = 1.0
+
+UNKNOWN: dict[str, Any] = {
+    "sites": None,
+    "examples": None,
+    "decoding": None,
+    "writes": None,
+    "max_length": None,
+    "is_pending": True,
+}
+
+
+async def introduce(studio: Studio, folder: RunFolder) -> dict[str, Any]:
+    key = (folder.path, os.stat(folder.path / "config.yaml").st_mtime_ns)
+    known = studio.introductions.get(key)
+    if known is None:
+        # Refused, if the worker has no room; the page asks again.
+        known = studio.worker.submit(lambda: _introduction(studio, folder))
+        known.add_done_callback(_retrieve)
+        studio.introductions.add(key, known)
+    done, _ = await asyncio.wait([known], timeout=PATIENCE_SECONDS)
+    if not done:
+        return UNKNOWN
+    problem = known.exception()
+    if problem is not None:
+        if not isinstance(problem, (UserError, ErrorDetail)):
+            raise problem
+        studio.introductions.remove(key)  # what was wrong may have been put right when it is asked again
+        return {**UNKNOWN, "is_pending": False, "problem": str(problem).splitlines()[0]}
+    result: dict[str, Any] = known.result()
+    return result
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Whoever asked may have left; that is no error to log."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _introduction(studio: Studio, folder: RunFolder) -> dict[str, Any]:
+    if folder.checkpoints().names():
+        run = studio.loaded.get(folder, None)
+        task, model = run.task, run.model
+    else:
+        config = validate(ExperimentConfig, folder.config())
+        task = folder.restore_task(config.task, config.seed)
+        model = Experiment(config, task).build_model()
+    writes = task.generates_outputs or isinstance(task, CausalLMTask)
+    return {
+        "sites": _sites(model),
+        "examples": _examples(task),
+        "decoding": sorted(kinds(DecodingConfig)) if writes else [],
+        "writes": writes,
+        "max_length": getattr(task.task_type, "max_length", None),
+        "is_pending": False,
+    }
+
+
+def _sites(model: Model) -> dict[str, dict[str, int]]:
+    sites: dict[str, dict[str, int]] = {}
+    for attention, site in attentions(model).items():
+        counts = sites.setdefault(site, {"layers": 0, "heads": 0})
+        counts["layers"] += 1
+        counts["heads"] = max(counts["heads"], attention.num_heads)
+    return sites
+
+
+def _examples(task: Task) -> list[str]:
+    """The first inputs of the test set that a person could type."""
+    found: list[str] = []
+    examples = task.splits.get("test") or task.splits["validation"]
+    for number in range(min(len(examples), 4 * EXAMPLES)):
+        text = task.show_input([int(token) for token in examples.inputs[number]])
+        if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _can_be_read(task, text):
+            found.append(text)
+    return found[:EXAMPLES]
+
+
+def _can_be_read(task: Task, text: str) -> bool:
+    try:
+        task.parse(text)
+    except ErrorDetail:
+        return False
+    return True
+
+
+async def attention(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, AttentionBody)
+    return await studio.ask_model(request, _attention, studio, folder, body)
+
+
+def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
+    if body.rollout and (body.layers or body.heads or body.rows):
+        raise ErrorDetail("takes every layer, head and row", path="rollout", hint="leave them out")
+    maps = studio.loaded.get(folder, body.checkpoint).attention(
+        body.input,
+        layers=body.layers,
+        heads=body.heads,
+        rows=None if body.rows is None else (body.rows[0], body.rows[1]),
+        untrained=body.untrained,
+        decoding=body.decoding,
+        node=body.node,
+    )
+    if body.rollout:
+        maps = rollout(maps)
+    return _shown(studio, maps) | {"command": studio.commands.attention(folder, body)}
+
+
+def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
+    return {"map": studio.maps.add(maps), "about": maps.about, **described(maps)}
+
+
+async def trace(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, TraceBody)
+    return await studio.ask_model(request, _trace, studio, folder, body)
+
+
+def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    traced = run.trace(body.input, body.decoding, body.alternatives)
+    # An empty decoding is the run's own, and the maps go over all that it has written.
+    decoding = None if traced.nodes is None else body.decoding or {}
+    document = traced.document() | {"command": studio.commands.trace(folder, body)}
+    try:
+        shown = _shown(studio, run.attention(body.input, decoding=decoding))
+    except ErrorDetail as problem:  # such as too little memory: the trace is there all the same
+        return document | {"map": None, "attention": None, "map_problem": problem_document(problem)}
+    return document | {"map": shown["map"], "attention": shown}
+
+
+async def lens(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, LensBody)
+    return await studio.ask_model(request, _lens, studio, folder, body)
+
+
+def _lens(studio: Studio, folder: RunFolder, body: LensBody) -> dict[str, Any]:
+    found = studio.loaded.get(folder, body.checkpoint).logit_lens(body.input, body.alternatives)
+    return found.document() | {"command": studio.commands.lens(folder, body)}
+
+
+async def heads(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, HeadsBody)
+    return await studio.ask_model(request, _heads, studio, folder, body)
+
+
+def _heads(studio: Studio, folder: RunFolder, body: HeadsBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    key = studio.loaded.key(folder, body.checkpoint), body.examples
+    known = studio.heads.get(key)
+    if known is None:
+        known = run.heads(body.examples) | {"command": studio.commands.heads(folder, body)}
+        studio.heads.add(key, known)
+    return known
+
+
+async def known_heads(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    query = request.query_params
+    body = validate(
+        HeadsBody,
+        {
+            "checkpoint": query.get("checkpoint"),
+            "examples": number_of(request, "examples", HeadsBody().examples),
+        },
+    )
+    known = studio.heads.get((await studio.read(studio.loaded.key, folder, body.checkpoint), body.examples))
+    # That nothing was measured yet is no error, and no browser's console should say so.
+    return Response(status_code=204) if known is None else json_reply(request, known)
+
+
+async def intervene(studio: Studio, request: Request) -> Response:
+    folder = studio.folder.open(request.path_params["run"])
+    body = await body_of(request, InterveneBody)
+    return await studio.ask_model(request, _intervene, studio, folder, body)
+
+
+def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[str, Any]:
+    run = studio.loaded.get(folder, body.checkpoint)
+    more: dict[str, Any] = {} if body.examples is None else {"examples": body.examples}
+    where = (body.site, body.layer, body.head)
+    effects = {
+        "head": lambda: run.ablate_head(*where, body.ablation, text=body.input, **more),
+        "edge": lambda: run.ablate_edge(body.input, *where, body.query, body.key, **more),
+        "token": lambda: run.occlude(body.input, body.key, **more),
+    }[body.kind]()
+    return effects.document() | {"command": studio.commands.intervene(folder, body)}
+
+
+async def map_of(studio: Studio, request: Request) -> Response:
+    maps, site, layer, head = _asked(studio, request)
+    return await studio.read(
+        lambda: bytes_reply(request, map_bytes(maps, site, layer, head), "application/octet-stream")
+    )
+
+
+async def rows_of(studio: Studio, request: Request) -> Response:
+    maps, site, layer, head = _asked(studio, request)
+    start = number_of(request, "start")
+    stop = number_of(request, "stop", start + 1)
+    return await studio.read(
+        lambda: bytes_reply(
+            request, exact_rows(maps, site, layer, head, start, stop), "application/octet-stream"
+        )
+    )
+
+
+def _asked(studio: Studio, request: Request) -> tuple[AttentionMaps, str, int, int]:
+    maps = studio.maps.get(request.path_params["map"])
+    return maps, request.path_params["site"], number_of(request, "layer"), number_of(request, "head")
+
+
+async def export(studio: Studio, request: Request) -> Response:
+    """Drawing takes long: it waits for its turn as the models do."""
+    maps = studio.maps.get(request.path_params["map"])
+    query = request.query_params
+    ending = query.get("format", "png")
+    layer, head = (number_of(request, name) if name in query else None for name in ("layer", "head"))
+
+    def drawn() -> Response:
+        data = export_bytes(maps, ending, query.get("site"), layer, head)
+        headers = {"Content-Disposition": f'attachment; filename="attention.{ending}"'}
+        return bytes_reply(request, data, MEDIA_TYPES[ending], headers=headers)
+
+    return await studio.worker.run(drawn, request)
