@@ -13,7 +13,7 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.training.trainer import Trainer
 
 ENDLESS = ["training.max_epochs=null", "training.max_steps=1000000", "training.validate_every=30"]
@@ -57,7 +57,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(
 
 def test_a_signal_before_the_first_step(tiny_config: Any, tmp_path: Path) -> None:
     """While data are read or time is measured: one step is made, and saved."""
-    training = Training(tiny_config(), RunFolder(tmp_path))
+    training = TrainingSession(tiny_config(), RunFolder(tmp_path))
     training.signals.number = signal.SIGINT
     assert training.run()["steps"] == 1
     assert training.signals.exit_code == 130
@@ -82,7 +82,7 @@ def test_a_signal_while_the_finished_model_is_measured_does_not_undo_the_end(
 
 def test_handlers_are_put_back(tiny_config: Any, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    Training(tiny_config({"training.max_steps": 2}), RunFolder(tmp_path)).run()
+    TrainingSession(tiny_config({"training.max_steps": 2}), RunFolder(tmp_path)).run()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 

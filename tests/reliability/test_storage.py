@@ -15,7 +15,7 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.storage import files
 from glassformer.training import checkpoints, context, events
 
@@ -37,7 +37,7 @@ def train(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 
 def stop_after_an_epoch(path: Path, tiny_config: Any) -> str:
     """A run that was stopped at step 8; the SHA-256 of its weights."""
-    training = Training(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
+    training = TrainingSession(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
     training.signals = context.StopSignals()
     training.signals.is_set = lambda: training.trainer.state.last_validation >= 8  # type: ignore[method-assign]
     assert training.run()["steps"] == 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import count
 from typing import Any
 
 from glassformer.cli.arguments import add_run, open_run
@@ -34,49 +33,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.core.config import validate
     from glassformer.core.errors import UserError, user_error
-    from glassformer.evaluation.evaluate import EvaluationConfig
-    from glassformer.tasks.language import CausalLanguageTask
 
     for name, least in (("length", 1), ("count", 1), ("seed", 0)):
         if getattr(arguments, name) < least:
             raise user_error(f"must be at least {least}", path=f"--{name}", value=getattr(arguments, name))
     trained = open_run(arguments)
-    task = trained.task
-    if not isinstance(task, CausalLanguageTask):
-        raise user_error(
-            "is not a language model of text",
-            path=arguments.run,
-            hint=f"glassformer predict {arguments.run} INPUT",
-        )
-
-    def decoding(seed: int) -> Any:
-        if arguments.temperature == 0:
-            options: dict[str, Any] = {"kind": "greedy"}
-        else:
-            options = {"kind": "sample", "temperature": arguments.temperature, "seed": seed}
-            options |= {"top_k": arguments.top_k, "top_p": arguments.top_p}
-        try:
-            return validate(EvaluationConfig, {"decoding": options}).decoding
-        except UserError as error:
-            for detail in error.details:  # the user typed --top-p, not decoding.top_p
-                detail.path = "--" + detail.path.rpartition(".")[2].replace("_", "-")
-            raise
-
+    options = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
     texts = []
     for number in range(arguments.count):
-        first = (arguments.seed * 1009 + number) * 1_000_003
-        tokens = task.start(arguments.prompt)
-        begun = len(tokens)
-        shown = ""
-        for part in task.write(trained.model, tokens, arguments.length, map(decoding, count(first))):
-            tokens += part
-            text = task.show_output(tokens)
-            _type(text[len(shown) :], output)
-            shown = text
+        document: dict[str, Any] = {"text": "", "tokens": 0}
+        try:
+            for text, tokens in trained.stream(arguments.prompt, arguments.length, number=number, **options):
+                _type(text[len(document["text"]) :], output)
+                document = {"text": text, "tokens": tokens}
+        except UserError as error:
+            for detail in error.details:
+                if detail.path.startswith("decoding."):  # the user typed --top-p, not decoding.top_p
+                    detail.path = "--" + detail.path.rpartition(".")[2].replace("_", "-")
+            raise
         output.print()
-        texts.append({"text": shown, "tokens": len(tokens) - begun})
+        texts.append(document)
     return {"run": str(arguments.run), "prompt": arguments.prompt, "texts": texts}
 
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             steps=arguments.steps,
             seed=arguments.kill_seed,
             plugins=tuple(arguments.plugin),
-            say=output.print,
+            report=output.print,
         )
     table = Table("compared", "uninterrupted", "interrupted", "equal")
     for name, item in proof.compared.items():

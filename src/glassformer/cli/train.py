@@ -65,27 +65,27 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
 
 def _train(arguments: argparse.Namespace, output: Output, process_group: ProcessGroup) -> dict[str, Any]:
     """Train in this process, which may be one of several."""
-    from glassformer.runs.experiment import resolve
-    from glassformer.runs.folder import RunFolder
-    from glassformer.runs.session import TrainingSession, run_path
+    from glassformer.runs.session import open_session
     from glassformer.training.distributed import is_launched_by_us, restarts
     from glassformer.training.progress import Reporter, reporter_for
 
     if not process_group.is_rank_zero:
         output.mute()
     (restarted,) = process_group.max(restarts())
-    config = resolve(arguments.source, arguments.overrides)
-    is_resumed = arguments.resume or restarted > 0
-    path = Path(
-        process_group.on_rank_zero(lambda: str(run_path(arguments.source, config, arguments.run, is_resumed)))
-    )
     reporter = Reporter() if arguments.quiet or not process_group.is_rank_zero else reporter_for(sys.stderr)
-    reporter.info(f"run {path}" + (f", restart {restarted:g}" if restarted else ""))
-    training = TrainingSession(config, RunFolder(path), reporter, process_group=process_group)
-    results = training.run()
+    session = open_session(
+        arguments.source,
+        arguments.overrides,
+        run=arguments.run,
+        resume=arguments.resume,
+        restarts=int(restarted),
+        reporter=reporter,
+        process_group=process_group,
+    )
+    results = session.run()
     # Our launcher prints the result itself, and would take the exit code of a signal for a failure.
     if not is_launched_by_us():
-        output.exit_code = training.exit_code
+        output.exit_code = session.exit_code
         _show(results, output, arguments.processes)
     return results
 

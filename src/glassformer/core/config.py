@@ -30,6 +30,10 @@ RENAMED = {
     "training.thaw": "training.unfreeze",
     "training.first_vectors": "training.embedding_init",
     "training.layer_rate_decay": "training.layerwise_lr_decay",
+    "task.answer": "task.target",
+    "task.predict": "task.target",
+    "task.hidden_fraction": "task.masked_fraction",
+    "task.places": "task.offset",
 }
 """Options that had another name, old path to new path. The old name is an error whose hint is the new one."""
 

@@ -77,6 +77,12 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def threads_per_worker(workers: int) -> int:
+    """`OMP_NUM_THREADS` if it is set, else an equal share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else max(1, (os.cpu_count() or 1) // workers)
+
+
 def memory_bytes() -> int | None:
     """Return the physical memory of the machine, or None if the system does not report it."""
     try:

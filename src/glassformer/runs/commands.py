@@ -1,4 +1,4 @@
-"""What one types to get the same: from a config back to a preset and the options that differ from it."""
+"""Commands that reproduce a config: the nearest preset and the options that differ from it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from glassformer.core.config import Tree, flatten, format_value, parse_yaml
 from glassformer.core.errors import UserError
 from glassformer.runs.experiment import ExperimentConfig, preset_text, presets, resolve
 
-OPTIONS_FOR_A_PLAIN_NAME = 3
-"""So many more options are typed rather than another data set's preset named."""
+OTHER_NAME_COST = 3
+"""Cost, in options, of a preset not named like its task, to prefer `classification` to `book-reviews`."""
 
 
 _known: dict[str, tuple[str, Tree] | None] = {}
 
 
 def nearest_preset(config: ExperimentConfig) -> tuple[str, Tree] | None:
-    """As `_find_nearest` does, once for each config."""
+    """Find the preset nearest to a config; see `_find_nearest`. The result is cached."""
     key = format_value(config.dump())
     if key not in _known:
         _known[key] = _find_nearest(config)
@@ -26,9 +26,9 @@ def nearest_preset(config: ExperimentConfig) -> tuple[str, Tree] | None:
 
 
 def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
-    """The preset of this kind of task with the fewest other options, and these; None if there is none.
+    """Find the preset of this kind of task that needs the fewest overrides, and return both.
 
-    Only what gives this very config counts: it is resolved again and compared.
+    Each candidate is resolved again and must equal the config. Returns None if no preset can give it.
     """
     wanted = flatten(config.dump())
     found: list[tuple[int, str, Tree]] = []
@@ -39,12 +39,12 @@ def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
         there = flatten(_preset(name).dump())
         overrides = {path: value for path, value in wanted.items() if there.get(path, ...) != value}
         if _gives(name, overrides, config):
-            cost = len(overrides) + (0 if name == kind else OPTIONS_FOR_A_PLAIN_NAME)
+            cost = len(overrides) + (0 if name == kind else OTHER_NAME_COST)
             found.append((cost, name, overrides))
     if not found:
         return None
     _, name, overrides = min(found, key=lambda entry: entry[:2])
-    for path in list(overrides):  # what a kind has by default needs no word
+    for path in list(overrides):  # drop overrides that a kind has by default
         fewer = {other: value for other, value in overrides.items() if other != path}
         if path not in ("seed",) and _gives(name, fewer, config):
             overrides = fewer
@@ -52,31 +52,33 @@ def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
 
 
 def train_command(config: ExperimentConfig, run: str, plugins: Sequence[str] = ()) -> str | None:
-    """None if no preset leads there: then the config itself is the way."""
+    """Return the command that trains this config, or None if no preset can give it."""
     nearest = nearest_preset(config)
     if nearest is None:
         return None
     name, overrides = nearest
     options = [f"{path}={format_value(value)}" for path, value in overrides.items()]
-    return command("train", name, *options, *plugin_words(plugins), "--run", run)
+    return command("train", name, *options, *plugin_arguments(plugins), "--run", run)
 
 
 def command(*words: str) -> str:
+    """Quote a `glassformer` command for a shell."""
     return shlex.join(["glassformer", *words])
 
 
-def plugin_words(plugins: Sequence[str]) -> list[str]:
+def plugin_arguments(plugins: Sequence[str]) -> list[str]:
+    """Return the arguments that load these plug-ins."""
     return [word for plugin in plugins for word in ("--plugin", plugin)]
 
 
-def preset_words(name: str) -> str:
-    """The first paragraph of a preset's head: what it is."""
-    words = []
+def preset_summary(name: str) -> str:
+    """Return the first paragraph of a preset's head comment."""
+    lines = []
     for line in preset_text(name).splitlines():
         if not line.startswith("#") or not line.strip("# "):
             break
-        words.append(line.lstrip("# "))
-    return " ".join(words)
+        lines.append(line.lstrip("# "))
+    return " ".join(lines)
 
 
 @cache

@@ -1,10 +1,9 @@
-"""The composition root: from a config to task, model and trainer. The only file that knows them all."""
+"""Experiment: from a config to task, model, probe and trainer. The only module that builds them all."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-import glassformer.models.transformer
-import glassformer.tasks  # noqa: F401  registers the kinds
+import glassformer.tasks  # noqa: F401  registers the kinds of tasks, here for the whole package
 from glassformer.core.config import (
     Node,
     Tree,
@@ -28,36 +26,50 @@ from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.cost.estimate import Estimate, estimate
 from glassformer.data.batching import generator
 from glassformer.evaluation.evaluate import EvaluationConfig
-from glassformer.inspection.heads import HeadProbe, InspectionConfig
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.transfer import TransferReport, transfer
 from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.config import TrainingConfig
-from glassformer.training.context import TrainingContext
+from glassformer.training.context import Probe, TrainingContext
+from glassformer.training.distributed import ProcessGroup
 from glassformer.training.precision import check_precision, choose_device
 from glassformer.training.progress import Reporter
 from glassformer.training.trainer import Trainer
 
 
+class InspectionConfig(Node):
+    """Inspection during training. It does not affect the weights."""
+
+    probe_heads: bool = Field(False, description="log the attention patterns of all heads during training")
+    every: int = Field(
+        50, ge=1, description="steps between two measurements; the first and the last step are measured too"
+    )
+    examples: int = Field(16, ge=1, description="validation examples per measurement")
+    keep_snapshots: bool = Field(
+        False, description="keep a snapshot of the weights at each measurement, for animations"
+    )
+
+
 class ExperimentConfig(Node):
+    """Complete config of a run."""
+
     task: TaskConfig
     model: ModelConfig = TransformerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     inspection: InspectionConfig = InspectionConfig()
-    seed: int = Field(
-        0, ge=0, lt=2**31, description="drives the first weights, the order of examples and dropout"
-    )
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of initial weights, order of examples and dropout")
 
     def identity(self) -> Tree:
-        """Without what is looked at meanwhile and how processes share the work: neither decides numbers."""
+        """Return the config without `inspection` and `training.parallel`, which do not affect results."""
         tree = {name: part for name, part in self.dump().items() if name != "inspection"}
         return tree | {"training": {k: v for k, v in tree["training"].items() if k != "parallel"}}
 
 
 def presets() -> list[str]:
+    """List the names of the presets."""
     folder = resources.files("glassformer") / "presets"
     return sorted(
         entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
@@ -65,74 +77,107 @@ def presets() -> list[str]:
 
 
 def preset_text(name: str) -> str:
+    """Read a preset's YAML, with its head comment."""
     return (resources.files("glassformer") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def resolve(what: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ExperimentConfig:
-    """A preset's name, a YAML file or a run's folder, with options changed."""
+def resolve(source: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ExperimentConfig:
+    """Read the config of a source (a preset, a YAML file or a run) and apply overrides.
+
+    Overrides are `["model.num_layers=2"]`, or a mapping of paths to values.
+    """
     changes = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    return overlay(read_source(what), changes)
+    return apply_overrides(read_source(source), changes)
 
 
-def read_source(what: str) -> Tree:
-    """The tree of a preset, a file or a run, not yet validated: `overlay` does it."""
-    return ExperimentConfig.fill_kinds(_read(what))
+def read_source(source: str) -> Tree:
+    """Read the tree of a preset, a YAML file or a run. `apply_overrides` validates it."""
+    return ExperimentConfig.fill_kinds(_read(source))
 
 
-def overlay(tree: Tree, changes: Tree) -> ExperimentConfig:
-    """A size of batches in sequences that is asked for goes before one in tokens that was there before."""
-    asked = changes.get("training")
-    if isinstance(asked, Mapping) and asked.get("batch_size") and "batch_tokens" not in asked:
+def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
+    """Validate a tree with changes. An explicit `batch_size` removes a `batch_tokens` of the tree."""
+    given = changes.get("training")
+    if isinstance(given, Mapping) and given.get("batch_size") and "batch_tokens" not in given:
         tree = merge(tree, {"training": {"batch_tokens": None}})
     return validate(ExperimentConfig, merge(tree, changes))
 
 
-def _read(what: str) -> Tree:
-    path = Path(what)
-    if what in presets():
-        return dict(parse_yaml(preset_text(what), f"preset {what}"))
+def _read(source: str) -> Tree:
+    path = Path(source)
+    if source in presets():
+        return dict(parse_yaml(preset_text(source), f"preset {source}"))
     if RunFolder(path).exists():
         return RunFolder(path).config()
-    if path.suffix in (".yaml", ".yml") or "/" in what or os.path.exists(path):
+    if path.suffix in (".yaml", ".yml") or "/" in source or os.path.exists(path):
         return read_yaml_file(path)
     raise user_error(
-        "no preset, YAML file or run of this name", value=what, allowed=presets(), hint="check the name"
+        "no preset, YAML file or run of this name", value=source, allowed=presets(), hint="check the name"
     )
 
 
 class Experiment:
-    """A config and what it builds."""
+    """Builder of everything that a config describes: task, model, probe and trainer."""
 
     def __init__(self, config: ExperimentConfig, task: Task | None = None) -> None:
+        """Build the task from its data, unless one is given."""
         self.config = config
         self.task = config.task.build(config.seed) if task is None else task
         self.transferred: TransferReport | None = None
-        """What `build_trainer` copied from the run of `training.start_from`."""
+        """Weights that `build_trainer` copied from the run at `training.start_from`."""
+
+    @classmethod
+    def of_run(cls, config: ExperimentConfig, folder: RunFolder, process_group: ProcessGroup) -> Experiment:
+        """Build the experiment of a run on every rank.
+
+        Rank 0 restores the task from the run, or builds it from the data if the run is new. The other ranks
+        restore it from rank 0's state, so that a tokenizer is trained once.
+        """
+        task: Task | None = None
+
+        def task_state() -> dict[str, Any]:
+            nonlocal task
+            if folder.exists():
+                task = folder.restore_task(config.task, config.seed)
+            else:
+                task = config.task.build(config.seed)
+            return task.state()
+
+        state = process_group.on_rank_zero(task_state)
+        return cls(config, task or config.task.restore(state, config.seed))
 
     def build_model(self) -> Model:
-        """A fresh model; the same for the same config and seed."""
+        """Build a model with initial weights. Equal config and seed give equal weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_torch_seed(self.config.seed, "weights"))
             try:
                 return self.config.model.build(self.task.task_type)
-            except ErrorDetail as problem:
-                raise UserError(problem) from None
+            except ErrorDetail as detail:
+                raise UserError(detail) from None
+
+    def build_probe(self) -> Probe | None:
+        """Build the probe of `inspection.probe_heads`, or return None."""
+        config = self.config.inspection
+        if not config.probe_heads:
+            return None
+        from glassformer.inspection.heads import HeadProbe  # training without a probe need not load it
+
+        return HeadProbe(self.task, config.every, config.examples, config.keep_snapshots)
 
     def build_trainer(self, context: TrainingContext | None = None) -> Trainer:
-        """With first weights, some of them copied if `training.start_from` says so.
+        """Build the trainer with initial weights.
 
-        Where there are checkpoints to go on from nothing is copied: they hold it, and that run may be gone.
+        They are copied from `training.start_from`, unless there is a checkpoint to resume: it contains them,
+        and that run may have been deleted since.
         """
-        model, context = self.build_model(), context or TrainingContext()
-        if self.config.inspection.probe_heads:
-            context = replace(context, probe=HeadProbe(self.task, self.config.inspection))
+        model, context = self.build_model(), context or TrainingContext(probe=self.build_probe())
         if not (context.store and context.store.states()):
-            self._set_first_weights(model, context.reporter)
+            self._initialise(model, context.reporter)
         return self._assemble(model, context)
 
-    def _set_first_weights(self, model: Model, reporter: Reporter) -> None:
+    def _initialise(self, model: Model, reporter: Reporter) -> None:
         training = self.config.training
-        with reporter.status("first vectors"):
+        with reporter.status("initialising embeddings"):
             training.embedding_init.apply(model, self.task, reporter.info)
         if training.start_from is not None:
             self.transferred = transfer(Path(training.start_from), self.task, model, self.config.model)
@@ -144,12 +189,12 @@ class Experiment:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         model.to(device)
-        rank = context.process_group.rank  # each draws its own dropout; the first one as if it were alone
+        rank = context.process_group.rank  # each rank draws its own dropout; rank 0 draws as a single process
         torch.manual_seed(_torch_seed(self.config.seed, "training", *([rank] if rank else [])))
         return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, context)
 
     def measure(self) -> Estimate:
-        """Time and memory do not depend on the weights, so none are copied."""
+        """Measure time and memory of a step. They do not depend on the weights, so none are copied."""
         return estimate(self._assemble(self.build_model(), TrainingContext()))
 
 

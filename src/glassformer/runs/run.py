@@ -1,61 +1,55 @@
-"""A trained model with its task: ask it, measure it, look inside."""
+"""Trained model with its task: evaluate, predict, generate and inspect."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
 
-import glassformer.models.transformer
-import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.blocks.heads import RegressionHead
 from glassformer.core.config import unflatten, validate
-from glassformer.core.errors import ErrorDetail, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
 from glassformer.evaluation.text_scores import one_line, sentence_table
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Prediction
-from glassformer.inspection.ablation import (
-    Ablation,
-    Edge,
-    Effects,
-    ablate_each_head,
-    edge_effects,
-    head_effects,
-    token_effects,
-)
-from glassformer.inspection.attribution import LogitLens, logit_lens, outputs, rollout, word_effects
-from glassformer.inspection.examples import (
-    ReferenceInput,
-    choose_split,
-    first_example,
-    group_examples,
-    prepare_input,
-    reference_input,
-)
-from glassformer.inspection.heads import heads_document
-from glassformer.inspection.maps import AttentionMaps, Selection, Site
-from glassformer.inspection.record import HeadId, attention_maps
-from glassformer.inspection.trace import Trace, prepare_node, trace
+from glassformer.generation.predict import Prediction, run_concurrently
+from glassformer.generation.strategies import SampleConfig
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG_JSON, RunFolder
 from glassformer.tasks.base import SequenceClassificationTask, Task
+from glassformer.tasks.language import CausalLanguageTask
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.precision import choose_device
 
-MOST_CLASSES_SHOWN = 10
+if TYPE_CHECKING:  # imported in the methods that inspect: training evaluates runs, and does not inspect them
+    from glassformer.inspection.ablation import Ablation, Effects
+    from glassformer.inspection.attribution import LogitLens
+    from glassformer.inspection.examples import ReferenceInput
+    from glassformer.inspection.maps import AttentionMaps, Site
+    from glassformer.inspection.trace import Trace
+
+MAX_CLASSES_SHOWN = 10
+"""With more classes than this, a prediction lists only the CLASSES_SHOWN_OF_MORE likeliest."""
 CLASSES_SHOWN_OF_MORE = 5
+BATCH_ROWS = 64
+BATCH_TOKENS = 8192
+"""Limits of a batch of `predict`: rows, and tokens with padding."""
 
 
 class Run:
-    """A trained model with its task: ask it, measure it, look inside."""
+    """Trained model with its task: evaluate, predict, generate and inspect.
+
+    run = Run("runs/reversal-1")
+    run.evaluate("test"); run.predict(["3 1 4", "1 5 9"]); run.attention("3 1 4")
+    """
 
     def __init__(
         self,
@@ -64,7 +58,10 @@ class Run:
         task: Task | None = None,
         device: str = "auto",
     ) -> None:
-        """`task` spares a caller who has it already the reading of the data."""
+        """Load a checkpoint of the run at `path`: `best`, `latest`, a step or a name.
+
+        Pass an already loaded `task` to avoid reading the data again.
+        """
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
         self.config = validate(ExperimentConfig, self.folder.config())
@@ -101,10 +98,11 @@ class Run:
         samples: int = 3,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """What `evaluate --json` prints; without a split it is the test set, if there is one.
+        """Measure the model on a split (default: test, or validation without a test set).
 
-        `hypotheses` is a file for what the model writes, a line an example, in the order of the data.
-        `samples` is how many best, typical and worst sentences stand in the details, where answers are text.
+        Returns the document of `evaluate --json`. `overrides` change options of `evaluation`. `hypotheses` is
+        a file for the generated outputs, one line per example, in the order of the data. `samples` is the
+        number of best, typical and worst sentences in the details, if outputs are text.
         """
         if split is None:
             split = "test" if "test" in self.task.splits else "validation"
@@ -140,13 +138,13 @@ class Run:
         }
 
     def _check_hypotheses(self, path: Path) -> None:
-        """Before the work is done."""
+        """Raise if the file cannot be written, before the model is measured."""
         if not self.task.generates_outputs:
             raise user_error(
-                "the model of this run writes no answers",
+                "the model of this run does not generate outputs",
                 path=str(path),
                 value=self.config.task.kind,
-                hint="evaluate without it; predict shows single answers",
+                hint="evaluate without it; predict shows single predictions",
             )
         is_new = not path.exists()
         _write(path, "ab", b"")
@@ -154,6 +152,7 @@ class Run:
             path.unlink(missing_ok=True)
 
     def _sentences(self, split: str, measured: Measured, samples: int) -> dict[str, Any]:
+        """Choose the best, typical and worst sentences, with their location in the data."""
         pairs = self.task.text_pairs(split)
         if pairs is None or measured.decoded is None or not samples:
             return {}
@@ -163,67 +162,183 @@ class Run:
         table = sentence_table(sources, measured.decoded.lines, references, samples)
         shown = [sentence.number for found in table.values() for sentence in found]
         numbers = [int(measured.decoded.numbers[number - 1]) for number in shown]
-        places = dict(zip(shown, self.task.places(split, numbers), strict=True))
+        locations = dict(zip(shown, self.task.locations(split, numbers), strict=True))
         return {
             "sentences": {
-                which: [asdict(sentence) | {"place": places[sentence.number]} for sentence in found]
+                which: [asdict(sentence) | {"location": locations[sentence.number]} for sentence in found]
                 for which, found in table.items()
             }
         }
 
+    @overload
     def predict(
         self, text: str, decoding: Mapping[str, Any] | None = None, *, why: bool = False
-    ) -> dict[str, Any]:
-        """One element of what `predict --json` prints; what cannot be answered has an `error` instead.
+    ) -> dict[str, Any]: ...
 
-        With `why`, also which words carried a decision about the whole input.
+    @overload
+    def predict(
+        self, text: list[str], decoding: Mapping[str, Any] | None = None, *, why: bool = False
+    ) -> list[dict[str, Any]]: ...
+
+    def predict(
+        self, text: str | list[str], decoding: Mapping[str, Any] | None = None, *, why: bool = False
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Predict one text, or a list of texts in batches.
+
+        Returns one dict per text, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
+        a beam search) and `warning`. A text that the task cannot read has an `error` instead of an output.
+        `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also reports
+        the effect of each word.
         """
         if why and not isinstance(self.task, SequenceClassificationTask):
             raise user_error(
-                "only for a model that gives one answer to the whole input",
+                "only for a model with one prediction for the whole input",
                 path="--why",
-                hint="glassformer attention shows what the others look at",
+                hint="glassformer attention shows where the other models attend",
             )
-        empty: dict[str, Any] = {
+        texts = [text] if isinstance(text, str) else list(text)
+        rows: list[np.ndarray | None] = []
+        errors: dict[int, str] = {}
+        for index, given in enumerate(texts):
+            try:
+                rows.append(self.task.parse(given))
+            except ErrorDetail as detail:
+                rows.append(None)
+                errors[index] = detail.message
+        found = self._predict_rows(rows, self._strategy(decoding), errors)
+        results = [
+            self._prediction(given, row, found.get(index), errors.get(index), why)
+            for index, (given, row) in enumerate(zip(texts, rows, strict=True))
+        ]
+        return results[0] if isinstance(text, str) else results
+
+    def _predict_rows(
+        self, rows: Sequence[np.ndarray | None], strategy: DecodingConfig, errors: dict[int, str]
+    ) -> dict[int, list[Prediction]]:
+        """Predict rows of tokens in batches of similar length, several at once; notes errors by index."""
+
+        def predict(indices: Sequence[int]) -> dict[int, list[Prediction]]:
+            batch = [row for index in indices if (row := rows[index]) is not None]
+            try:
+                return dict(zip(indices, self.task.predict(self.model, batch, strategy), strict=True))
+            except ErrorDetail as detail:
+                if len(indices) == 1:
+                    errors[indices[0]] = detail.message
+                    return {}
+            return {index: own for single in indices for index, own in predict([single]).items()}
+
+        # A sampled output depends on the index in the batch: alone, each row draws as it would by itself.
+        limit = 1 if isinstance(strategy, SampleConfig) else BATCH_ROWS
+        batches = list(_batches(rows, limit))
+        if len(batches) == 1:
+            return predict(batches[0])
+        results = run_concurrently(self.model, predict, batches)
+        return {index: own for result in results for index, own in result.items()}
+
+    def _prediction(
+        self,
+        text: str,
+        row: np.ndarray | None,
+        found: Sequence[Prediction] | None,
+        error: str | None,
+        why: bool,
+    ) -> dict[str, Any]:
+        """Make the document of one prediction."""
+        prediction: dict[str, Any] = {
             "input": text,
             "output": None,
             "probability": None,
-            "error": None,
-            "caution": None,
-            "answers": [],
+            "error": error,
+            "warning": None,
+            "candidates": [],
         }
-        strategy = self._strategy(decoding)
-        try:
-            tokens = self.task.parse(text)
-            (answers,) = self.task.predict(self.model, [tokens], strategy)
-        except ErrorDetail as problem:
-            return empty | {"error": problem.message}
-        shown = [self._show(answer) for answer in answers]
-        prediction = empty | {
-            "output": shown[0]["output"],
-            "probability": shown[0]["probability"],
-            "caution": self.task.caution(tokens.tolist(), text),
-            "answers": shown,
+        if row is None or found is None:
+            return prediction
+        candidates = [self._show(candidate) for candidate in found]
+        prediction |= {
+            "output": candidates[0]["output"],
+            "probability": candidates[0]["probability"],
+            "warning": self.task.warning(row.tolist(), text),
+            "candidates": candidates,
         }
         if isinstance(self.task, SequenceClassificationTask):
-            prediction["probabilities"] = self._class_probabilities(self.task, tokens)
+            prediction["probabilities"] = self._class_probabilities(self.task, row)
             if why:
+                from glassformer.inspection.attribution import word_effects
+
                 prediction["words"] = [asdict(word) for word in word_effects(self.model, self.task, text)]
         return prediction
 
     def _class_probabilities(
         self, task: SequenceClassificationTask, tokens: np.ndarray
     ) -> dict[str, float] | None:
-        """The likeliest first; of many classes only the first few."""
+        """Return the probability of each class, the likeliest first; of many classes only the first few."""
+        from glassformer.inspection.attribution import outputs
+
         if isinstance(self.model.head, RegressionHead):
             return None
         probabilities = outputs(self.model, task, [tokens])[0].exp()
-        count = len(probabilities)
-        best = probabilities.topk(count if count <= MOST_CLASSES_SHOWN else CLASSES_SHOWN_OF_MORE)
+        classes = len(probabilities)
+        best = probabilities.topk(classes if classes <= MAX_CLASSES_SHOWN else CLASSES_SHOWN_OF_MORE)
         return {
             " ".join(task.output_symbols([number])): probability
             for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         }
+
+    def generate(
+        self,
+        prompt: str = "",
+        max_tokens: int = 200,
+        *,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> str:
+        """Continue a prompt with a language model; returns the prompt and up to `max_tokens` more tokens.
+
+        A `temperature` of 0 is greedy decoding. Equal seeds give equal texts.
+        """
+        *_, (text, _) = self.stream(
+            prompt, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
+        return text
+
+    def stream(
+        self,
+        prompt: str = "",
+        max_tokens: int = 200,
+        *,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        number: int = 0,
+    ) -> Iterator[tuple[str, int]]:
+        """Generate as `generate` does; after each part, yield the text so far and its number of new tokens.
+
+        `number` selects one of several texts for the same prompt and seed.
+        """
+        task = self.task
+        if not isinstance(task, CausalLanguageTask):
+            raise user_error(
+                "is not a language model of text",
+                path=str(self.path),
+                hint=f"glassformer predict {self.path} INPUT",
+            )
+
+        def decoding(seed: int) -> DecodingConfig:
+            if temperature == 0:
+                return self._strategy({"kind": "greedy"})
+            options = {"kind": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p}
+            return self._strategy(options | {"seed": seed})
+
+        first = (seed * 1009 + number) * 1_000_003
+        tokens = task.start(prompt)
+        start = len(tokens)
+        for part in task.write(self.model, tokens, max_tokens, map(decoding, count(first))):
+            tokens += part
+            yield task.show_output(tokens), len(tokens) - start
 
     def attention(
         self,
@@ -237,14 +352,18 @@ class Run:
         decoding: Mapping[str, Any] | None = None,
         node: int | None = None,
     ) -> AttentionMaps:
-        """The maps for an input as the model reads and answers it; without one, for the first test example.
+        """Record the attention maps for an input (default: the first test example) and its prediction.
 
-        All layers, heads, rows (queries) and parts (`encoder`, `decoder`, `cross`) unless some are chosen.
-        With `untrained`, those of the same model with its first weights: what training has not made.
-        `decoding` is how the answer is written, such as `{"kind": "beam"}`, and `node` the number of a
-        node of that decoding's `trace`, chosen or dropped. With either, a language model's maps go on over
-        what it writes.
+        `layers`, `heads`, `rows` (queries) and `site` (`encoder`, `decoder` or `cross`) select a part.
+        `untrained`: use the same model with its initial weights, for comparison. `decoding`: the strategy
+        for the output, such as `{"kind": "beam"}`. `node`: the number of a node in that decoding's `trace`,
+        chosen or dropped. With either of the last two, a language model's maps include what it generates.
         """
+        from glassformer.inspection.examples import prepare_input
+        from glassformer.inspection.maps import Selection
+        from glassformer.inspection.record import attention_maps
+        from glassformer.inspection.trace import prepare_node
+
         tokens = self._tokens(text)
         model = self._untrained() if untrained else self.model
         about = {
@@ -253,17 +372,20 @@ class Run:
             "input": text or self.task.show_input(tokens.tolist()),
         }
         if decoding is None and node is None:
-            reading = prepare_input(model, self.task, tokens, self.config.evaluation.decoding)
-            about["output"] = "" if reading.prediction is None else self._show(reading.prediction)["output"]
+            prepared = prepare_input(model, self.task, tokens, self.config.evaluation.decoding)
+            predicted = prepared.prediction
+            about["output"] = "" if predicted is None else self._show(predicted)["output"]
         else:
-            reading, told = prepare_node(model, self.task, tokens, self._strategy(decoding), node)
-            about |= told
-        return attention_maps(model, reading, Selection(layers, heads, rows, site), about)
+            prepared, facts = prepare_node(model, self.task, tokens, self._strategy(decoding), node)
+            about |= facts
+        return attention_maps(model, prepared, Selection(layers, heads, rows, site), about)
 
     def trace(
         self, text: str | None = None, decoding: Mapping[str, Any] | None = None, alternatives: int = 5
     ) -> Trace:
-        """How the model came to its answer: each step with its alternatives, and the search tree."""
+        """Record the decoding of an input: each step with its alternatives, and the search tree."""
+        from glassformer.inspection.trace import trace
+
         return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
 
     def heads(
@@ -273,11 +395,15 @@ class Run:
         untrained: bool = False,
         ablate: Ablation | None = None,
     ) -> dict[str, Any]:
-        """The statistics of every head, averaged over examples, beside those of the untrained model.
+        """Average the statistics of every head over examples, for this and the untrained model.
 
-        With `untrained`, those of the untrained model alone. With `ablate`, also what each head is
-        worth, as the method of that name finds it.
+        With `untrained`, for the untrained model only. With `ablate` (`zero` or `mean`), also measure the
+        effect of ablating each head; see `ablate_head`.
         """
+        from glassformer.inspection.ablation import ablate_each_head
+        from glassformer.inspection.examples import choose_split, group_examples
+        from glassformer.inspection.heads import heads_document
+
         split = choose_split(self.task, split)
         groups = group_examples(self.task, split, examples)
         model = self._untrained() if untrained else self.model
@@ -300,17 +426,21 @@ class Run:
         split: str | None = None,
         text: str | None = None,
     ) -> Effects:
-        """What a head is worth: the model without it, on examples, and its answer to `text` if there is one.
+        """Measure the effect of ablating a head, on examples and on the prediction for `text` if given.
 
-        `ablation`: the head adds nothing (`zero`), or always its mean over the examples (`mean`).
+        `ablation`: replace the head's output by zero (`zero`) or by its mean over the examples (`mean`).
         """
+        from glassformer.inspection.ablation import head_effects
+        from glassformer.inspection.examples import choose_split, group_examples
+        from glassformer.inspection.record import HeadId
+
         return head_effects(
             self.model,
             self.task,
             HeadId(site, layer, head),
             ablation,
             group_examples(self.task, choose_split(self.task, split), examples),
-            asked=None if text is None else self._question(text),
+            example=None if text is None else self._reference_input(text),
             decoding=self.config.evaluation.decoding,
         )
 
@@ -326,16 +456,20 @@ class Run:
         split: str | None = None,
         renormalise: bool = True,
     ) -> Effects:
-        """What one cell of a map is worth: the query may not read the key, in this head alone.
+        """Measure the effect of ablating an edge: in this head, the query may not attend to the key.
 
-        With `examples`, the same cell is also cut in so many examples as long as this input. Without
-        `renormalise` the rest of the row stays as it is, and does not fill the gap.
+        With `examples`, the same edge is also ablated in this number of examples of the same length. Without
+        `renormalise`, the other weights of the row stay as they are and no longer sum to 1.
         """
+        from glassformer.inspection.ablation import Edge, edge_effects
+        from glassformer.inspection.examples import choose_split
+        from glassformer.inspection.record import HeadId
+
         return edge_effects(
             self.model,
             self.task,
             Edge(HeadId(site, layer, head), query, key),
-            self._question(text),
+            self._reference_input(text),
             split=choose_split(self.task, split),
             examples=examples,
             renormalise=renormalise,
@@ -345,11 +479,14 @@ class Run:
     def occlude(
         self, text: str | None, position: int, examples: int = 16, split: str | None = None
     ) -> Effects:
-        """What one token is worth: hidden behind others that stand at its place in so many examples."""
+        """Measure the effect of a token: replace it by the tokens that examples have at its position."""
+        from glassformer.inspection.ablation import token_effects
+        from glassformer.inspection.examples import choose_split
+
         return token_effects(
             self.model,
             self.task,
-            self._question(text),
+            self._reference_input(text),
             position,
             split=choose_split(self.task, split),
             examples=examples,
@@ -357,15 +494,22 @@ class Run:
         )
 
     def rollout(self, text: str | None = None) -> AttentionMaps:
-        """A hint: attention multiplied through all layers, one map per site."""
+        """Multiply the attention of all layers into one map per site. A hint, not a cause."""
+        from glassformer.inspection.attribution import rollout
+
         return rollout(self.attention(text))
 
     def logit_lens(self, text: str | None = None, top: int = 5) -> LogitLens:
-        """A hint: what the model would answer if it ended after each of its layers."""
-        reading = prepare_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
-        return logit_lens(self.model, self.task, reading, top)
+        """Apply the output head after each layer, and list the `top` tokens. A hint, not a cause."""
+        from glassformer.inspection.attribution import logit_lens
+        from glassformer.inspection.examples import prepare_input
 
-    def _question(self, text: str | None) -> ReferenceInput:
+        prepared = prepare_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+        return logit_lens(self.model, self.task, prepared, top)
+
+    def _reference_input(self, text: str | None) -> ReferenceInput:
+        from glassformer.inspection.examples import reference_input
+
         return reference_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
 
     def _strategy(self, decoding: Mapping[str, Any] | None) -> DecodingConfig:
@@ -374,27 +518,52 @@ class Run:
         return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
 
     def _tokens(self, text: str | None) -> np.ndarray:
-        """Of an input, or of the first example."""
+        """Return the tokens of a text, or of the first example."""
+        from glassformer.inspection.examples import first_example
+
         return first_example(self.task) if text is None else self.task.parse(text)
 
     def _untrained(self) -> Model:
-        """The same model with its first weights."""
+        """Build the same model with its initial weights."""
         model = Experiment(self.config, self.task).build_model()
         return model.to(next(self.model.parameters()).device).eval()
+
+    def __repr__(self) -> str:
+        try:
+            measured: dict[str, Any] = self.folder.results().get("metrics", {})
+            metrics = measured.get("test") or measured.get("validation") or {}
+            shown = "".join(f", {name}={value:.4g}" for name, value in metrics.items())
+        except (UserError, AttributeError, TypeError, ValueError):  # damaged results
+            shown = ""
+        return f"Run({str(self.path)!r}, task={self.config.task.kind!r}{shown})"
 
     def _repr_html_(self) -> str:
         return self.folder._repr_html_()
 
-    def _show(self, answer: Prediction) -> dict[str, Any]:
-        if answer.value is not None:
-            return {"output": f"{answer.value:.6g}", "probability": None, "steps": []}
-        symbols = self.task.output_symbols(answer.tokens)
+    def _show(self, prediction: Prediction) -> dict[str, Any]:
+        """Make the document of one hypothesis: output, probability, and each token with its probability."""
+        if prediction.value is not None:
+            return {"output": f"{prediction.value:.6g}", "probability": None, "steps": []}
+        symbols = self.task.output_symbols(prediction.tokens)
         steps = [
             {"token": symbol, "probability": probability}
-            for symbol, probability in zip(symbols, answer.probabilities, strict=False)
+            for symbol, probability in zip(symbols, prediction.probabilities, strict=False)
         ]
-        output = self.task.show_output(answer.tokens)
-        return {"output": output, "probability": answer.probability, "steps": steps}
+        output = self.task.show_output(prediction.tokens)
+        return {"output": output, "probability": prediction.probability, "steps": steps}
+
+
+def _batches(rows: Sequence[np.ndarray | None], max_rows: int) -> Iterator[list[int]]:
+    """Group the indices of rows into batches of similar length, the longest rows first."""
+    lengths = {index: len(row) for index, row in enumerate(rows) if row is not None}
+    batch: list[int] = []
+    for index in sorted(lengths, key=lambda index: -lengths[index]):
+        if batch and (len(batch) >= max_rows or (len(batch) + 1) * lengths[batch[0]] > BATCH_TOKENS):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
@@ -405,5 +574,5 @@ def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
         raise user_error(
             f"cannot be written: {error.strerror or error}",
             path=str(path),
-            hint="a file in a folder that exists and may be written to",
+            hint="choose a file in an existing folder that you may write to",
         ) from None

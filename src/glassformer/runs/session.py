@@ -1,4 +1,4 @@
-"""A training in its run folder: started or resumed, announced, measured at its end."""
+"""Training session: train or resume in a run folder, then measure the best model and write the results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-import glassformer.models.transformer
-import glassformer.tasks  # noqa: F401  registers the kinds
 from glassformer.core.config import validate
 from glassformer.core.errors import UserError, user_error
 from glassformer.cost.estimate import estimate
@@ -19,7 +17,6 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder, differences, environment, list_runs, new_run_path
 from glassformer.runs.run import Run
 from glassformer.runs.transfer import TransferReport
-from glassformer.tasks.base import Task
 from glassformer.training.context import Interrupted, StopSignals, TrainingContext
 from glassformer.training.distributed import ProcessGroup, SharedStore
 from glassformer.training.events import TensorBoardMirror
@@ -28,6 +25,7 @@ from glassformer.training.state import TrainingState
 from glassformer.training.trainer import Trainer
 
 DEFAULT_RUNS = Path("runs")
+"""Folder of new runs, relative to the working directory."""
 
 MAY_CHANGE_ON_RESUME = (
     "training.max_steps",
@@ -45,29 +43,30 @@ MAY_CHANGE_ON_RESUME = (
 )
 
 
-class Training:
-    """One training in one run folder, from its first step or from where it stopped."""
+class TrainingSession:
+    """Owner of a run while it trains: folder, lock, signals, context and results."""
 
     def __init__(
         self,
         config: ExperimentConfig,
         folder: RunFolder,
         reporter: Reporter | None = None,
-        is_unwanted: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        """A training that becomes unwanted stops as by a signal: after its step, saved.
+        """Read the data and build the experiment.
 
-        Of several ranks, each has such a training; one of them holds and writes the folder.
+        `should_stop` is called after each step; when it returns True, the run saves and stops, as on SIGTERM.
+        With several processes, each rank has a session, and rank 0 writes the folder.
         """
         self.config = config
-        self.is_unwanted = is_unwanted
+        self.should_stop = should_stop
         self.folder = folder
         self.process_group = process_group or ProcessGroup()
         self.reporter = (reporter or Reporter()) if self.process_group.is_rank_zero else Reporter()
         try:
             with self.reporter.status("reading the data"):
-                self.experiment = Experiment(config, self._task())
+                self.experiment = Experiment.of_run(config, folder, self.process_group)
         except BaseException:
             if self.process_group.is_rank_zero:
                 folder.discard_empty()
@@ -75,49 +74,35 @@ class Training:
         self.signals = StopSignals(self.reporter.info)
         self.trainer: Trainer
         self.exit_code = 0
-        """After a run that a signal has stopped, on whichever rank it came."""
-
-    def _task(self) -> Task:
-        """What a task learns from its data, such as a tokenizer, is learned once: by one rank, in one run."""
-        task: Task | None = None
-
-        def learned() -> dict[str, Any]:
-            nonlocal task
-            config, folder = self.config, self.folder
-            is_old = folder.exists()
-            task = folder.restore_task(config.task, config.seed) if is_old else None
-            task = task or config.task.build(config.seed)
-            return task.state()
-
-        state = self.process_group.on_rank_zero(learned)
-        return task or self.config.task.restore(state, self.config.seed)
+        """128 + signal number if a signal stopped any rank, else 0."""
 
     def run(self) -> dict[str, Any]:
-        """Train, measure, write the results; what `train --json` prints."""
+        """Train, measure and write the results. Returns the document that `train --json` prints."""
         self.process_group.on_rank_zero(self.folder.lock)
         try:
             with self.signals:
                 self._prepare()
                 if self.reporter.is_active and not self.trainer.state.ended:
                     self._announce()
-                self._beat("running")
+                self._heartbeat("running")
                 try:
                     state = self.trainer.fit()
                 except UserError:
                     if self.trainer.state.ended == "diverged":
-                        self._beat("diverged")
+                        self._heartbeat("diverged")
                     raise
                 (number,) = self.process_group.max(self.signals.number or 0)
                 self.exit_code = 0 if state.ended or not number else 128 + int(number)
                 try:
                     return self._conclude(state)
-                except Interrupted:  # it has ended and is saved; a resumed run has but to be measured
+                except Interrupted:  # training has ended and is saved; a resumed run measures only
                     state.ended, self.exit_code = "", self.signals.exit_code
                     return self._conclude(state)
         finally:
             self.folder.unlock()
 
     def _prepare(self) -> None:
+        """Build the trainer, create or check the folder, and restore the newest checkpoint."""
         for note in self.experiment.task.notes:
             self.reporter.info(note)
         checksum = self._checksum()
@@ -128,8 +113,9 @@ class Training:
             store=store,
             events=self.folder.events if self.process_group.is_rank_zero else None,
             reporter=self.reporter,
-            heartbeat=lambda state: self._beat("running"),
-            stop_requested=lambda: self.signals.is_set() or self.is_unwanted(),
+            heartbeat=lambda state: self._heartbeat("running"),
+            stop_requested=lambda: self.signals.is_set() or self.should_stop(),
+            probe=self.experiment.build_probe(),
             process_group=self.process_group,
         )
         self.trainer = self.experiment.build_trainer(context)
@@ -139,19 +125,19 @@ class Training:
             store.delete_snapshots_after(-1)
         else:
             self.trainer.restore(newest[1])
-            self._tell_resumed(newest[0], newest[1].state.get("processes", 1))
+            self._report_resumed(newest[0], newest[1].state.get("processes", 1))
         if self.process_group.is_rank_zero:
-            self._open_record(is_new=newest is None)
+            self._open_events(is_new=newest is None)
 
     def _checksum(self) -> str:
-        """Of the data, which all ranks must have the same of."""
+        """Compute the checksum of the data; raise if the ranks have different data."""
         checksum = self.experiment.task.checksum()
         is_same = self.process_group.broadcast(checksum) == checksum
         if not is_same:
             raise user_error(
-                "these are other data than those of rank 0",
+                "the data differ from those of rank 0",
                 path="task",
-                hint="the same files on every machine",
+                hint="use the same files on every machine",
             )
         return checksum
 
@@ -159,40 +145,40 @@ class Training:
         if self.folder.exists():
             self._check_same(checksum)
             return
-        context = environment(checksum, torch.get_num_threads())
-        context["processes"] = self.process_group.world_size
-        # Where this person keeps tokens is nobody else's business.
+        about = environment(checksum, torch.get_num_threads())
+        about["processes"] = self.process_group.world_size
+        # Privacy: a run that is passed on must not show the user's folders.
         notes = (note.replace(str(cache_folder()), "the cache") for note in self.experiment.task.notes)
-        context["data_notes"] = list(notes)
+        about["data_notes"] = list(notes)
         if self.experiment.transferred is not None:
-            context["start_from"] = self.experiment.transferred.origin()
-        self.folder.create(self.config.dump(), self.experiment.task.state(), context)
+            about["start_from"] = self.experiment.transferred.origin()
+        self.folder.create(self.config.dump(), self.experiment.task.state(), about)
 
-    def _tell_resumed(self, name: str, processes: int) -> None:
-        self.reporter.info(f"going on from {name}")
+    def _report_resumed(self, name: str, processes: int) -> None:
+        self.reporter.info(f"resuming from {name}")
         if processes != self.process_group.world_size:
             self.reporter.info(
-                f"saved by {processes} processes, going on with {self.process_group.world_size}:"
-                " the same batches, sums that differ by rounding, other draws of dropout"
+                f"checkpoint from {processes} processes, resuming with {self.process_group.world_size}:"
+                " same batches; rounding and dropout masks will differ"
             )
 
-    def _open_record(self, *, is_new: bool) -> None:
+    def _open_events(self, *, is_new: bool) -> None:
         if is_new:
             self.folder.events.truncate(0)
-            self._tell_transfer(self.experiment.transferred)
+            self._report_transfer(self.experiment.transferred)
         if self.config.training.tensorboard:
             self.folder.events.mirror = TensorBoardMirror(
                 self.folder.path / "tensorboard", self.trainer.state.step
             )
 
-    def _tell_transfer(self, transferred: TransferReport | None) -> None:
+    def _report_transfer(self, transferred: TransferReport | None) -> None:
         if transferred is not None:
             for line in transferred.lines():
                 self.reporter.info(line)
             self.folder.events.append("transfer", **transferred.to_json())
 
     def _check_same(self, checksum: str) -> None:
-        """A resumed run is the same run: config, data, and the weights that it started from."""
+        """Raise unless config, data and the weights of `training.start_from` are those of the saved run."""
         saved = _saved_config(self.folder).dump()
         changed = {
             path: pair
@@ -208,26 +194,27 @@ class Training:
             )
         if self.folder.environment().get("data_sha256") != checksum:
             raise user_error(
-                "the data have changed since the run was started",
+                "the data have changed since the run started",
                 path=str(self.folder.path),
                 hint="restore the data, or choose another --run",
             )
         transferred = self.experiment.transferred
         if transferred and self.folder.environment().get("start_from") != transferred.origin():
             raise user_error(
-                f"{transferred.run} has changed since the run was started from it",
+                f"{transferred.run} has changed since this run started from it",
                 path=str(self.folder.path),
                 hint="choose another --run",
             )
 
     def _announce(self) -> None:
+        """Report the number of parameters and the expected time and memory."""
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
             self.reporter.info(f"{frozen:,} of {size:,} parameters are frozen; {size - frozen:,} are trained")
         if self.process_group.world_size > 1:
-            where = f"{self.process_group.world_size} processes ({self.config.training.parallel.kind})"
-            self.reporter.info(f"{size:,} parameters on {self.trainer.device}, {where}")
+            processes = f"{self.process_group.world_size} processes ({self.config.training.parallel.kind})"
+            self.reporter.info(f"{size:,} parameters on {self.trainer.device}, {processes}")
             return
         with self.reporter.status("timing a few steps"):
             expected = estimate(self.trainer)
@@ -238,23 +225,24 @@ class Training:
                 " lower training.batch_size or use training.gradient_accumulation"
             )
 
-    def _beat(self, state: str) -> None:
+    def _heartbeat(self, state: str) -> None:
         if self.process_group.is_rank_zero:
             self.folder.heartbeat(state, self.trainer.state.step, self.trainer.total_steps)
 
-    def _measuring(self, what: str, done: int, total: int) -> None:
+    def _progress(self, activity: str, done: int, total: int) -> None:
         if self.signals.is_set():
             raise Interrupted
-        self.reporter.progress(what, done, total)
+        self.reporter.progress(activity, done, total)
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
+        """Measure the best checkpoint if training has ended, and write the results."""
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
         if state.ended and self.process_group.is_rank_zero:
             loaded = Run(self.folder.path, task=self.experiment.task)
             for split in ("validation", "test"):
                 if split in self.experiment.task.splits:
                     with self.reporter.status(f"measuring on {split}"):
-                        measured[split] = loaded.evaluate(split, progress=self._measuring)
+                        measured[split] = loaded.evaluate(split, progress=self._progress)
         metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
         results = {
             "run": str(self.folder.path),
@@ -275,54 +263,80 @@ class Training:
             "warnings": self.folder.warnings() if self.process_group.is_rank_zero else [],
         }
         if state.ended and self.process_group.is_rank_zero:
-            # Where a run lies is known to who opens it, and may be nobody else's business.
+            # Privacy: without the path, which may name a user.
             self.folder.write_results({name: value for name, value in results.items() if name != "run"})
-        self._beat("done" if state.ended else "stopped")
+        self._heartbeat("done" if state.ended else "stopped")
         return results
 
 
+def open_session(
+    source: str,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    *,
+    run: str | Path | None = None,
+    resume: bool = False,
+    restarts: int = 0,
+    reporter: Reporter | None = None,
+    process_group: ProcessGroup | None = None,
+) -> TrainingSession:
+    """Resolve the config of a source, choose the run folder, and read the data.
+
+    `restarts`: how often the launcher has restarted this training; a restarted one resumes.
+    """
+    process_group, reporter = process_group or ProcessGroup(), reporter or Reporter()
+    config = resolve(source, overrides)
+    resume = resume or restarts > 0
+    path = Path(process_group.on_rank_zero(lambda: str(run_path(source, config, run, resume))))
+    reporter.info(f"run {path}" + (f", restart {restarts}" if restarts else ""))
+    return TrainingSession(config, RunFolder(path), reporter, process_group=process_group)
+
+
 def train(
-    what: str,
+    source: str,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     *,
     run: str | Path | None = None,
     resume: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Train WHAT and return the run. With `resume`, go on where it stopped, or start if it never did."""
-    config = resolve(what, overrides)
-    folder = RunFolder(run_path(what, config, run, resume))
-    Training(config, folder, reporter).run()
-    return Run(folder.path)
+    """Train a preset, a YAML file or a run's config, and return the run.
+
+    `run` is the folder (default: a new one in `runs/`). With `resume`, continue an interrupted training, or
+    start if there is none.
+    """
+    session = open_session(source, overrides, run=run, resume=resume, reporter=reporter)
+    session.run()
+    return Run(session.folder.path)
 
 
-def run_path(what: str, config: ExperimentConfig, run: str | Path | None, resume: bool) -> Path:
-    """Where a training happens; a folder that already holds a run is taken only to resume it."""
+def run_path(source: str, config: ExperimentConfig, run: str | Path | None, resume: bool) -> Path:
+    """Choose the folder of a training. A folder that contains a run is used only to resume it."""
     if run is None and resume:
-        run = what if (Path(what) / "config.yaml").is_file() else _unfinished(config)
+        run = source if RunFolder(Path(source)).exists() else _unfinished(config)
     if run is None:
-        name = Path(what).name.removesuffix(".yaml").removesuffix(".yml")
+        name = Path(source).name.removesuffix(".yaml").removesuffix(".yml")
         return new_run_path(DEFAULT_RUNS, name or "run")
     path = Path(run)
     if RunFolder(path).exists() and not resume:
-        raise user_error("holds a run already", path=str(path), hint="--resume, or another --run")
+        raise user_error("contains a run already", path=str(path), hint="--resume, or another --run")
     return path
 
 
 def _unfinished(config: ExperimentConfig) -> Path | None:
+    """Find the newest run of this config that has not finished."""
     for folder in list_runs(DEFAULT_RUNS):
-        if not folder.results() and _is_of(folder, config):
+        if not folder.results() and _has_config(folder, config):
             return folder.path
     return None
 
 
-def _is_of(folder: RunFolder, config: ExperimentConfig) -> bool:
+def _has_config(folder: RunFolder, config: ExperimentConfig) -> bool:
     try:
         return _saved_config(folder).identity() == config.identity()
-    except UserError:  # of another version, or with kinds of a plug-in that is not there
+    except UserError:  # a run of another version, or with kinds of a plug-in that is not loaded
         return False
 
 
 def _saved_config(folder: RunFolder) -> ExperimentConfig:
-    """Validated, so that a run from before an option was there has its default."""
+    """Read and validate a run's config, so that options added since have their defaults."""
     return validate(ExperimentConfig, folder.config())

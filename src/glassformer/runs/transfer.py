@@ -1,8 +1,8 @@
-"""Starting from another run: what of its weights is copied, what is left out, and what is new.
+"""Transfer: copy the weights of another run (`training.start_from`) into a new model.
 
-A model's parts have the same names whatever the task asks, so the backbone is copied by name and shape: each
-part as a whole or not at all. What would only look right is refused: another tokenizer, another width,
-options that the weights do not show. It knows nothing of the training that follows.
+Modules have the same names in every model, so the backbone is copied by name and shape, each module
+completely or not at all. A transfer that would only seem to work is rejected: another tokenizer, another
+width, or another option that changes the meaning of weights without changing their shapes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.optimizers import is_head
 
-PLACE = "training.start_from"
-SHOWN = 3
-"""So many parts that do not match are named."""
+OPTION = "training.start_from"
+MAX_SHOWN = 3
+"""Number of mismatches that an error lists."""
 
 MAY_DIFFER = frozenset(
     {
@@ -43,43 +43,49 @@ MAY_DIFFER = frozenset(
         "decoder_layers",
     }
 )
-"""Options of a model that say nothing about how copied weights are meant, or that the report tells."""
+"""Model options that may differ: they do not change the meaning of weights, or the report shows them."""
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A table of positions of another length: the rows that both have are copied."""
+class PartialCopy:
+    """Position table of another length, of which the common rows are copied."""
 
     rows: int
-    rows_there: int
-    rows_here: int
+    """Rows copied."""
+    source_rows: int
+    model_rows: int
     parameters: int
+    """Parameters copied."""
 
 
 @dataclass(frozen=True)
 class TransferReport:
-    """What became of each tensor of a run and of the new model; the numbers are parameters."""
+    """Tensors copied, left out and new, each with its number of parameters."""
 
     run: str
     checkpoint: str
     weights: str
-    """`averaged`, where the run has such, or `model`."""
+    """`averaged` if the run has averaged weights, else `model`."""
     sha256: str
-    """Of the file with these weights."""
+    """SHA-256 of the file with these weights."""
     loaded: dict[str, int] = field(default_factory=dict)
-    partly: dict[str, Part] = field(default_factory=dict)
+    partly: dict[str, PartialCopy] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
+    """Tensors of the run that the model does not have."""
     new: dict[str, int] = field(default_factory=dict)
+    """Tensors of the model that keep their initial weights."""
     note: str = ""
+    """Remark about the direction of attention, or empty."""
 
     @property
     def loaded_parameters(self) -> int:
+        """Number of parameters copied."""
         return sum(self.loaded.values()) + sum(part.parameters for part in self.partly.values())
 
     def lines(self) -> list[str]:
-        """As a person is told."""
+        """Return the report as lines of text."""
         facts = [
             f"{len(self.loaded) + len(self.partly)} tensors, {self.loaded_parameters:,} parameters loaded",
             f"left out {_by_module(self.left_out)}",
@@ -88,13 +94,13 @@ class TransferReport:
         lines = [f"start from {self.run} ({self.checkpoint}): {'; '.join(facts)}"]
         for name, part in self.partly.items():
             lines.append(
-                f"{name}: {part.rows:,} positions copied; the run has {part.rows_there:,},"
-                f" this model {part.rows_here:,}"
+                f"{name}: {part.rows:,} positions copied; the run has {part.source_rows:,},"
+                f" this model {part.model_rows:,}"
             )
         return [*lines, self.note] if self.note else lines
 
     def origin(self) -> dict[str, str]:
-        """Which weights these were, wherever the run may lie: what a result depends on."""
+        """Identify the copied weights by checkpoint and checksum, without the path of the run."""
         return {"checkpoint": self.checkpoint, "weights": self.weights, "sha256": self.sha256}
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +120,7 @@ def _by_module(counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """A trained run as far as another model may start from it: its best weights, its task, its options."""
+    """Trained run that another model starts from: best weights, task and model options."""
 
     path: Path
     checkpoint: str
@@ -127,6 +133,7 @@ class Source:
 
     @classmethod
     def open(cls, path: Path) -> Source:
+        """Load the best checkpoint of a run."""
         folder = RunFolder.open(path)
         config, state = folder.config(), folder.task_state()
         task = folder.restore_task(validate(TaskConfig, config.get("task", {})))
@@ -138,26 +145,27 @@ class Source:
         except DamagedCheckpoint as damage:
             raise user_error(
                 f"its best checkpoint is damaged: {damage}",
-                path=PLACE,
+                path=OPTION,
                 value=str(path),
-                hint="restore the folder from a copy, or train that run anew",
+                hint="restore the folder from a copy, or train that run again",
             ) from None
         weights = "averaged" if "averaged" in tensors else "model"
         sha256 = file_sha256(store.folder / name / f"{weights}.safetensors")
         return cls(path, name, weights, sha256, tensors[weights], task, state, options)
 
-    def refuse(self, problem: str, hint: str) -> UserError:
-        return user_error(problem, path=PLACE, value=str(self.path), hint=hint)
+    def error(self, message: str, hint: str) -> UserError:
+        """Make the error that rejects this source."""
+        return user_error(message, path=OPTION, value=str(self.path), hint=hint)
 
 
 def transfer(path: Path, task: Task, model: Model, config: ModelConfig) -> TransferReport:
-    """Copy what fits from the run at `path` into a fresh model for `task`, in place; say what that was."""
+    """Copy the matching weights of the run at `path` into a new model for `task`, in place."""
     source = Source.open(path)
     own: Tensors = model.state_dict()
     _check_symbols(source, task)
     parts = _match_backbone(source, own, config)
     copied = _common_modules(source.tensors, own)
-    if _asks_the_same(source, task, own):
+    if _has_same_head(source, task, own):
         copied |= {_module(name) for name in own if is_head(name)}
     loaded: dict[str, int] = {}
     with torch.no_grad():
@@ -182,57 +190,57 @@ def transfer(path: Path, task: Task, model: Model, config: ModelConfig) -> Trans
 
 
 def _common_modules(theirs: Tensors, own: Tensors) -> set[str]:
-    """The parts of the backbone that both have: `embedding`, `encoder`, …"""
+    """Return the modules of the backbone that both models have: `embedding`, `encoder`, …"""
     return {_module(n) for n in theirs if not is_head(n)} & {_module(n) for n in own}
 
 
-def _match_backbone(source: Source, own: Tensors, config: ModelConfig) -> dict[str, Part]:
-    """What is to be copied in part. A backbone that would be half the run's, or work otherwise: refused."""
+def _match_backbone(source: Source, own: Tensors, config: ModelConfig) -> dict[str, PartialCopy]:
+    """Return the tensors to copy partially; raise if the backbones differ in shape or in meaning."""
     if not _common_modules(source.tensors, own):
-        raise source.refuse(
+        raise source.error(
             f"the run's {_modules(source.tensors)} have nothing in common with this model's {_modules(own)}",
-            "a model of the same kind as the run's",
+            "use a model of the same kind as the run's",
         )
-    parts, problems = _compare(source.tensors, own)
+    parts, mismatches = _compare(source.tensors, own)
     differing = {
         option: values
         for option, values in differences(source.options, config.dump()).items()
         if MAY_DIFFER.isdisjoint(option.split("."))
     }
-    if problems:
-        more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        raise source.refuse(
-            f"the run's backbone does not fit this model: {'; '.join(problems[:SHOWN])}{more}",
-            _same_options(source, differing) or "a task and a model of the same kind as the run's",
+    if mismatches:
+        more = f"; and {len(mismatches) - MAX_SHOWN} more" if len(mismatches) > MAX_SHOWN else ""
+        raise source.error(
+            f"the run's backbone does not fit this model: {'; '.join(mismatches[:MAX_SHOWN])}{more}",
+            _same_options(source, differing) or "use a task and a model of the same kind as the run's",
         )
     if differing:
         shown = [f"model.{name} is {here}, in the run {there}" for name, (there, here) in differing.items()]
-        raise source.refuse(
-            f"the run's weights fit, but they were trained to work otherwise: {'; '.join(shown)}",
-            _same_options(source, differing) or "a model of the same kind as the run's",
+        raise source.error(
+            f"the run's weights fit, but were trained with other options: {'; '.join(shown)}",
+            _same_options(source, differing) or "use a model of the same kind as the run's",
         )
     return parts
 
 
-def _compare(theirs: Tensors, own: Tensors) -> tuple[dict[str, Part], list[str]]:
-    """Tables of positions that differ in length alone, and whatever else does not match."""
+def _compare(theirs: Tensors, own: Tensors) -> tuple[dict[str, PartialCopy], list[str]]:
+    """Return position tables that differ only in length, and descriptions of all other mismatches."""
     common = _common_modules(theirs, own)
-    parts: dict[str, Part] = {}
-    problems = []
+    parts: dict[str, PartialCopy] = {}
+    mismatches = []
     for name in {**own, **theirs}:
         if _module(name) not in common:
             continue
         here, there = own.get(name), theirs.get(name)
         if here is None or there is None:
-            problems.append(f"{name} is only {'in the run' if here is None else 'here'}")
+            mismatches.append(f"{name} is only {'in the run' if here is None else 'here'}")
         elif here.shape == there.shape:
             continue
         elif "position" in name.split(".") and here.shape[1:] == there.shape[1:]:
             rows = min(len(here), len(there))
-            parts[name] = Part(rows, len(there), len(here), here[:rows].numel())
+            parts[name] = PartialCopy(rows, len(there), len(here), here[:rows].numel())
         else:
-            problems.append(f"{name} is {_size(here)} here, {_size(there)} in the run")
-    return parts, problems
+            mismatches.append(f"{name} is {_size(here)} here, {_size(there)} in the run")
+    return parts, mismatches
 
 
 def _modules(tensors: Tensors) -> str:
@@ -244,7 +252,7 @@ def _size(tensor: Tensor) -> str:
 
 
 def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
-    """What to type for a model like the run's."""
+    """Return the overrides that give a model with the run's options."""
     known = flatten(source.options)
     values = {name: known[name] for name in differing if name in known}
     return " ".join(
@@ -254,40 +262,42 @@ def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
 
 
 def _check_symbols(source: Source, task: Task) -> None:
-    """The same number must mean the same token, on the input side and, if both write, on the output side."""
+    """Raise unless token numbers mean the same in both tasks, for inputs and for generated outputs."""
     here, there = task.state(), source.state
-    both_write = isinstance(task.task_type, Seq2Seq) and type(task.task_type) is type(source.task.task_type)
+    both_generate = isinstance(task.task_type, Seq2Seq) and type(task.task_type) is type(
+        source.task.task_type
+    )
     if here.get("tokenizer") != there.get("tokenizer"):
-        hint = "a task that reads the same kind of data"
+        hint = "use a task that reads the same kind of data"
         if "tokenizer" in here and "tokenizer" in there:
             hint = f"'task.tokenizer={{kind: file, path: {source.path}}}'"
-        raise source.refuse("the run has another tokenizer than this task", hint)
-    if both_write and here.get("target_tokenizer") != there.get("target_tokenizer"):
-        raise source.refuse(
-            "the run has another tokenizer for the targets", "the same task.data and task.tokenizer"
+        raise source.error("the run has another tokenizer than this task", hint)
+    if both_generate and here.get("target_tokenizer") != there.get("target_tokenizer"):
+        raise source.error(
+            "the run has another tokenizer for the targets", "use the same task.data and task.tokenizer"
         )
-    old, new = (_symbols(each, with_answers=both_write) for each in (source.task, task))
+    old, new = (_symbols(each, with_outputs=both_generate) for each in (source.task, task))
     if old != new:
         unequal = (
             f"; {n} is {a!r} there, {b!r} here"
             for n, (a, b) in enumerate(zip(old, new, strict=False))
             if a != b
         )
-        raise source.refuse(
+        raise source.error(
             f"the run has other symbols: {len(old):,} there, {len(new):,} here{next(unequal, '')}",
-            "data with the same symbols, or no training.start_from",
+            "use data with the same symbols, or no training.start_from",
         )
 
 
-def _symbols(task: Task, *, with_answers: bool) -> list[str]:
+def _symbols(task: Task, *, with_outputs: bool) -> list[str]:
     symbols = task.input_symbols(range(task.task_type.vocabulary))
-    return symbols + _answers(task) if with_answers else symbols
+    return symbols + _output_symbols(task) if with_outputs else symbols
 
 
-def _answers(task: Task) -> list[str]:
-    """What the outputs of the head mean, where the input symbols do not say it."""
+def _output_symbols(task: Task) -> list[str]:
+    """Return the meaning of each output of the head, if it is not the input vocabulary."""
     match task.task_type:
-        case SequenceClassification(is_real=False, outputs=count) | TokenClassification(classes=count):
+        case SequenceClassification(is_regression=False, outputs=count) | TokenClassification(classes=count):
             return task.output_symbols(range(count))
         case Seq2Seq(target_vocabulary=count):
             return task.output_symbols(range(count))
@@ -295,24 +305,26 @@ def _answers(task: Task) -> list[str]:
             return []
 
 
-def _asks_the_same(source: Source, task: Task, own: Tensors) -> bool:
-    """Whether the run's head answers the new task's question, and has the form that the new one has."""
-    if type(task.task_type) is not type(source.task.task_type) or _answers(task) != _answers(source.task):
+def _has_same_head(source: Source, task: Task, own: Tensors) -> bool:
+    """Return True if the run's head has the outputs and the shapes of the new model's head."""
+    if type(task.task_type) is not type(source.task.task_type) or _output_symbols(task) != _output_symbols(
+        source.task
+    ):
         return False
     here = {name: tensor.shape for name, tensor in own.items() if is_head(name)}
     return here == {name: tensor.shape for name, tensor in source.tensors.items() if is_head(name)}
 
 
 def _direction_note(source: Source, model: Model) -> str:
-    """A model that looked only back may go on looking both ways, but nobody should find out by chance."""
-    looked_back = isinstance(source.task.task_type, CausalLM) or (
+    """Return a note if the run's model is causal and the new one is not, or the reverse; else ''."""
+    was_causal = isinstance(source.task.task_type, CausalLM) or (
         isinstance(source.task.task_type, TokenClassification | SequenceClassification)
         and bool(source.options.get("is_causal"))
     )
-    looks_back = getattr(model, "is_causal", looked_back)
-    if looked_back == looks_back:
+    is_causal = getattr(model, "is_causal", was_causal)
+    if was_causal == is_causal:
         return ""
-    there, here = ("only back", "both ways") if looked_back else ("both ways", "only back")
-    same = f"; model.is_causal={json.dumps(looked_back)} would keep it so"
+    there, here = ("causal", "bidirectional") if was_causal else ("bidirectional", "causal")
+    same = f"; model.is_causal={json.dumps(was_causal)} keeps it"
     may_choose = isinstance(model.task_type, TokenClassification | SequenceClassification)
-    return f"NOTE: the run's model looks {there}, this one {here}{same if may_choose else ''}"
+    return f"NOTE: the run's model is {there}, this one is {here}{same if may_choose else ''}"

@@ -1,7 +1,7 @@
-"""A proof by doing that an interrupted run equals an uninterrupted one, to the bit.
+"""Verify exact resume: an interrupted run must equal an uninterrupted one to the bit.
 
-The same config is trained twice in child processes: once left alone, once killed with SIGKILL again and
-again, at random moments and in the middle of saves, and resumed each time. Then everything is compared.
+The same config is trained twice in child processes. One run is not interrupted. The other is killed with
+SIGKILL several times, at random moments and during saves, and resumed each time. Then the two are compared.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ from glassformer.storage.files import file_sha256
 from glassformer.training.checkpoints import SAVING, STATE
 from glassformer.training.events import CLOCK_FIELDS
 
-Say = Callable[[str], None]
 CHILD_SECONDS = 1800
+"""Longest time that one training may take."""
 
 
 @dataclass
 class Proof:
+    """Result of `prove_resume`."""
+
     kills: int = 0
     kills_during_save: int = 0
     compared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Digests of both runs by name, with `is_equal`; see `compare_runs`."""
 
     @property
     def passed(self) -> bool:
+        """True if something was compared and all of it is equal."""
         return bool(self.compared) and all(item["is_equal"] for item in self.compared.values())
 
 
@@ -49,9 +53,12 @@ def prove_resume(
     steps: int,
     seed: int = 0,
     plugins: tuple[Path, ...] = (),
-    say: Say = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Proof:
-    """Train `steps` steps in `folder/uninterrupted` and, with `kills` kills, in `folder/interrupted`."""
+    """Train `steps` steps in `folder/uninterrupted` and, with `kills` kills, in `folder/interrupted`.
+
+    `seed` decides the moments of the kills. `report` receives one line per event.
+    """
     every = max(1, steps // (2 * kills + 2))
     config = config.with_overrides(
         {
@@ -72,9 +79,9 @@ def prove_resume(
     command = [sys.executable, "-m", "glassformer", "train", str(file), "--quiet", "--json", "--resume"]
     command += [argument for plugin in plugins for argument in ("--plugin", str(plugin))]
 
-    say(f"training {steps} steps without interruption")
-    left_alone = RunFolder(folder / "uninterrupted")
-    _finish(subprocess.Popen([*command, "--run", str(left_alone.path)], **_PIPES), left_alone)
+    report(f"training {steps} steps without interruption")
+    uninterrupted = RunFolder(folder / "uninterrupted")
+    _finish(subprocess.Popen([*command, "--run", str(uninterrupted.path)], **_PIPES), uninterrupted)
     interrupted = RunFolder(folder / "interrupted")
     proof = Proof()
     dice = random.Random(seed)
@@ -86,9 +93,10 @@ def prove_resume(
         proof.kills += 1
         proof.kills_during_save += is_during_save
         step = interrupted.checkpoints().pointed("latest")
-        say(f"kill {proof.kills}/{kills}{' during a save' if is_during_save else ''}; goes on from {step}")
+        during_save = " during a save" if is_during_save else ""
+        report(f"kill {proof.kills}/{kills}{during_save}; resuming from {step}")
     _finish(subprocess.Popen([*command, "--run", str(interrupted.path)], **_PIPES), interrupted)
-    proof.compared = compare_runs(left_alone, interrupted)
+    proof.compared = compare_runs(uninterrupted, interrupted)
     return proof
 
 
@@ -106,7 +114,10 @@ def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
 
 
 def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool, dice: random.Random) -> bool:
-    """Kill the child after it has made progress; False if it ended before that."""
+    """Kill the child after its next checkpoint, at once or during the save after it.
+
+    Returns False if the child ended before that.
+    """
     store = folder.checkpoints()
     before = store.pointed("latest")
     while store.pointed("latest") == before:
@@ -126,33 +137,34 @@ def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool,
 
 
 def compare_runs(left: RunFolder, right: RunFolder) -> dict[str, dict[str, Any]]:
-    """Everything that two equal runs have in common, and whether these have."""
-    facts = [_facts(left), _facts(right)]
+    """Compare the digests of two runs: state, order of examples, events and metrics."""
+    digests = [_digests(left), _digests(right)]
     return {
         name: {
-            "uninterrupted": facts[0].get(name),
-            "interrupted": facts[1].get(name),
-            "is_equal": facts[0].get(name) == facts[1].get(name),
+            "uninterrupted": digests[0].get(name),
+            "interrupted": digests[1].get(name),
+            "is_equal": digests[0].get(name) == digests[1].get(name),
         }
-        for name in {**facts[0], **facts[1]}
+        for name in {**digests[0], **digests[1]}
     }
 
 
-def _facts(folder: RunFolder) -> dict[str, str]:
-    """SHA-256 of all state, the order of the examples, and the record without what clocks wrote."""
+def _digests(folder: RunFolder) -> dict[str, str]:
+    """Compute SHA-256 digests of all state, the order of examples, and the event log without clock values."""
     store = folder.checkpoints()
     newest = store.folder / (store.pointed("latest") or "")
-    facts = {path.name: file_sha256(path) for path in sorted(newest.glob("*.safetensors"))}
+    digests = {path.name: file_sha256(path) for path in sorted(newest.glob("*.safetensors"))}
     state = json.loads((newest / STATE).read_bytes())["training"]
-    facts["order of examples"] = state["order"]
-    facts["small state"] = _digest(without_clocks(state))
+    digests["order of examples"] = state["order"]
+    digests["small state"] = _digest(without_clocks(state))
     events = [without_clocks(event) for event in folder.events]
-    facts[f"{len(events)} events"] = _digest(events)
-    facts["metrics"] = _digest(folder.results().get("metrics"))
-    return facts
+    digests[f"{len(events)} events"] = _digest(events)
+    digests["metrics"] = _digest(folder.results().get("metrics"))
+    return digests
 
 
 def without_clocks(value: Any) -> Any:
+    """Remove the fields that a clock writes, which differ between equal runs."""
     if isinstance(value, Mapping):
         return {key: without_clocks(item) for key, item in value.items() if key not in CLOCK_FIELDS}
     return value

@@ -28,8 +28,8 @@ from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
-from glassformer.runs.transfer import Part, transfer
+from glassformer.runs.session import TrainingSession
+from glassformer.runs.transfer import PartialCopy, transfer
 from glassformer.runs.verify import prove_resume, without_clocks
 from glassformer.storage.checksums import ChecksummedFolder
 from glassformer.storage.files import file_sha256, json_bytes
@@ -67,7 +67,7 @@ def small(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
 
 def train(config: ExperimentConfig, path: Path, reporter: Reporter | None = None) -> RunFolder:
     folder = RunFolder(path)
-    Training(config, folder, reporter).run()
+    TrainingSession(config, folder, reporter).run()
     return folder
 
 
@@ -77,7 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     known: dict[str, Path] = {}
 
     def make(**overrides: Any) -> Path:
-        options = {"task.predict": "next", "training.max_steps": 6, "seed": 5}
+        options = {"task.target": "next", "training.max_steps": 6, "seed": 5}
         options |= {name.replace("__", "."): value for name, value in overrides.items()}
         key = json.dumps(options)
         if key not in known:
@@ -128,7 +128,7 @@ def test_the_report_counts_every_tensor(runs: Any) -> None:
     assert report.lines() == [
         f"start from {source} ({report.checkpoint}): {TENSORS} tensors, {sum(BACKBONE.values()):,} parameters"
         " loaded; left out head (54); new head (18)",
-        "NOTE: the run's model looks only back, this one both ways; model.is_causal=true would keep it so",
+        "NOTE: the run's model is causal, this one is bidirectional; model.is_causal=true keeps it",
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_causal_classifier_reads_like_the_language_model(runs: Any) -> None:
     source = runs()
     experiment, trainer = start(source, {"model.is_causal": True, "model.pooling": "last"})
     assert experiment.transferred is not None and experiment.transferred.note == ""
-    language_model = Experiment(small({"task.predict": "next"})).build_model()
+    language_model = Experiment(small({"task.target": "next"})).build_model()
     language_model.load_state_dict(best(source))
     tokens = torch.tensor([[3, 1, 4, 1, 5, 2], [0, 0, 5, 5, 0, 1]])
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_a_causal_classifier_reads_like_the_language_model(runs: Any) -> None:
 
 def test_the_same_question_takes_the_head_too(runs: Any) -> None:
     source = runs()
-    experiment, trainer = start(source, {"task.predict": "next", "task.data_seed": 9, "task.length": 10})
+    experiment, trainer = start(source, {"task.target": "next", "task.data_seed": 9, "task.length": 10})
     assert all(equal(trainer.model.state_dict(), best(source)).values())
     assert experiment.transferred is not None
     assert experiment.transferred.left_out == experiment.transferred.new == {}
@@ -158,7 +158,7 @@ def test_the_same_question_takes_the_head_too(runs: Any) -> None:
     [
         ({}, {"task": {"kind": "reversal", "length": 8, "categories": 6}}),  # a label is not a next token
         ({"task__predict": "class"}, {"task": {"kind": "palindrome", "length": 8, "categories": 6}}),
-        ({"model__output": "mlp"}, {"task.predict": "next"}),  # the same question, a head of another form
+        ({"model__output": "mlp"}, {"task.target": "next"}),  # the same question, a head of another form
     ],
 )
 def test_a_head_that_answers_another_question_is_left_out(source: Any, here: Any, runs: Any) -> None:
@@ -196,7 +196,8 @@ def test_learned_positions_of_another_length_are_copied_in_part(length: int, run
     if length == 8:
         assert report.partly == {} and report.loaded[name] == 64
     else:
-        assert report.partly == {name: Part(common, 8, length, common * 8)} and name not in report.loaded
+        assert report.partly == {name: PartialCopy(common, 8, length, common * 8)}
+        assert name not in report.loaded
         assert f"{name}: {common} positions copied; the run has 8, this model {length}" in report.lines()
     assert report.loaded_parameters == sum(BACKBONE.values()) + common * 8
 
@@ -306,7 +307,7 @@ def test_what_the_weights_do_not_show_is_refused(
     option: str, value: Any, told: str, hint: str, runs: Any
 ) -> None:
     text = refusal(runs(), {f"model.{option}": value})
-    assert "the run's weights fit, but they were trained to work otherwise" in text
+    assert "the run's weights fit, but were trained with other options" in text
     assert told in text and hint in text.splitlines()[-1]
 
 
@@ -438,7 +439,7 @@ def test_a_part_is_meant_by_its_whole_name() -> None:
         ({"training.freeze": ["encoder.layers.2"]}, "did you mean 'encoder.layers.1'?"),
         ({"training.freeze": ["nonsense"]}, "training.freeze: no such part of the model"),
         ({"training.freeze": ["backbone", "head"]}, "training.freeze: nothing is left to train"),
-        ({"training.unfreeze.every": 2}, "training.unfreeze.every: nothing is frozen"),
+        ({"training.unfreeze.every": 2}, "training.unfreeze.every: no module is frozen"),
         ({"training.freeze": [3]}, "training.freeze.0: must be a valid string"),
         (
             {"training.layerwise_lr_decay": 1.5},
@@ -552,7 +553,7 @@ class Listener(Reporter):
 
 
 class StopAt(StopSignals):
-    def __init__(self, training: Training, step: int) -> None:
+    def __init__(self, training: TrainingSession, step: int) -> None:
         super().__init__()
         self.training, self.at = training, step
 
@@ -563,7 +564,7 @@ class StopAt(StopSignals):
 
 
 def stop(config: ExperimentConfig, path: Path, step: int) -> None:
-    training = Training(config, RunFolder(path), Listener())
+    training = TrainingSession(config, RunFolder(path), Listener())
     training.signals = StopAt(training, step)
     assert training.run()["steps"] == step
 
@@ -628,7 +629,7 @@ def test_a_source_that_changed_before_the_first_checkpoint_is_refused(
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "run")
     replace_weights(source, {name: tensor + 1 for name, tensor in best(source).items()})
-    with pytest.raises(UserError, match="has changed since the run was started from it"):
+    with pytest.raises(UserError, match="has changed since this run started from it"):
         train(config, tmp_path / "run")
     shutil.rmtree(source)
     shutil.copytree(runs(), source)
