@@ -1,6 +1,6 @@
-"""What can be learned: one file a task. Importing this package makes every kind known.
+"""Tasks, one file each. Importing this package registers every kind.
 
-Tasks know models only by their shapes, and nothing of training or of run folders.
+A task knows a model only by its task type, and nothing of training or run folders.
 """
 
 from glassformer.tasks import (

@@ -1,7 +1,7 @@
-"""Arithmetic, written digit by digit: `BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS` → `BOS POSITIVE 0 4 EOS`.
+"""Arithmetic, digit by digit: `BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS` → `BOS POSITIVE 0 4 EOS`.
 
-Expressions are generated, or read from a file. Either way they pass through whole numbers, so that an
-expression has one spelling: zero is POSITIVE.
+Expressions are generated, or read from a file. Both are converted to integers first, so that each expression
+has one spelling: zero is POSITIVE.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE_TEST_FRACTION = 0.1
 class Operation:
     compute: Callable[[Any, Any], Any]
     words: tuple[str, ...]
-    """What a person may type for it."""
+    """Words and signs that a user may type."""
 
 
 OPERATIONS = {
@@ -51,35 +51,42 @@ _WORDS = "|".join(re.escape(word) for word in OPERATION_OF_WORD)
 _EXPRESSION = re.compile(
     rf"(?:BOS\s*)?{_OPERAND}\s*({_WORDS})\s*{_OPERAND}\s*(?:EOS|=\s*\??)?", re.ASCII | re.IGNORECASE
 )
-_ANSWER = re.compile(rf"(?:BOS\s*)?{_OPERAND}\s*(?:EOS)?", re.ASCII | re.IGNORECASE)
-# What word processors make of a hyphen, a plus and a space.
+_RESULT = re.compile(rf"(?:BOS\s*)?{_OPERAND}\s*(?:EOS)?", re.ASCII | re.IGNORECASE)
+# Typographic variants of hyphen, plus, times and space.
 _TYPED = str.maketrans("−–—－﹣＋＊\u00a0\u202f", "-----+*  ")
 _KNOWN = re.compile(rf"(?:BOS|EOS|POSITIVE|NEGATIVE|{_WORDS}|\d+|[()=?]|\s+)*", re.ASCII | re.IGNORECASE)
 
 
 @register
 class ArithmeticConfig(TaskConfig):
-    """Sums, differences and, if wished, products of whole numbers."""
+    """Sums, differences and, optionally, products of integers."""
 
     kind: Literal["arithmetic"] = "arithmetic"
     roles: ClassVar[Mapping[str, str]] = ROLES
-    digits: int = Field(2, ge=1, le=18, description="digits of an operand")
+    digits: int = Field(2, ge=1, le=18, description="digits per operand")
     smallest: int | None = Field(
-        None, description="operand; none: as far as sums need no further digit, -49 for two digits"
+        None, description="smallest operand; none: such that sums need no further digit, -49 for 2 digits"
     )
-    largest: int | None = Field(None, description="operand; none: as far as sums need no further digit")
+    largest: int | None = Field(
+        None, description="largest operand; none: such that sums need no further digit"
+    )
     operations: list[Literal["add", "subtract", "multiply"]] = Field(["add", "subtract"], min_length=1)
-    train_fraction: float = Field(0.6, gt=0, lt=1, description="of all expressions, for training")
-    validation_fraction: float = Field(0.02, gt=0, lt=1, description="of all; the rest is the test set")
-    max_examples: int = Field(100_000, ge=3, description="if there are more expressions, this many are drawn")
+    train_fraction: float = Field(0.6, gt=0, lt=1, description="fraction of expressions for training")
+    validation_fraction: float = Field(
+        0.02, gt=0, lt=1, description="fraction for validation; the rest is the test set"
+    )
+    max_examples: int = Field(
+        100_000, ge=3, description="maximum number of expressions; a random sample if there are more"
+    )
     overfit: bool = Field(
-        False, description="train on max_examples, and measure on the same: can the model learn at all?"
+        False,
+        description="train and evaluate on the same max_examples expressions, to check learning",
     )
-    data: DataConfig | None = Field(None, description="expressions from a file, instead of generated ones")
+    data: DataConfig | None = Field(None, description="your own expressions; none: generated expressions")
     leaky: bool = Field(
-        False, description="split a file's rows as they are, duplicates across splits and all"
+        False, description="split the rows of a file without removing duplicates across splits"
     )
-    data_seed: int = Field(0, ge=0, description="drives the examples; the run's seed does not")
+    data_seed: int = Field(0, ge=0, description="seed of the examples, independent of the seed of the run")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -95,7 +102,7 @@ class ArithmeticConfig(TaskConfig):
                 f"above the largest operand, {high}", path="smallest", value=low, hint="swap them"
             )
         if len(set(self.operations)) != len(self.operations):
-            raise ErrorDetail("an operation stands twice", path="operations", value=self.operations)
+            raise ErrorDetail("an operation appears twice", path="operations", value=self.operations)
         if "multiply" in self.operations and self.digits > 9:
             raise ErrorDetail("products of more than 9 digits", path="digits", value=self.digits, hint="9")
         if self.train_fraction + self.validation_fraction >= 1:
@@ -104,7 +111,7 @@ class ArithmeticConfig(TaskConfig):
             )
         if self.leaky and self.data is None:
             raise ErrorDetail(
-                "is for a file's rows", path="leaky", value=True, hint="task.data.train=FILE.json"
+                "applies to the rows of a file", path="leaky", value=True, hint="task.data.train=FILE.json"
             )
         return self
 
@@ -115,8 +122,8 @@ class ArithmeticConfig(TaskConfig):
         return low, limit if self.largest is None else self.largest
 
     @property
-    def answer_digits(self) -> int:
-        """As many as the operands have, or as the longest answer needs."""
+    def result_digits(self) -> int:
+        """Digits of the results: as many as the operands have, or as the largest result needs."""
         ends = self.operand_range
         results = [OPERATIONS[name].compute(a, b) for name in self.operations for a in ends for b in ends]
         return max(self.digits, *(len(str(abs(result))) for result in results))
@@ -128,14 +135,14 @@ class ArithmeticConfig(TaskConfig):
     def build(self, seed: int) -> ArithmeticTask:
         task = ArithmeticTask(self)
         if self.data is not None:
-            _ = task.splits  # a file's faults show now, not at the first batch
+            _ = task.splits  # report errors in the file now, not at the first batch
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ArithmeticTask:
         return ArithmeticTask(self)
 
     def space(self) -> Space:
-        """Rows of first operand, number of the operation, second operand."""
+        """All expressions, as rows of first operand, operation index and second operand."""
         low, high = self.operand_range
         operands, operations = high - low + 1, len(self.operations)
         size = operands * operands * operations
@@ -151,7 +158,7 @@ class ArithmeticConfig(TaskConfig):
         return Space(size, enumerate_all, draw)
 
     def counts(self) -> dict[str, int]:
-        """How many generated expressions stand in each split."""
+        """Number of generated expressions in each split."""
         total = min(self.max_examples, self.space().size)
         if self.overfit:
             return {"train": total}
@@ -165,27 +172,27 @@ class ArithmeticConfig(TaskConfig):
 
     def notes(self) -> list[str]:
         if self.overfit:
-            return ["validation and test are the training examples themselves, as asked for"]
+            return ["validation and test are the training examples, as task.overfit requests"]
         total, size = sum(self.counts().values()), self.space().size
         return [f"{total:,} of {size:,} expressions were drawn"] if total < size and self.data is None else []
 
 
 class ArithmeticTask(Seq2SeqTask):
-    """Until they are encoded, expressions are rows: first operand, operation number, second operand."""
+    """Seq2seq task on expressions; unencoded rows are first operand, operation index, second operand."""
 
     begin, end = BOS, EOS
 
     def __init__(self, config: ArithmeticConfig) -> None:
         self.config = config
         self.vocabulary = Vocabulary(config.symbols)
-        shape = Seq2Seq(
+        task_type = Seq2Seq(
             vocabulary=len(self.vocabulary),
             max_length=2 * config.digits + 5,
             target_vocabulary=len(self.vocabulary),
-            max_target_length=config.answer_digits + 3,
+            max_target_length=config.result_digits + 3,
             is_shared_vocabulary=True,
         )
-        super().__init__(shape, self._encode_splits, config.notes())
+        super().__init__(task_type, self._encode_splits, config.notes())
 
     def _encode_splits(self) -> dict[str, Examples]:
         if self.config.data is None:
@@ -200,7 +207,7 @@ class ArithmeticTask(Seq2SeqTask):
         }
 
     def _read(self, data: DataConfig) -> dict[str, np.ndarray]:
-        """The files' expressions: a single file is split in three, 80/10/10 unless said otherwise."""
+        """Read the expressions of the files. A single file is split 80/10/10 by default."""
         config = self.config
         given = {split: data.read(split, ROLES) for split in ("train", "validation", "test")}
         rows = {split: self._check_rows(part) for split, part in given.items() if part is not None}
@@ -218,46 +225,46 @@ class ArithmeticTask(Seq2SeqTask):
             for split in sorted(rows.keys() - {"train"}):
                 leaked = sum(tuple(row) in learned for row in rows[split].tolist())
                 self.notes.append(
-                    f"{leaked:,} of {len(rows[split]):,} {split} expressions also stand in train"
+                    f"{leaked:,} of {len(rows[split]):,} {split} expressions also appear in train"
                 )
         return rows
 
     def _check_rows(self, rows: Rows) -> np.ndarray:
-        """The expressions of a file; every row that is malformed or wrong is an error."""
-        expressions, problems = [], []
-        for index, (question, answer) in enumerate(
+        """Parse the expressions of a file; malformed rows and wrong results are errors."""
+        expressions, details = [], []
+        for index, (question, result) in enumerate(
             zip(rows.values["input"], rows.values["target"], strict=True)
         ):
             try:
                 row = self._read_expression(str(question))
-                right, said = int(self._compute(np.array([row]))[0]), self._read_answer(str(answer))
-                if said != right:
-                    raise ErrorDetail(f"{shorten(str(question), 60)!r} is {right}, and the file says {said}")
+                correct, stated = int(self._compute(np.array([row]))[0]), self._read_result(str(result))
+                if stated != correct:
+                    raise ErrorDetail(
+                        f"{shorten(str(question), 60)!r} is {correct}, but the file has {stated}"
+                    )
                 expressions.append(row)
-            except ErrorDetail as problem:
-                problems.append(ErrorDetail(problem.message, path=rows.place(index)))
-        if problems:
-            problems[0].hint = f"correct or remove {len(problems):,} of {len(rows):,} rows"
-            raise UserError(*problems)
+            except ErrorDetail as detail:
+                details.append(ErrorDetail(detail.message, path=rows.place(index)))
+        if details:
+            details[0].hint = f"correct or remove {len(details):,} of {len(rows):,} rows"
+            raise UserError(*details)
         return np.array(expressions, dtype=np.int64)
 
     def _without_duplicates(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Each expression once, in the first of train, validation, test that has it."""
+        """Remove duplicates; an expression stays in the first of train, validation and test that has it."""
         seen: set[tuple[int, ...]] = set()
-        kept = {}
+        unique = {}
         for split, part in rows.items():
             fresh = list(dict.fromkeys(row for row in map(tuple, part.tolist()) if row not in seen))
             if not fresh:
                 raise UserError(
-                    ErrorDetail("every expression also stands in train", path=f"task.data.{split}")
+                    ErrorDetail("every expression also appears in train", path=f"task.data.{split}")
                 )
             if len(fresh) < len(part):
-                self.notes.append(
-                    f"{split}: {len(part):,} rows, of which {len(fresh):,} are new; these are used"
-                )
+                self.notes.append(f"{split}: {len(part):,} rows, of which {len(fresh):,} are new and used")
             seen.update(fresh)
-            kept[split] = np.array(fresh)
-        return kept
+            unique[split] = np.array(fresh)
+        return unique
 
     def _compute(self, rows: np.ndarray) -> np.ndarray:
         computed = [OPERATIONS[name].compute(rows[:, 0], rows[:, 2]) for name in self.config.operations]
@@ -266,15 +273,15 @@ class ArithmeticTask(Seq2SeqTask):
     def _encode_inputs(self, rows: np.ndarray) -> np.ndarray:
         digits, ones = self.config.digits, np.ones((len(rows), 1), dtype=np.uint8)
         operation_tokens = np.array(self.vocabulary.encode(self.config.operations), dtype=np.uint8)
-        first, second = (_write(rows[:, side], digits) for side in (0, 2))
+        first, second = (_spell(rows[:, side], digits) for side in (0, 2))
         return np.hstack([ones * BOS, first, operation_tokens[rows[:, 1], None], second, ones * EOS])
 
     def _encode_numbers(self, numbers: np.ndarray) -> np.ndarray:
         ones = np.ones((len(numbers), 1), dtype=np.uint8)
-        return np.hstack([ones * BOS, _write(numbers, self.config.answer_digits), ones * EOS])
+        return np.hstack([ones * BOS, _spell(numbers, self.config.result_digits), ones * EOS])
 
     def parse(self, text: str) -> np.ndarray:
-        """`4 + -11`, `4+-11`, `4 add -11`, `BOS POSITIVE 04 add NEGATIVE 11 EOS` and the like."""
+        """Parse `4 + -11`, `4+-11`, `4 add -11` or `BOS POSITIVE 04 add NEGATIVE 11 EOS`."""
         return self._encode_inputs(np.array([self._read_expression(text)]))[0].astype(np.int64)
 
     def _read_expression(self, text: str) -> tuple[int, int, int]:
@@ -286,24 +293,26 @@ class ArithmeticTask(Seq2SeqTask):
         operation = OPERATION_OF_WORD[word.lower()]
         if operation not in self.config.operations:
             known = " and ".join(self.config.operations)
-            raise ErrorDetail(f"cannot {operation}: the model is for expressions that {known}")
+            raise ErrorDetail(f"cannot {operation}: the model can only {known}")
         low, high = self.config.operand_range
         for operand in (first, second):
             if not low <= _read_number(operand) <= high:
-                raise ErrorDetail(f"{shorten(operand, 40)} is out of range: operands go from {low} to {high}")
+                raise ErrorDetail(
+                    f"{shorten(operand, 40)} is out of range: operands range from {low} to {high}"
+                )
         return _read_number(first), self.config.operations.index(operation), _read_number(second)
 
-    def _read_answer(self, text: str) -> int:
-        match = _ANSWER.fullmatch(text.translate(_TYPED).strip())
+    def _read_result(self, text: str) -> int:
+        match = _RESULT.fullmatch(text.translate(_TYPED).strip())
         if match is None:
-            raise ErrorDetail(f"the answer is not a number: {shorten(repr(text), 60)}")
+            raise ErrorDetail(f"the result is not a number: {shorten(repr(text), 60)}")
         return _read_number(match.group(1))
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)
 
     def show_input(self, tokens: Sequence[int]) -> str:
-        """`4 + -11`"""
+        """Expression as a user would type it: `4 + -11`."""
         first, operation, second = self._read_expression(" ".join(self.input_symbols(tokens)))
         return f"{first} {OPERATIONS[self.config.operations[operation]].words[0]} {second}"
 
@@ -311,7 +320,7 @@ class ArithmeticTask(Seq2SeqTask):
         return self.vocabulary.decode(tokens)
 
     def show_output(self, tokens: Sequence[int]) -> str:
-        """`-7`; the tokens as they are if they make no number."""
+        """Number, such as `-7`; the tokens themselves if they do not form one."""
         sign, *digits = [token for token in tokens if token not in (BOS, EOS)] or [BOS]
         if sign not in (POSITIVE, NEGATIVE) or not digits or max(digits) > 9:
             return super().show_output(tokens)
@@ -322,49 +331,49 @@ class ArithmeticTask(Seq2SeqTask):
         return self._encode_numbers(self._compute(np.array([row])))[0, 1:-1].tolist()
 
     def attention_patterns(
-        self, tokens: Sequence[int], written: Sequence[int] = ()
+        self, tokens: Sequence[int], generated: Sequence[int] = ()
     ) -> dict[str, dict[str, np.ndarray]]:
-        """From a digit to those of the same place: of the operands, or of the other operand."""
-        operands, answer = _digit_places(tokens), _digit_places(written)
-        is_digit, is_written = operands >= 0, answer >= 0
+        """Patterns from each digit to the operands' digits of the same significance."""
+        operands, result = _significance(tokens), _significance(generated)
+        is_digit, is_generated = operands >= 0, result >= 0
         same = (operands[:, None] == operands) & is_digit[:, None]
         patterns = {"encoder": {"same digit, other operand": same & ~np.eye(len(operands), dtype=bool)}}
-        if len(answer):
-            patterns["cross"] = {"same digit": (answer[:, None] == operands) & is_written[:, None]}
+        if len(result):
+            patterns["cross"] = {"same digit": (result[:, None] == operands) & is_generated[:, None]}
         return patterns
 
 
-def _write(numbers: np.ndarray, digits: int) -> np.ndarray:
-    """A sign and so many digits each."""
+def _spell(numbers: np.ndarray, digits: int) -> np.ndarray:
+    """Tokens of numbers: a sign and a fixed number of digits each."""
     signs = np.where(numbers < 0, NEGATIVE, POSITIVE)
-    places = np.abs(numbers)[:, None] // 10 ** np.arange(digits)[::-1] % 10
-    return np.hstack([signs[:, None], places]).astype(np.uint8)
+    values = np.abs(numbers)[:, None] // 10 ** np.arange(digits)[::-1] % 10
+    return np.hstack([signs[:, None], values]).astype(np.uint8)
 
 
-def _digit_places(tokens: Sequence[int]) -> np.ndarray:
-    """For each token its place in its number: 0 for ones, 1 for tens; −1 where no digit stands."""
-    places, place = [], -1
+def _significance(tokens: Sequence[int]) -> np.ndarray:
+    """Significance of each digit in its number: 0 for ones, 1 for tens; −1 for other tokens."""
+    exponents, exponent = [], -1
     for token in reversed(tokens):
-        place = place + 1 if token < BOS else -1
-        places.append(place)
-    return np.array(places[::-1], dtype=np.int64)
+        exponent = exponent + 1 if token < BOS else -1
+        exponents.append(exponent)
+    return np.array(exponents[::-1], dtype=np.int64)
 
 
 def _read_number(text: str) -> int:
     digits = re.sub(r"\D", "", text).lstrip("0") or "0"
-    # Python refuses to read numbers of thousands of digits, and any of twenty is out of range anyway.
+    # Python rejects numbers of thousands of digits; a number of 20 digits is out of range in any case.
     return (-1 if "-" in text or "NEGATIVE" in text.upper() else 1) * int(digits[:20])
 
 
 def _explain(text: str) -> ErrorDetail:
-    """Why a line is no expression."""
+    """Explain why a line is not an expression."""
     if not text:
         return ErrorDetail("the line is empty: no expression to compute", hint="4 + -11")
     known = _KNOWN.match(text)
     if known is not None and known.end() < len(text):
-        begun = len(text[: known.end()]) - len(text[: known.end()].rstrip(ascii_letters))
-        word = re.findall(r"[^\W\d_]+|.", text[known.end() - begun :], re.DOTALL)[0]
+        start = len(text[: known.end()]) - len(text[: known.end()].rstrip(ascii_letters))
+        word = re.findall(r"[^\W\d_]+|.", text[known.end() - start :], re.DOTALL)[0]
         return ErrorDetail(f"unknown symbol {shorten(repr(word), 40)}", hint="4 + -11")
     if len(re.findall(r"\d+", text)) > 2 and not re.search("POSITIVE|NEGATIVE", text, re.IGNORECASE):
-        return ErrorDetail("too long: one operation between two numbers is read, such as 4 + -11")
+        return ErrorDetail("too long: expected one operation between two numbers, such as 4 + -11")
     return ErrorDetail(f"not one operation between two numbers, such as 4 + -11: {shorten(repr(text), 60)}")

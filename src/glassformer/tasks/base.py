@@ -1,14 +1,16 @@
-"""What a task is: examples in splits, the shape of model it needs, and how a person reads and writes them."""
+"""Task base classes: examples in splits, the task type of the model, parsing of inputs, text of outputs."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.registry import Kind
 from glassformer.data.batching import (
     Batch,
@@ -19,9 +21,10 @@ from glassformer.data.batching import (
     collate_token_classification,
 )
 from glassformer.evaluation.metrics import Decoded, Progress
-from glassformer.generation import DecodingConfig, GreedyConfig, concurrency, round_robin, run_concurrently
+from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.generation.predict import (
     Prediction,
+    decode_batches,
     predict_by_decoding,
     predict_continuations,
     predict_sequences,
@@ -33,32 +36,49 @@ from glassformer.models.task_types import TaskType
 Splits = Mapping[str, Examples]
 
 
+def parse_number(value: Any) -> float:
+    """Read a finite float32 number from a cell of a file; raise ErrorDetail if it is not one."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not abs(number) <= np.finfo(np.float32).max:
+        hint = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
+        raise ErrorDetail("not a number", value=value, hint=f"{hint}; or task.target=label")
+    return number
+
+
+def at_location(detail: ErrorDetail, location: str) -> UserError:
+    """Add the file and line to an error in the data."""
+    return user_error(detail.message, path=location, value=detail.value, hint=detail.hint)
+
+
 class TaskConfig(Kind):
-    """What is to be learned, and from which data."""
+    """Task to learn, and its data."""
 
     def build(self, seed: int) -> Task:
-        """The task; a run's `seed` never decides which examples there are, nor in which split."""
+        """Build the task. The `seed` of a run never affects the examples or their splits."""
         raise NotImplementedError
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> Task:
-        """The task of a trained run, from its `state`: no data file is read before a split is asked for."""
+        """Restore the task of a trained run from its `state`. Data files are read on first use of a split."""
         return self.build(seed)
 
 
 class Task:
-    """Examples in splits `train`, `validation` and, where there is one, `test`."""
+    """Examples in the splits `train`, `validation` and, if there is one, `test`."""
 
     primary_metric: ClassVar[str] = "accuracy"
-    """The metric a person looks at first."""
+    """Metric that is shown first and selects the best checkpoint."""
     drop_last: ClassVar[bool] = False
-    """Whether training leaves out the last, incomplete batch of an epoch."""
+    """Drop the last, incomplete batch of a training epoch."""
     generates_outputs: ClassVar[bool] = False
-    """Whether answers are written token by token, and so are decoded to be measured."""
+    """Outputs are generated token by token, so evaluation decodes them."""
 
     def __init__(
         self, task_type: TaskType, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
     ) -> None:
-        """`splits` may be a function, called when first needed; `notes` tell a person about the data."""
+        """Pass `splits` as a function to read them on first use. `notes` describe the data for the user."""
         self.task_type = task_type
         self.notes = list(notes)
         self._splits = splits
@@ -68,16 +88,16 @@ class Task:
         return dict(self._splits() if callable(self._splits) else self._splits)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs besides the config, as JSON: what was learned from the data files."""
+        """JSON state that `restore` needs besides the config: tokenizers and vocabularies."""
         return {}
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         raise NotImplementedError
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """These examples as tensors; the same for the same arguments, always.
+        """Collate examples into tensors, a function of the arguments alone.
 
-        An epoch is given where they are trained on, and none where they are measured.
+        `epoch` is a number in training and None in evaluation.
         """
         return self.collate(self.splits[split], indices)
 
@@ -89,29 +109,29 @@ class Task:
         return digest.hexdigest()
 
     def parse(self, text: str) -> np.ndarray:
-        """What a person typed, as token numbers; a ErrorDetail if it cannot be."""
+        """Convert the text a user typed to token ids; raise ErrorDetail if it is invalid."""
         raise NotImplementedError
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
-        """Input tokens as a person reads them, one string a token."""
+        """Readable input tokens, one string per token."""
         raise NotImplementedError
 
     def show_input(self, tokens: Sequence[int]) -> str:
-        """Input tokens as a person would type them."""
+        """Input as a user would type it."""
         return " ".join(self.input_symbols(tokens))
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
-        """Answers as a person reads them, one string a token, or the one label."""
+        """Readable output, one string per token, or the label."""
         raise NotImplementedError
 
     def show_output(self, tokens: Sequence[int]) -> str:
-        """The whole answer as one line."""
+        """Output as one line."""
         return " ".join(self.output_symbols(tokens))
 
     def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Prediction]]:
-        """What the model says to each input, the likeliest answer first."""
+        """Predict for each input, most likely output first."""
         raise NotImplementedError
 
     def decode(
@@ -122,75 +142,79 @@ class Task:
         decoding: DecodingConfig,
         progress: Progress | None = None,
     ) -> Decoded:
-        """What the model writes for these examples, the best answer to each."""
+        """Decode these examples of a split, one output per example."""
         raise NotImplementedError
 
     def compare(
         self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
     ) -> dict[str, float]:
-        """Metrics of decoded answers against the right ones, for a task that writes answers."""
+        """Metrics of generated outputs against references."""
         raise NotImplementedError
 
     def text_pairs(self, split: str) -> tuple[Sequence[str], Sequence[str]] | None:
-        """The inputs and the right answers of a split as they stand in the data, where answers are text.
+        """Inputs and references of a split as text, or None if the outputs are not text.
 
-        BLEU, chrF and TER are then measured against these, not against what a tokenizer made of them.
+        BLEU, chrF and TER use this text of the data, not its reconstruction from tokens.
         """
         return None
 
-    def places(self, split: str, numbers: Sequence[int]) -> list[str]:
-        """Where these examples of a split are to be found, for a person who looks for them."""
+    def locations(self, split: str, numbers: Sequence[int]) -> list[str]:
+        """File and line of examples of a split, for the user."""
         return [f"example {number + 1}" for number in numbers]
 
-    def characters(self, split: str) -> int | None:
-        """How many characters of text the predicted tokens of a whole split stand for.
+    def count_characters(self, split: str) -> int | None:
+        """Number of characters of the predicted tokens of a split, or None if the outputs are not text.
 
-        The bits per character of a language model are counted over these; none: it has no such number.
+        The metric `bits_per_character` divides by it.
         """
         return None
 
-    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
-        """Why an answer to this input should not be trusted, if the task knows a reason.
+    def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
+        """Reason not to trust the output for this input, or None.
 
-        `text` is what was typed, of which the tokens may be a part.
+        `text` is the complete input, which the tokens may cover only in part.
         """
         return None
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        """The right answer to an input, where the task itself knows it."""
+        """Correct output for an input, or None if the task cannot compute it."""
         return None
 
     def attention_patterns(
-        self, tokens: Sequence[int], written: Sequence[int] = ()
+        self, tokens: Sequence[int], generated: Sequence[int] = ()
     ) -> dict[str, dict[str, np.ndarray]]:
-        """What a head that serves this task might look at, besides the patterns that every task has.
+        """Attention patterns that would solve this task, besides those that every task has.
 
-        By place (`encoder`, `decoder`, `cross`) and name, True on the cells (query, key). `written` are the
-        tokens that are being written, a row of `decoder` and `cross` each.
+        Masks over (query, key) by stack (`encoder`, `decoder`, `cross`) and name. Each generated token is one
+        row of `decoder` and `cross`.
         """
         return {}
 
 
 class TokenClassificationTask(Task):
+    """One class per token."""
+
     collate = staticmethod(collate_token_classification)
 
     def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Prediction]]:
-        return [[answer] for answer in predict_tokens(model, rows)]
+        return [[prediction] for prediction in predict_tokens(model, rows)]
 
 
 class SequenceClassificationTask(Task):
+    """One class or one real value per sequence."""
+
     collate = staticmethod(collate_sequence_classification)
 
     def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Prediction]]:
-        return [[answer] for answer in predict_sequences(model, rows)]
+        return [[prediction] for prediction in predict_sequences(model, rows)]
 
 
 class CausalLMTask(Task):
-    """A language model: asked, it goes on from what it was given."""
+    """Causal language model; it predicts a continuation of its input."""
 
     primary_metric = "loss"
     collate = staticmethod(collate_causal_lm)
@@ -202,7 +226,7 @@ class CausalLMTask(Task):
 
 
 class Seq2SeqTask(Task):
-    """Targets begin with `begin` and end with `end`; answers are written token by token."""
+    """Generated output sequences; targets start with `begin` and end with `end`."""
 
     primary_metric = "exact_match"
     generates_outputs = True
@@ -210,7 +234,7 @@ class Seq2SeqTask(Task):
     begin: int
     end: int
     forbidden: ClassVar[Sequence[int]] = ()
-    """Tokens that an answer never holds, besides `begin`."""
+    """Tokens that are never generated, besides `begin`."""
 
     def predict(
         self,
@@ -237,39 +261,27 @@ class Seq2SeqTask(Task):
         decoding: DecodingConfig,
         progress: Progress | None = None,
     ) -> Decoded:
-        def report(done: int) -> None:
-            if progress is not None:
-                progress("decoding", done, len(taken))
-
-        parts = concurrency(model)
-        dealt_out = [np.array(part) for indices in batches for part in round_robin(indices.tolist(), parts)]
-        taken = [(indices, list(self.splits[split].take(indices).inputs)) for indices in dealt_out]
-        taken.sort(key=lambda batch: -sum(map(len, batch[1])))
-        answers = run_concurrently(
+        examples = self.splits[split]
+        outputs = decode_batches(
             model,
-            lambda batch: self.predict(model, batch[1], decoding, is_scored=False),
-            taken,
-            report,
+            batches,
+            lambda indices: list(examples.take(indices).inputs),
+            lambda rows: self.predict(model, rows, decoding, is_scored=False),
+            lambda done, total: progress("decoding", done, total) if progress else None,
         )
-        outputs = {
-            int(index): best.tokens
-            for (indices, _), of_batch in zip(taken, answers, strict=True)
-            for index, (best, *_) in zip(indices, of_batch, strict=True)
-        }
         numbers = np.array(sorted(outputs), dtype=np.int64)
-        written = [outputs[number] for number in numbers.tolist()]
-        targets = self.splits[split].take(numbers).targets
+        decoded = [outputs[number] for number in numbers.tolist()]
         return Decoded(
             numbers,
-            written,
-            [[int(token) for token in target[1:-1]] for target in targets],
-            [self.show_output(tokens) for tokens in written],
+            decoded,
+            [[int(token) for token in target[1:-1]] for target in examples.take(numbers).targets],
+            [self.show_output(tokens) for tokens in decoded],
         )
 
     def compare(
         self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
     ) -> dict[str, float]:
-        """Both are without `begin` and `end`."""
+        """Fraction of exact matches; both sides are without `begin` and `end`."""
         same = sum(
             list(output) == list(reference) for output, reference in zip(outputs, references, strict=True)
         )

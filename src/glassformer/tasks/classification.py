@@ -1,8 +1,7 @@
-"""Whole texts and one answer to each: a label, or a number."""
+"""Text classification and regression: one label or one number per text."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,57 +17,62 @@ from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, ge
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
-from glassformer.tasks.base import SequenceClassificationTask
+from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number
 from glassformer.tasks.text import (
     SPLITS,
     DataReport,
     Encoded,
-    MadeTexts,
+    GeneratedTexts,
     Texts,
+    TextTask,
     TextTaskConfig,
     encode_texts,
     read_splits,
     train_tokenizer,
-    unknown_words,
 )
 
 ROLES = {"input": "text", "target": "label"}
-MOST_LABELS = 1000
+MAX_LABELS = 1000
 
 
 @register
 class ClassificationConfig(TextTaskConfig):
-    """A label or a number for a whole text: your own files, or reviews that are made here."""
+    """One label or number per text: your own files, or generated reviews."""
 
     kind: Literal["classification"] = "classification"
     roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = WordsConfig()
-    answer: Literal["label", "number"] = Field("label", description="one of a few labels, or a real number")
-    examples: int = Field(20_000, ge=10, description="reviews to make for training, without data")
-    train_limit: int | None = Field(
-        None, ge=2, description="train on so many examples only, evenly over the labels; none: on all"
+    target: Literal["label", "number"] = Field(
+        "label", description="type of target: one of several labels, or a real number"
     )
-    hidden_fraction: float = Field(
-        0.0, ge=0, lt=1, description="of a training text's tokens, hidden from the model, others each epoch"
+    examples: int = Field(20_000, ge=10, description="generated training reviews, if there is no data")
+    train_limit: int | None = Field(
+        None, ge=2, description="number of training examples to use, balanced over the labels; none: all"
+    )
+    masked_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="fraction of training tokens that are masked, different ones in each epoch",
     )
     unseen_only: bool = Field(
-        False, description="leave out validation and test examples whose text also stands in train"
+        False, description="omit validation and test examples whose text also appears in train"
     )
 
     def build(self, seed: int) -> ClassificationTask:
-        told = DataReport()
-        texts = self.texts(told)
+        report = DataReport()
+        texts = self.texts(report)
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
-        labels = [] if self.answer == "number" else _labels(texts)
-        task = _TASKS[self.answer](self, tokenizer, labels)
-        task.splits = task.encode(texts, told)
-        task.notes += told.notes
+        labels = [] if self.target == "number" else _labels(texts)
+        task = _TASKS[self.target](self, tokenizer, labels)
+        task.splits = task.encode(texts, report)
+        task.notes += report.notes
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
-        return _TASKS[self.answer](self, Tokenizer.from_tree(state["tokenizer"]), state["labels"])
+        return _TASKS[self.target](self, Tokenizer.from_tree(state["tokenizer"]), state["labels"])
 
-    def texts(self, told: DataReport) -> dict[str, Texts]:
+    def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:
             splits = read_splits(
                 self.data,
@@ -77,27 +81,30 @@ class ClassificationConfig(TextTaskConfig):
                 key="input",
                 data_seed=self.data_seed,
                 unseen_only=self.unseen_only,
-                told=told,
+                report=report,
             )
         else:
             few = min(2000, max(10, self.examples // 5))
             counts = {"train": self.examples, "validation": few, "test": few}
             splits = {}
             for split in SPLITS:
-                made = reviews(counts[split], self.data_seed, split)
-                columns = {"input": [text for text, _ in made], "target": [label for _, label in made]}
-                splits[split] = MadeTexts(columns)
+                generated = reviews(counts[split], self.data_seed, split)
+                columns = {
+                    "input": [text for text, _ in generated],
+                    "target": [label for _, label in generated],
+                }
+                splits[split] = GeneratedTexts(columns)
         if self.train_limit is not None:
             train = splits["train"]
             splits["train"] = self._limited(train, self.train_limit)
-            left_out = len(train) - len(splits["train"])
-            told.count(left_out, len(train), "train: left out by task.train_limit")
+            omitted = len(train) - len(splits["train"])
+            report.count(omitted, len(train), "train: omitted by task.train_limit")
         return splits
 
     def _limited(self, texts: Texts, limit: int) -> Texts:
-        """The first so many of a fixed order that takes the labels in turn."""
+        """Select `limit` examples from a fixed random order, taking the labels in turn."""
         numbers: dict[str, int] = {}
-        labels = (str(value).strip() if self.answer == "label" else "" for value in texts.column("target"))
+        labels = (str(value).strip() if self.target == "label" else "" for value in texts.column("target"))
         label_of_each = np.fromiter(
             (numbers.setdefault(label, len(numbers)) for label in labels), dtype=np.int32, count=len(texts)
         )
@@ -120,50 +127,50 @@ class ClassificationConfig(TextTaskConfig):
 
 
 def _labels(splits: Mapping[str, Texts]) -> list[str]:
-    """A label that only another split has is a label nevertheless."""
+    """Collect the labels of all splits, sorted."""
     found = set()
     for texts in splits.values():
         for index, value in enumerate(texts.column("target")):
             label = str(value).strip()
             if not label:
                 raise user_error(
-                    "the label is empty", path=texts.place(index), hint="give it one, or remove the line"
+                    "the label is empty", path=texts.location(index), hint="add a label, or remove the line"
                 )
             found.add(label)
-            if len(found) > MOST_LABELS:
+            if len(found) > MAX_LABELS:
                 raise user_error(
-                    f"more than {MOST_LABELS:,} different labels: is this the right column?",
+                    f"more than {MAX_LABELS:,} different labels: is this the right column?",
                     path=splits["train"].name,
-                    hint="task.data.columns={input: NAME, target: NAME}, or task.answer=number",
+                    hint="task.data.columns={input: NAME, target: NAME}, or task.target=number",
                 )
     if len(found) < 2:
         raise user_error(
-            f"only one label, {next(iter(found))!r}: nothing to tell apart",
+            f"only one label, {next(iter(found))!r}: nothing to classify",
             path=splits["train"].name,
             hint="task.data.columns={input: NAME, target: NAME}",
         )
     return sorted(found)
 
 
-class ClassificationTask(SequenceClassificationTask):
-    """A text is read as a language model reads it, up to where it would say what follows."""
+class ClassificationTask(TextTask, SequenceClassificationTask):
+    """Classifier of texts. Inputs are encoded as for a language model: a begin token, but no end token."""
 
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.labels = Vocabulary(labels)
-        super().__init__(self._shape(), lambda: self.encode(config.texts(DataReport()), DataReport()))
+        super().__init__(self._task_type(), lambda: self.encode(config.texts(DataReport()), DataReport()))
 
-    def _shape(self) -> SequenceClassification:
+    def _task_type(self) -> SequenceClassification:
         return SequenceClassification(len(self.tokenizer), self.config.max_length, outputs=len(self.labels))
 
     def state(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer.tree(), "labels": self.labels.symbols}
 
-    def encode(self, texts: Mapping[str, Texts], told: DataReport) -> dict[str, Examples]:
-        return {split: self._encode(split, part, told) for split, part in texts.items()}
+    def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
+        return {split: self._encode(split, part, report) for split, part in texts.items()}
 
-    def _encode(self, split: str, texts: Texts, told: DataReport) -> Examples:
+    def _encode(self, split: str, texts: Texts, report: DataReport) -> Examples:
         limit = self.config.max_length
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...]:
@@ -172,10 +179,10 @@ class ClassificationTask(SequenceClassificationTask):
             facts["empty"] += not len(row)
             return (np.concatenate([[BEGIN], row[: limit - 1]]),)
 
-        columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, told)
-        told.count(columns.facts["long"], len(texts), f"{split}: cut to their first {limit} tokens")
-        told.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without a token")
-        columns.tell_unknown(split, told)
+        columns = encode_texts(texts, {"input": self.tokenizer}, arrange, {"limit": limit}, report)
+        report.count(columns.facts["long"], len(texts), f"{split}: truncated to {limit} tokens")
+        report.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without tokens")
+        columns.report_unknown(split, report)
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
@@ -183,8 +190,8 @@ class ClassificationTask(SequenceClassificationTask):
             label = str(value).strip()
             if label not in self.labels.number:
                 raise user_error(
-                    "a label that the model does not know",
-                    path=texts.place(index),
+                    "unknown label",
+                    path=texts.location(index),
                     value=label,
                     allowed=self.labels.symbols,
                 )
@@ -194,57 +201,47 @@ class ClassificationTask(SequenceClassificationTask):
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """What is hidden in training follows from the epoch and the number of an example."""
+        """Collate, and mask tokens in training. The mask is a function of epoch and example index."""
         batch = super().batch(split, indices, epoch)
         tokens_BL = batch.inputs["tokens"]
-        if epoch is None or not self.config.hidden_fraction or tokens_BL is None:
+        if epoch is None or not self.config.masked_fraction or tokens_BL is None:
             return batch
         draws_BL = draw_each((tokens_BL.shape[1],), self.config.data_seed, "hide", epoch, indices=indices)
-        is_hidden = (draws_BL < self.config.hidden_fraction) & (tokens_BL >= len(RESERVED))
-        return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL.masked_fill(is_hidden, MASK)})
+        is_masked = (draws_BL < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
+        return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL.masked_fill(is_masked, MASK)})
 
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
         if not text.strip():
-            raise ErrorDetail("the line is empty: nothing to judge")
+            raise ErrorDetail("the line is empty: nothing to classify")
         return np.array([BEGIN, *tokens[: self.config.max_length - 1]], dtype=np.int64)
 
-    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
-        return self.tokenizer.symbols(tokens)
-
-    def show_input(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode(tokens)
-
-    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
-        read, there = len(tokens) - 1, len(self.tokenizer.encode(text))  # the first is no token of the text
-        cut = f"only the first {read:,} of {there:,} tokens are read" if there > read else None
-        return "; ".join(reason for reason in (cut, unknown_words(tokens)) if reason) or None
+    def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
+        read, total = len(tokens) - 1, len(self.tokenizer.encode(text))  # without the begin token
+        cut = f"only the first {read:,} of {total:,} tokens are read" if total > read else None
+        return "; ".join(reason for reason in (cut, super().warning(tokens)) if reason) or None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.labels.decode(tokens)
 
 
 class RegressionTask(ClassificationTask):
+    """Predictor of one number per text."""
+
     primary_metric = "mean_absolute_error"
 
-    def _shape(self) -> SequenceClassification:
-        return SequenceClassification(len(self.tokenizer), self.config.max_length, outputs=1, is_real=True)
+    def _task_type(self) -> SequenceClassification:
+        return SequenceClassification(
+            len(self.tokenizer), self.config.max_length, outputs=1, is_regression=True
+        )
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         numbers = np.empty(len(texts), dtype=np.float32)
         for index, value in enumerate(texts.column("target")):
             try:
-                numbers[index] = float(value)
-            except (TypeError, ValueError):
-                numbers[index] = math.nan
-            if isinstance(value, bool) or not math.isfinite(numbers[index]):
-                raise user_error(
-                    "not a number",
-                    path=texts.place(index),
-                    value=value,
-                    hint="a number with a point, such as 0.5; task.data.header=true, if that is a header;"
-                    " or task.answer=label",
-                )
+                numbers[index] = parse_number(value)
+            except ErrorDetail as detail:
+                raise at_location(detail, texts.location(index)) from None
         return numbers
 
     def output_symbols(self, tokens: Sequence[float]) -> list[str]:

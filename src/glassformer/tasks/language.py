@@ -1,7 +1,8 @@
-"""Language modelling: each token from those before it, or hidden ones from both sides. One way of the data.
+"""Causal and masked language modelling on the same texts.
 
-A text stands between a begin and an end token; the begin is never predicted. Texts are joined and cut into
-windows, so that each token is predicted exactly once in a pass over a split. A running text is one stream.
+Each text is enclosed in a begin and an end token; the begin token is never predicted. Texts are concatenated
+and cut into windows, so that a pass over a split predicts each token exactly once. Running text is a single
+stream.
 """
 
 from __future__ import annotations
@@ -46,45 +47,58 @@ from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.generation.predict import Prediction, predict_continuations, predict_tokens
 from glassformer.models.base import Model
 from glassformer.models.task_types import CausalLM, MaskedLM
-from glassformer.tasks.base import CausalLMTask, Task
+from glassformer.tasks.base import CausalLMTask
 from glassformer.tasks.text import (
+    MIN_WORDS_PER_LINE,
     SPLITS,
-    WORDS_OF_A_LINE,
     Corpus,
     DataReport,
+    TextTask,
     TextTaskConfig,
     keys_of,
-    unknown_words,
 )
 
 ROLES = {"input": "text"}
 
 
 class LanguageConfig(TextTaskConfig):
-    """Options of both kinds of language model."""
+    """Options of every language model."""
 
     roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = WordsConfig()
-    examples: int = Field(40_000, ge=10, description="texts to make for training, without data")
-    across_texts: bool = Field(True, description="a window may run from the end of a text into the next")
+    examples: int = Field(40_000, ge=10, description="generated training texts, if there is no data")
+    across_texts: bool = Field(True, description="let windows continue from one text into the next")
+
+    def make_task(self, tokenizer: Tokenizer) -> LanguageTask:
+        raise NotImplementedError
+
+    def build(self, seed: int) -> LanguageTask:
+        corpus = self.corpora()["train"]
+        task = self.make_task(self.tokenizer.train(lambda: corpus))
+        _ = task.splits  # report errors in the files now, not at the first batch
+        task.notes += self.leaks(task.corpora).notes
+        return task
+
+    def restore(self, state: Mapping[str, Any], seed: int = 0) -> LanguageTask:
+        return self.make_task(Tokenizer.from_tree(state["tokenizer"]))
 
     @property
     def is_running(self) -> bool:
         return self.data is not None and self.data.format == "running-text"
 
     def leaks(self, corpora: Mapping[str, Corpus]) -> DataReport:
-        """What a file of validation or test texts shares with the training file."""
-        told = DataReport()
+        """Report the overlap of the validation and test files with the training file."""
+        report = DataReport()
         if self.data is None:
-            return told
+            return report
         given = [split for split in ("validation", "test") if self.data.source(split) is not None]
-        what = f"lines of {WORDS_OF_A_LINE} words or more" if self.is_running else "texts"
+        what = f"lines of {MIN_WORDS_PER_LINE} words or more" if self.is_running else "texts"
         train = keys_of(corpora["train"].comparable() if given else ())
         for split in given:
             is_seen = stand_in(keys_of(corpora[split].comparable()), train)
-            note = f"WARNING: {split} {what} that also stand in train"
-            told.count(int(np.count_nonzero(is_seen)), len(is_seen), note)
-        return told
+            note = f"WARNING: {split} {what} that also appear in train"
+            report.count(int(np.count_nonzero(is_seen)), len(is_seen), note)
+        return report
 
     def corpora(self) -> dict[str, Corpus]:
         if self.data is None:
@@ -101,7 +115,9 @@ class LanguageConfig(TextTaskConfig):
         return {split: Corpus(stream, {**identity, "split": split}) for split, stream in found.items()}
 
 
-class LanguageTask(Task):
+class LanguageTask(TextTask):
+    """Language model on windows of tokens."""
+
     primary_metric = "loss"
     config: LanguageConfig
 
@@ -119,8 +135,8 @@ class LanguageTask(Task):
 
     @cached_property
     def _rows(self) -> dict[str, tuple[RaggedRows, int]]:
-        told = DataReport()
-        rows = {split: corpus.rows(self.tokenizer, told) for split, corpus in self.corpora.items()}
+        report = DataReport()
+        rows = {split: corpus.rows(self.tokenizer, report) for split, corpus in self.corpora.items()}
         data = self.config.data
         given = [corpus for split, corpus in self.corpora.items() if data is not None and data.source(split)]
         self.notes += [note for corpus in given for note in corpus.notes()]
@@ -131,7 +147,7 @@ class LanguageTask(Task):
                 if self.config.is_running
                 else f"validation: {validation:,} of {validation + train:,} training texts, split off"
             )
-        self.notes += told.notes
+        self.notes += report.notes
         return rows
 
     def _encode(self) -> dict[str, Examples]:
@@ -145,23 +161,17 @@ class LanguageTask(Task):
 
     @property
     def window(self) -> int:
-        """How many tokens a window predicts."""
+        """Number of tokens that a window predicts."""
         return self.config.max_length
 
     @property
     def stride(self) -> int | None:
-        """How many tokens a window goes on by where a split is measured; none: by all it predicts."""
+        """Step between evaluation windows in tokens; None: the number that a window predicts."""
         return None
 
-    def characters(self, split: str) -> int | None:
-        """How many characters the tokens that are predicted stand for; the end of a text counts as one."""
+    def count_characters(self, split: str) -> int | None:
+        """Number of characters of the predicted tokens; the end of a text counts as one."""
         return self._rows[split][1]
-
-    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
-        return self.tokenizer.symbols(tokens)
-
-    def show_input(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode(tokens)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)
@@ -169,53 +179,42 @@ class LanguageTask(Task):
     def show_output(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
-    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
-        return unknown_words(tokens)
-
     def _checked(self, tokens: Sequence[int], longest: int) -> np.ndarray:
         if len(tokens) > longest:
             raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
         return np.array(tokens, dtype=np.int64)
 
 
-def _trained_on(corpus: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    return config.train(lambda: corpus)
-
-
 @register
 class LanguageModelConfig(LanguageConfig):
-    """Each token from those before it: your own texts, or reviews that are made here."""
+    """Predict each token from the preceding ones: your own texts, or generated reviews."""
 
     kind: Literal["language-model"] = "language-model"
     stride: int | None = Field(
         None,
         ge=1,
-        description="tokens a window goes on by when a split is measured; fewer than max_length gives each "
-        "token more to go by, and takes longer; none: max_length",
+        description="step between evaluation windows in tokens; a smaller step gives each token more context "
+        "and takes longer; none: max_length",
     )
 
     @model_validator(mode="after")
-    def _no_token_is_passed_over(self) -> Self:
+    def _check_stride(self) -> Self:
         if self.stride is not None and self.stride > self.max_length:
             raise ErrorDetail(
-                f"at most max_length, which is {self.max_length}, else tokens are passed over",
+                f"must be at most max_length, which is {self.max_length}; otherwise tokens are skipped",
                 path="stride",
                 value=self.stride,
                 hint=f"task.stride={max(1, self.max_length // 2)}",
             )
         return self
 
-    def build(self, seed: int) -> CausalLanguageTask:
-        task = CausalLanguageTask(self, _trained_on(self.corpora()["train"], self.tokenizer))
-        _ = task.splits  # a file's faults show now, not at the first batch
-        task.notes += self.leaks(task.corpora).notes
-        return task
-
-    def restore(self, state: Mapping[str, Any], seed: int = 0) -> CausalLanguageTask:
-        return CausalLanguageTask(self, Tokenizer.from_tree(state["tokenizer"]))
+    def make_task(self, tokenizer: Tokenizer) -> CausalLanguageTask:
+        return CausalLanguageTask(self, tokenizer)
 
 
 class CausalLanguageTask(LanguageTask, CausalLMTask):
+    """Causal language model."""
+
     config: LanguageModelConfig
 
     def __init__(self, config: LanguageModelConfig, tokenizer: Tokenizer) -> None:
@@ -235,11 +234,11 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
 
     def parse(self, text: str) -> np.ndarray:
         if not text:
-            raise ErrorDetail("the line is empty: nothing to go on from", hint="glassformer generate RUN")
+            raise ErrorDetail("the line is empty: nothing to continue", hint="glassformer generate RUN")
         return self._checked(self.start(text), self.config.max_length)
 
     def start(self, text: str) -> list[int]:
-        """The beginning of a text. Nothing at all is one too; a running text has no begin, but lines."""
+        """Tokens of a prompt, which may be empty. Running text has no begin token; a line end replaces it."""
         tokens = [int(token) for token in self.tokenizer.encode(text)]
         if not self.config.is_running:
             return [BEGIN, *tokens]
@@ -254,46 +253,40 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
             forbidden.append(END)
         return predict_continuations(model, rows, decoding or GreedyConfig(), end=end, forbidden=forbidden)
 
-    def write(
+    def generate(
         self, model: Model, tokens: Sequence[int], length: int, decodings: Iterable[DecodingConfig]
     ) -> Iterator[list[int]]:
-        """Up to `length` tokens more, part by part, each with a decoding of its own.
+        """Generate up to `length` tokens in chunks, each with its own decoding.
 
-        Where the model's window is full, it goes on from the later half of it.
+        When the context is full, generation continues from its second half.
         """
-        written, left = list(tokens), length
+        generated, left = list(tokens), length
         half = self.config.max_length // 2
         for decoding in decodings:
-            window = written if len(written) < self.config.max_length else written[-half:]
-            ((answer, *_),) = self.predict(model, [np.array(window)], decoding)
-            part = answer.tokens[:left]
-            written += part
-            left -= len(part)
-            yield part
-            has_ended = len(answer.probabilities) > len(answer.tokens)
+            window = generated if len(generated) < self.config.max_length else generated[-half:]
+            ((best, *_),) = self.predict(model, [np.array(window)], decoding)
+            chunk = best.tokens[:left]
+            generated += chunk
+            left -= len(chunk)
+            yield chunk
+            has_ended = len(best.probabilities) > len(best.tokens)
             if has_ended or left <= 0:
                 return
 
 
 @register
 class MaskedLanguageModelConfig(LanguageConfig):
-    """Hidden tokens from both sides (Devlin et al. 2019): your own texts, or reviews that are made here."""
+    """Predict masked tokens from both sides (Devlin et al. 2019): your own texts, or generated reviews."""
 
     kind: Literal["masked-language-model"] = "masked-language-model"
-    masked_fraction: float = Field(0.15, gt=0, lt=1, description="of the tokens, to be predicted")
+    masked_fraction: float = Field(0.15, gt=0, lt=1, description="fraction of tokens to predict")
 
-    def build(self, seed: int) -> MaskedLanguageTask:
-        task = MaskedLanguageTask(self, _trained_on(self.corpora()["train"], self.tokenizer))
-        _ = task.splits
-        task.notes += self.leaks(task.corpora).notes
-        return task
-
-    def restore(self, state: Mapping[str, Any], seed: int = 0) -> MaskedLanguageTask:
-        return MaskedLanguageTask(self, Tokenizer.from_tree(state["tokenizer"]))
+    def make_task(self, tokenizer: Tokenizer) -> MaskedLanguageTask:
+        return MaskedLanguageTask(self, tokenizer)
 
 
 class MaskedLanguageTask(LanguageTask):
-    """Of the tokens to predict 80 % are hidden, 10 % are replaced by any other, and 10 % stay."""
+    """Masked language model: 80 % of the targets are masked, 10 % replaced at random, 10 % unchanged."""
 
     config: MaskedLanguageModelConfig
 
@@ -302,29 +295,29 @@ class MaskedLanguageTask(LanguageTask):
 
     @property
     def window(self) -> int:
-        return self.config.max_length - 1  # a window's last token is the next one's first
+        return self.config.max_length - 1  # consecutive windows share one token
 
-    def characters(self, split: str) -> int | None:
+    def count_characters(self, split: str) -> int | None:
         return None
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """What is hidden follows from split, epoch and number of an example."""
+        """Collate and mask. The mask is a function of split, epoch and example index."""
         plain = collate_token_classification(self.splits[split], indices)
         tokens_BL, targets_BL = plain.inputs["tokens"], plain.targets
         assert tokens_BL is not None
-        # A place takes its draws before the next: the longest row is another's.
+        # Drawn position by position, so that the length of the batch does not change a row.
         shape = (tokens_BL.shape[1], 3)
         draws_BL3 = draw_each(shape, self.config.data_seed, "mask", split, epoch or 0, indices=indices)
-        chosen, fate, other = draws_BL3.unbind(-1)
-        is_asked = (chosen < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
+        chosen, action, other = draws_BL3.unbind(-1)
+        is_predicted = (chosen < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
         replaced = (other * (len(self.tokenizer) - len(RESERVED))).long() + len(RESERVED)
-        seen_BL = torch.where(is_asked & (fate < 0.8), MASK, tokens_BL)
-        seen_BL = torch.where(is_asked & (fate >= 0.9), replaced, seen_BL)
-        targets_BL = targets_BL.masked_fill(~is_asked, IGNORED)
+        seen_BL = torch.where(is_predicted & (action < 0.8), MASK, tokens_BL)
+        seen_BL = torch.where(is_predicted & (action >= 0.9), replaced, seen_BL)
+        targets_BL = targets_BL.masked_fill(~is_predicted, IGNORED)
         return replace(plain, inputs={**plain.inputs, "tokens": seen_BL}, targets=targets_BL)
 
     def parse(self, text: str) -> np.ndarray:
-        """A typed text in which `<mask>` stands for a hidden token."""
+        """Parse a text in which `<mask>` marks each token to predict."""
         parts = text.split(RESERVED[MASK])
         if len(parts) == 1:
             raise ErrorDetail(f"no {RESERVED[MASK]} in the line: nothing to fill in")
@@ -335,18 +328,18 @@ class MaskedLanguageTask(LanguageTask):
         return self._checked([BEGIN, *tokens, END], self.config.max_length)
 
     def _without_space_after(self, text: str) -> str:
-        """The space before a hidden word is a part of the word, unless each space is a token."""
+        """Remove the space before a mask, which belongs to the masked word unless spaces are tokens."""
         return text.rstrip(" ") if self.tokenizer.has_space_before else text
 
     def _encode_after_mask(self, text: str) -> list[int]:
-        """A sign may follow at once; a tokenizer that puts a space before a text would part the two."""
+        """Encode text after a mask without adding a space, since punctuation may follow directly."""
         if not self.tokenizer.has_space_before:
             return [int(token) for token in self.tokenizer.encode(text)]
         if not text or text.startswith(" "):
             return [int(token) for token in self.tokenizer.encode(text[1:])]
-        word, whole = (self.tokenizer.encode(begun).tolist() for begun in ("a", f"a{text}"))
-        is_apart = whole[: len(word)] == word
-        return whole[len(word) :] if is_apart else self.tokenizer.encode(text).tolist()
+        word, whole = (self.tokenizer.encode(joined).tolist() for joined in ("a", f"a{text}"))
+        is_separate = whole[: len(word)] == word
+        return whole[len(word) :] if is_separate else self.tokenizer.encode(text).tolist()
 
     def show_input(self, tokens: Sequence[int]) -> str:
         parts = [list(run) for is_mask, run in groupby(tokens, key=lambda token: token == MASK)]
@@ -354,28 +347,28 @@ class MaskedLanguageTask(LanguageTask):
         return "".join(shown).strip()
 
     def _as_typed(self, tokens: Sequence[int]) -> str:
-        kept = [token for token in tokens if token not in (PAD, BEGIN, END)]
-        return "".join(self.tokenizer.symbols(kept)).replace("▁", " ")
+        shown = [token for token in tokens if token not in (PAD, BEGIN, END)]
+        return "".join(self.tokenizer.symbols(shown)).replace("▁", " ")
 
     def predict(
         self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
     ) -> list[list[Prediction]]:
-        """The hidden tokens; those that were seen stay as they are, and are certain.
+        """Predict the masked tokens. Visible tokens are copied with probability 1.
 
-        None of the reserved ones is ever asked for in training, and so none is an answer.
+        Reserved tokens are never predicted, because they are never targets in training.
         """
         filled = []
-        for row, answer in zip(rows, predict_tokens(model, rows, range(len(RESERVED))), strict=True):
-            hidden = np.flatnonzero(np.asarray(row) == MASK)
+        for row, prediction in zip(rows, predict_tokens(model, rows, range(len(RESERVED))), strict=True):
+            masked = np.flatnonzero(np.asarray(row) == MASK)
             tokens = [int(token) for token in row]
             probabilities = [1.0] * len(tokens)
-            for place in hidden:
-                tokens[place] = answer.tokens[place]
-                probabilities[place] = answer.probabilities[place]
+            for position in masked:
+                tokens[position] = prediction.tokens[position]
+                probabilities[position] = prediction.probabilities[position]
             filled.append(
                 [
                     replace(
-                        answer,
+                        prediction,
                         tokens=tokens,
                         probability=math.prod(probabilities),
                         probabilities=probabilities,

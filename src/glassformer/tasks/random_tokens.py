@@ -1,6 +1,6 @@
-"""Random tokens with a rule that can be learned: the smallest task for a classifier and for a language model.
+"""Random tokens with a learnable rule: the smallest task for a classifier and for a language model.
 
-It serves to size, check and time models whose vocabulary and length are given, with no data at hand.
+It sizes, checks and times models of a given vocabulary and length without any data.
 """
 
 from __future__ import annotations
@@ -23,54 +23,57 @@ MAJORITY_LABELS = ["low", "high"]
 
 @register
 class RandomTokensConfig(SequencesConfig):
-    """`class`: are most tokens in the upper half of the categories? `next`: a sequence that is said twice."""
+    """Classify sequences by the majority of their tokens, or predict the repetition of a sequence."""
 
     kind: Literal["random-tokens"] = "random-tokens"
-    length: int = Field(32, ge=2, le=1_000_000, description="tokens a sequence")
-    categories: int = Field(100, ge=2, le=1_000_000, description="different tokens, numbered from 0")
-    predict: Literal["class", "next"] = Field(
-        "class", description="one of two classes, or each token from those before it"
+    length: int = Field(32, ge=2, le=1_000_000, description="tokens per sequence")
+    categories: int = Field(100, ge=2, le=1_000_000, description="number of distinct tokens, from 0")
+    target: Literal["class", "next"] = Field(
+        "class",
+        description="class: whether most tokens are in the upper half; next: the next token",
     )
 
     def build(self, seed: int) -> RandomTokensTask:
-        return _TASKS[self.predict](self)
+        return _TASKS[self.target](self)
 
 
 class RandomTokensTask(SequenceTask):
+    """Base of both targets."""
+
     config: RandomTokensConfig
 
     def random_rows(self, length: int) -> dict[str, np.ndarray]:
-        """Distinct rows for each split; training repeats its own if there are too few."""
+        """Draw distinct rows for each split; training repeats its rows if there are too few."""
         space = self.config.sequences(length)
         rows = choose_rows(space, share(space.size, self.config.sizes()), self.config.data_seed)
         return {**rows, "train": repeat_to(rows["train"], self.config.train_examples)}
 
 
 class MajorityTask(RandomTokensTask, SequenceClassificationTask):
-    """`high` if more than half of the tokens are."""
+    """Classify as `high` if more than half of the tokens are in the upper half of the categories."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
-        shape = SequenceClassification(config.categories, config.length, outputs=len(MAJORITY_LABELS))
-        super().__init__(shape, self._generate)
+        task_type = SequenceClassification(config.categories, config.length, outputs=len(MAJORITY_LABELS))
+        super().__init__(task_type, self._generate)
 
     def _generate(self) -> dict[str, Examples]:
         rows = self.random_rows(self.config.length)
-        return {split: Examples(inputs, self._answer(inputs)) for split, inputs in rows.items()}
+        return {split: Examples(inputs, self._classify(inputs)) for split, inputs in rows.items()}
 
-    def _answer(self, inputs: np.ndarray) -> np.ndarray:
+    def _classify(self, inputs: np.ndarray) -> np.ndarray:
         are_high = inputs >= self.config.categories / 2
         return (are_high.mean(axis=1) > 0.5).astype(np.uint8)
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
-        return self._answer(np.array([tokens])).tolist()
+        return self._classify(np.array([tokens])).tolist()
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [MAJORITY_LABELS[token] for token in tokens]
 
 
 class RepetitionTask(RandomTokensTask, CausalLMTask):
-    """The first half cannot be foretold, and the second half says it again."""
+    """Language model of a random first half and its repetition."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
@@ -83,16 +86,16 @@ class RepetitionTask(RandomTokensTask, CausalLMTask):
         return {split: Examples(inputs, inputs) for split, inputs in twice.items()}
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        """What follows, once the first half is known."""
+        """Remaining tokens, if the input contains the whole first half."""
         if len(tokens) < self.period:
             return None
-        return [int(tokens[place % self.period]) for place in range(len(tokens), self.config.length)]
+        return [int(tokens[index % self.period]) for index in range(len(tokens), self.config.length)]
 
     def parse(self, text: str) -> np.ndarray:
         tokens = super().parse(text)
         if len(tokens) == self.config.length:
             raise ErrorDetail(
-                f"nothing is left to be said after {len(tokens)} tokens", hint="a shorter beginning"
+                f"nothing is left to predict after {len(tokens)} tokens", hint="a shorter input"
             )
         return tokens
 

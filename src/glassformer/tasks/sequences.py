@@ -1,4 +1,4 @@
-"""Generated sequences: reversal, copy, sort, palindrome."""
+"""Tasks on generated sequences: reversal, copy, sort, shift, palindrome."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from glassformer.tasks.base import SequenceClassificationTask, Task, TaskConfig,
 
 @dataclass(frozen=True)
 class Space:
-    """`size` possible rows of whole numbers."""
+    """Set of `size` possible rows of integers, to sample from."""
 
     size: int
     enumerate: Callable[[], np.ndarray]
-    """Every row once; only called when the space is small."""
+    """Return every row once. Called only if the space is small."""
     draw: Callable[[np.random.Generator, int], np.ndarray]
-    """About so many random rows, repetitions included; all rows are equally likely."""
+    """Draw about `count` rows uniformly, with replacement."""
 
 
 def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """How many distinct rows each split gets: what is wanted or, if too few exist, a part in proportion."""
+    """Number of distinct rows per split: as wanted or, if too few exist, in proportion."""
     wanted = {split: count for split, count in wanted.items() if count}
     if size >= sum(wanted.values()):
         return dict(wanted)
@@ -46,8 +46,8 @@ def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def choose_rows(space: Space, counts: Mapping[str, int], data_seed: int) -> dict[str, np.ndarray]:
-    """So many distinct rows for each split, no row in two of them."""
-    # The training split comes last, so that another number of training examples leaves the others alone.
+    """Choose distinct rows for each split; no row is in two splits."""
+    # Train comes last, so that the number of training examples does not affect the other splits.
     splits = sorted(counts, key=lambda split: (split == "train", split))
     total = sum(counts.values())
     if space.size <= 4 * total:
@@ -63,23 +63,23 @@ def choose_rows(space: Space, counts: Mapping[str, int], data_seed: int) -> dict
 
 
 def _draw_distinct(space: Space, count: int, rng: np.random.Generator, seen: set[bytes]) -> np.ndarray:
-    """`count` rows that are not in `seen`; they are added to it."""
+    """Draw `count` distinct rows that are not in `seen`, and add them to it."""
     parts, missing = [], count
     while missing:
         rows = np.ascontiguousarray(space.draw(rng, missing))
         fresh = []
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             key = row.tobytes()
             if key not in seen:
                 seen.add(key)
-                fresh.append(place)
+                fresh.append(index)
         parts.append(rows[fresh])
         missing -= len(fresh)
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def repeat_to(rows: np.ndarray, count: int) -> np.ndarray:
-    """The rows again and again until there are `count`; all of them if there are more."""
+    """Repeat the rows up to `count`; return all of them if there are more."""
     return rows if len(rows) >= count else rows[np.arange(count) % len(rows)]
 
 
@@ -87,17 +87,17 @@ PALINDROME_LABELS = ["no palindrome", "palindrome"]
 
 
 class SequencesConfig(TaskConfig):
-    """What the tasks of this family share."""
+    """Options of every task on generated sequences."""
 
-    length: int = Field(100, ge=1, le=1_000_000, description="tokens a sequence")
-    categories: int = Field(10, ge=2, le=1_000_000, description="different tokens, numbered from 0")
+    length: int = Field(100, ge=1, le=1_000_000, description="tokens per sequence")
+    categories: int = Field(10, ge=2, le=1_000_000, description="number of distinct tokens, from 0")
     train_examples: Annotated[int, Field(ge=1)] = 50_000
     validation_examples: Annotated[int, Field(ge=1)] = 1_000
     test_examples: Annotated[int, Field(ge=0)] = 10_000
-    data_seed: int = Field(0, ge=0, description="drives the examples; the run's seed does not")
+    data_seed: int = Field(0, ge=0, description="seed of the examples, independent of the seed of the run")
 
-    def answer(self, inputs: np.ndarray) -> np.ndarray:
-        """The targets of inputs, a row an example."""
+    def targets(self, inputs: np.ndarray) -> np.ndarray:
+        """Targets of inputs, one row per example."""
         raise NotImplementedError
 
     def sizes(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class SequencesConfig(TaskConfig):
         return np.min_scalar_type(self.categories - 1)
 
     def sequences(self, length: int) -> Space:
-        """All sequences of this length."""
+        """Space of all sequences of this length."""
 
         def enumerate_all() -> np.ndarray:
             numbers = np.arange(self.categories**length)
@@ -125,18 +125,18 @@ class SequencesConfig(TaskConfig):
         return Space(self.number_of_sequences(length), enumerate_all, draw)
 
     def number_of_sequences(self, length: int) -> int:
-        """Exact up to 2⁶², and no larger: a number of a million digits takes seconds."""
+        """Number of sequences, capped at 2⁶²: an integer of a million digits takes seconds."""
         bits = length * math.log2(self.categories)
         return self.categories**length if bits < 62 else 1 << 62
 
 
 class SequenceTask(Task):
-    """How a person writes and reads sequences of categories."""
+    """Parsing and display of sequences of categories."""
 
     config: SequencesConfig
 
     def parse(self, text: str) -> np.ndarray:
-        """`3 1 4`, `3,1,4`, `[3, 1, 4]`, and `314` if no category has two digits."""
+        """Parse `3 1 4`, `3,1,4`, `[3, 1, 4]`, and `314` if every category has one digit."""
         words = text.strip().strip("[]()").replace(",", " ").split()
         if not words:
             raise ErrorDetail("the line is empty: no sequence to read", hint="3 1 4")
@@ -144,13 +144,13 @@ class SequenceTask(Task):
             words = list(words[0])
         length, last = self.config.length, self.config.categories - 1
         tokens = []
-        for place, word in enumerate(words, start=1):
-            # Not int(): it also takes 1_0, and other scripts' digits.
+        for position, word in enumerate(words, start=1):
+            # int() would also accept 1_0 and digits of other scripts.
             token = (word.lstrip("0") or "0") if word.isascii() and word.isdigit() else ""
             if not token or len(token) > 9 or int(token) > last:
                 symbol = shorten(repr(word), 40)
                 raise ErrorDetail(
-                    f"unknown symbol {symbol} at place {place}: numbers from 0 to {last} are known"
+                    f"unknown symbol {symbol} at position {position}: expected numbers from 0 to {last}"
                 )
             tokens.append(int(token))
         if len(tokens) > length:
@@ -160,104 +160,106 @@ class SequenceTask(Task):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
 
-    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
+    def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
         if len(tokens) == self.config.length:
             return None
-        return f"the model has only seen sequences of {self.config.length} tokens, not of {len(tokens)}"
+        return f"the model was trained on sequences of {self.config.length} tokens, not of {len(tokens)}"
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        return np.atleast_1d(self.config.answer(np.array([tokens]))[0]).tolist()
+        return np.atleast_1d(self.config.targets(np.array([tokens]))[0]).tolist()
 
 
-class CategoryPerToken(SequenceTask, TokenClassificationTask):
+class TokenSequenceTask(SequenceTask, TokenClassificationTask):
+    """Predict one category per token."""
+
     drop_last = True
 
     def __init__(self, config: TokenSequencesConfig) -> None:
         self.config = config
-        shape = TokenClassification(
+        task_type = TokenClassification(
             vocabulary=config.categories, max_length=config.length, classes=config.categories
         )
         self._space = config.sequences(config.length)
         self._counts = share(self._space.size, config.sizes())
-        notes = _tell_small("sequences", self._space.size, self._counts, config.sizes())
-        super().__init__(shape, self._generate, notes)
+        notes = _describe_small_space("sequences", self._space.size, self._counts, config.sizes())
+        super().__init__(task_type, self._generate, notes)
 
     def _generate(self) -> dict[str, Examples]:
         chosen = choose_rows(self._space, self._counts, self.config.data_seed)
         chosen["train"] = repeat_to(chosen["train"], self.config.train_examples)
-        return {split: Examples(rows, self.config.answer(rows)) for split, rows in chosen.items()}
+        return {split: Examples(rows, self.config.targets(rows)) for split, rows in chosen.items()}
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
 
 
 class TokenSequencesConfig(SequencesConfig):
-    """A category at each place."""
+    """Options of the tasks with one category per token."""
 
-    def build(self, seed: int) -> CategoryPerToken:
-        return CategoryPerToken(self)
+    def build(self, seed: int) -> TokenSequenceTask:
+        return TokenSequenceTask(self)
 
 
 @register
 class ReversalConfig(TokenSequencesConfig):
-    """The sequence, last token first."""
+    """Reverse the sequence."""
 
     kind: Literal["reversal"] = "reversal"
 
-    def answer(self, inputs: np.ndarray) -> np.ndarray:
+    def targets(self, inputs: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(inputs[:, ::-1])
 
 
 @register
 class CopyConfig(TokenSequencesConfig):
-    """The sequence itself."""
+    """Copy the sequence."""
 
     kind: Literal["copy"] = "copy"
 
-    def answer(self, inputs: np.ndarray) -> np.ndarray:
+    def targets(self, inputs: np.ndarray) -> np.ndarray:
         return inputs
 
 
 @register
 class SortConfig(TokenSequencesConfig):
-    """The sequence in rising order."""
+    """Sort the sequence in ascending order."""
 
     kind: Literal["sort"] = "sort"
 
-    def answer(self, inputs: np.ndarray) -> np.ndarray:
+    def targets(self, inputs: np.ndarray) -> np.ndarray:
         return np.sort(inputs, axis=1, kind="stable")  # a radix sort
 
 
 @register
 class ShiftConfig(TokenSequencesConfig):
-    """The sequence moved to the right; what falls off comes in on the left."""
+    """Rotate the sequence to the right."""
 
     kind: Literal["shift"] = "shift"
-    places: int = Field(1, description="how far; to the left if negative")
+    offset: int = Field(1, description="positions to rotate by; negative: to the left")
 
-    def answer(self, inputs: np.ndarray) -> np.ndarray:
-        return np.roll(inputs, self.places, axis=1)
+    def targets(self, inputs: np.ndarray) -> np.ndarray:
+        return np.roll(inputs, self.offset, axis=1)
 
 
 @register
 class PalindromeConfig(SequencesConfig):
-    """Does the sequence read the same from both ends?
+    """Classify sequences as palindromes or not.
 
-    Half of the sequences do. Each of the others is a palindrome with two unequal tokens of its left half
-    exchanged: it has the same tokens equally often, so that counting them tells nothing.
+    Half of the sequences are palindromes. Each other sequence is a palindrome with two unequal tokens of its
+    left half swapped, so that token counts carry no information.
     """
 
     kind: Literal["palindrome"] = "palindrome"
-    length: int = Field(16, ge=4, le=1_000_000, description="tokens a sequence")
+    length: int = Field(16, ge=4, le=1_000_000, description="tokens per sequence")
 
     def build(self, seed: int) -> PalindromeTask:
         return PalindromeTask(self)
 
-    def answer(self, inputs: np.ndarray) -> np.ndarray:
+    def targets(self, inputs: np.ndarray) -> np.ndarray:
         return (inputs == inputs[:, ::-1]).all(axis=1).astype(np.uint8)
 
     def halves(self) -> Space:
-        """Left halves, the middle of an odd length included, with two unequal tokens to exchange."""
+        """Space of left halves (and the middle, if the length is odd) with two unequal tokens to swap."""
         half, middle = self.length // 2, self.length % 2
         every = self.sequences(half + middle)
 
@@ -272,20 +274,20 @@ class PalindromeConfig(SequencesConfig):
 
 
 class PalindromeTask(SequenceTask, SequenceClassificationTask):
-    """Each half makes one palindrome and one other sequence; a half is in one split only."""
+    """Palindrome classifier. Each half gives one palindrome and one other sequence, both in one split."""
 
     drop_last = True
 
     def __init__(self, config: PalindromeConfig) -> None:
         self.config: PalindromeConfig = config
-        shape = SequenceClassification(
+        task_type = SequenceClassification(
             vocabulary=config.categories, max_length=config.length, outputs=len(PALINDROME_LABELS)
         )
         self._space = config.halves()
         pairs = {split: -(-count // 2) for split, count in config.sizes().items()}
         self._counts = share(self._space.size, pairs)
-        notes = _tell_small("usable palindromes", self._space.size, self._counts, pairs)
-        super().__init__(shape, self._generate, notes)
+        notes = _describe_small_space("usable palindromes", self._space.size, self._counts, pairs)
+        super().__init__(task_type, self._generate, notes)
 
     def _generate(self) -> dict[str, Examples]:
         chosen = choose_rows(self._space, self._counts, self.config.data_seed)
@@ -298,7 +300,7 @@ class PalindromeTask(SequenceTask, SequenceClassificationTask):
         right = halves[:, half - 1 :: -1]
         palindromes = np.concatenate([halves, right], axis=1)
         others = palindromes.copy()
-        # Random keys choose a place, and another one among those with an unequal token.
+        # Random keys choose one position, and another among those with an unequal token.
         rows = np.arange(len(halves))
         rng = generator(self.config.data_seed, "exchange", split)
         keys = rng.random((len(halves), half), dtype=np.float32)
@@ -307,18 +309,18 @@ class PalindromeTask(SequenceTask, SequenceClassificationTask):
         other = np.where(unequal, keys, np.float32(-1)).argmax(axis=1)
         others[rows, one], others[rows, other] = halves[rows, other], halves[rows, one]
         inputs = np.stack([palindromes, others], axis=1).reshape(-1, self.config.length)[:count]
-        return Examples(inputs, self.config.answer(inputs))
+        return Examples(inputs, self.config.targets(inputs))
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [PALINDROME_LABELS[token] for token in tokens]
 
 
-def _tell_small(what: str, size: int, counts: dict[str, int], wanted: dict[str, int]) -> list[str]:
-    """What a person should know when a space is too small for the wanted splits."""
+def _describe_small_space(what: str, size: int, counts: dict[str, int], wanted: dict[str, int]) -> list[str]:
+    """Note for the user if the space is too small for the wanted splits."""
     if all(counts.get(split, 0) >= count for split, count in wanted.items()):
         return []
     shares = ", ".join(f"{split} {count:,}" for split, count in counts.items())
     return [
-        f"only {size:,} {what} exist, shared out without overlap ({shares}); "
-        "training repeats its own, the other splits are smaller than asked for"
+        f"only {size:,} {what} exist, divided without overlap ({shares}); "
+        "training repeats its examples, the other splits are smaller than requested"
     ]

@@ -1,4 +1,4 @@
-"""What the tasks on text share: where texts come from, what is left out or cut, and what is told of it."""
+"""Common parts of the text tasks: sources of texts, splits, tokenisation, and notes about the data."""
 
 from __future__ import annotations
 
@@ -22,36 +22,41 @@ from glassformer.data.streams import Record, Stream
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_folder, open_or_build, storage_error
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
-from glassformer.tasks.base import TaskConfig
+from glassformer.tasks.base import Task, TaskConfig
 
 SPLITS = ("train", "validation", "test")
-TEXTS_AT_A_TIME = 256
-RECORDS_AT_A_TIME = 1 << 16
+TEXTS_PER_BLOCK = 256
+RECORDS_PER_BLOCK = 1 << 16
+MIN_WORDS_PER_LINE = 5
+"""Shorter lines of running text are not compared between splits, since they may repeat by chance."""
+MAX_LINE_CHARACTERS = 1 << 18
 
 
 class TextTaskConfig(TaskConfig):
-    """Options of every task on text."""
+    """Options of every text task."""
 
     roles: ClassVar[Mapping[str, str]]
-    """What is asked of the data, and the column that each role has by default."""
+    """Roles that the data must provide, with the default column of each."""
 
-    data: DataConfig | None = Field(None, description="your own files; none: texts that are made here")
+    data: DataConfig | None = Field(None, description="your own files; none: generated texts")
     tokenizer: TokenizerConfig = BPEConfig()
     max_length: int = Field(
-        128, ge=2, le=100_000, description="tokens; longer examples are left out of training, cut elsewhere"
+        128, ge=2, le=100_000, description="maximum tokens per example; longer ones are omitted or truncated"
     )
-    data_seed: int = Field(0, ge=0, description="drives made texts and what is split off, not the run's seed")
+    data_seed: int = Field(
+        0, ge=0, description="seed of generated texts and of the examples that are split off"
+    )
 
 
 class Texts:
-    """The examples of a split before they are tokens: a column of values a role, and where they stand.
+    """Untokenised examples of a split: one column of values per role, and their locations.
 
-    Columns are read again with each `iter()`, so that texts from files need not be in memory.
+    Each `iter()` reads a column again, so that texts from files need not fit into memory.
     """
 
-    name = "made here"
+    name = "generated"
     files: Sequence[Path] = ()
-    """What they are read from."""
+    """Source files."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -60,26 +65,28 @@ class Texts:
         raise NotImplementedError
 
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """The values of these roles, example by example."""
+        """Values of these roles, one tuple per example."""
         return zip(*(self.column(role) for role in roles), strict=True)
 
     def take(self, is_taken: np.ndarray) -> Texts:
-        """Some of them: for each it is said whether."""
+        """Select examples by a boolean mask."""
         raise NotImplementedError
 
-    def place(self, index: int) -> str:
-        return self.places([index])[0]
+    def location(self, index: int) -> str:
+        return self.locations([index])[0]
 
-    def places(self, indices: Sequence[int]) -> list[str]:
-        """Of these examples: the lines of the user's file, where there is one."""
+    def locations(self, indices: Sequence[int]) -> list[str]:
+        """File and line of examples, or their number if there is no file."""
         return [f"example {index + 1}" for index in indices]
 
     def identity(self) -> Any:
-        """All that decides, besides the bytes of the files, which texts these are."""
+        """JSON value that identifies these texts, together with the bytes of their files."""
         raise NotImplementedError
 
 
-class MadeTexts(Texts):
+class GeneratedTexts(Texts):
+    """Texts in memory."""
+
     def __init__(self, values: Mapping[str, Sequence[Any]]) -> None:
         self.values = values
 
@@ -89,20 +96,22 @@ class MadeTexts(Texts):
     def column(self, role: str) -> Sequence[Any]:
         return self.values[role]
 
-    def take(self, is_taken: np.ndarray) -> MadeTexts:
-        return MadeTexts({role: list(compress(column, is_taken)) for role, column in self.values.items()})
+    def take(self, is_taken: np.ndarray) -> GeneratedTexts:
+        return GeneratedTexts(
+            {role: list(compress(column, is_taken)) for role, column in self.values.items()}
+        )
 
 
 @dataclass(frozen=True)
 class FileTexts(Texts):
-    """Those records of a stream that are kept."""
+    """Selected records of a stream."""
 
     stream: Stream
     text_roles: Sequence[str]
     data: DataConfig
     split: str
-    is_kept: np.ndarray
-    """For each record; a byte, and not its number, for the sake of large files."""
+    is_selected: np.ndarray
+    """Mask over all records. For large files it needs less memory than indices."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -113,19 +122,19 @@ class FileTexts(Texts):
         return self.stream.files
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.is_kept))
+        return int(np.count_nonzero(self.is_selected))
 
     def _records(self) -> Iterator[Record]:
-        for is_kept, record in zip(self.is_kept.data, self.stream, strict=False):
-            if is_kept:
+        for is_selected, record in zip(self.is_selected.data, self.stream, strict=False):
+            if is_selected:
                 yield record
 
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """All in one reading of the files."""
-        place = self.stream.place
+        """Read the files once for all values."""
+        location = self.stream.place
         for values, number in self._records():
             yield tuple(
-                as_text(values[role], place, number) if role in self.text_roles else values[role]
+                as_text(values[role], location, number) if role in self.text_roles else values[role]
                 for role in roles
             )
 
@@ -133,12 +142,12 @@ class FileTexts(Texts):
         return Rereadable(lambda: (value for (value,) in self.rows([role])))
 
     def take(self, is_taken: np.ndarray) -> FileTexts:
-        is_kept = self.is_kept.copy()
-        is_kept[self.is_kept] = is_taken
-        return replace(self, is_kept=is_kept)
+        is_selected = self.is_selected.copy()
+        is_selected[self.is_selected] = is_taken
+        return replace(self, is_selected=is_selected)
 
-    def places(self, indices: Sequence[int]) -> list[str]:
-        """All in one reading of the files."""
+    def locations(self, indices: Sequence[int]) -> list[str]:
+        """Read the files once for all values."""
         asked = set(indices)
         records = islice(self._records(), max(asked, default=-1) + 1)
         numbers = {index: record.number for index, record in enumerate(records) if index in asked}
@@ -146,15 +155,17 @@ class FileTexts(Texts):
 
     def identity(self) -> Any:
         numbers = hashlib.sha256()
-        for start in range(0, len(self.is_kept), RECORDS_AT_A_TIME):
-            kept = start + np.flatnonzero(self.is_kept[start : start + RECORDS_AT_A_TIME])
-            numbers.update(kept.astype("<i8").data)
-        found = {"data": self.data.dump(), "split": self.split, "kept": numbers.hexdigest()}
+        for start in range(0, len(self.is_selected), RECORDS_PER_BLOCK):
+            selected = start + np.flatnonzero(self.is_selected[start : start + RECORDS_PER_BLOCK])
+            numbers.update(selected.astype("<i8").data)
+        found = {"data": self.data.dump(), "split": self.split, "selected": numbers.hexdigest()}
         return found | read_as(self.stream)
 
 
 @dataclass(frozen=True)
 class Rereadable:
+    """Iterable that calls `read` for each iteration."""
+
     read: Callable[[], Iterator[Any]]
 
     def __iter__(self) -> Iterator[Any]:
@@ -162,32 +173,33 @@ class Rereadable:
 
 
 def read_as(stream: Stream) -> dict[str, str]:
-    """For the identity of texts: a file that is read in another way holds others, though no byte differs."""
+    """Part of the identity of texts: how the file is read, which changes the texts of the same bytes."""
     return {"read_as": stream.read_as} if stream.read_as else {}
 
 
-def as_text(value: object, place: Callable[[int], str], number: int) -> str:
-    """A number in a JSON file is read as it is written; a list, or nothing at all, is no text."""
+def as_text(value: object, location: Callable[[int], str], number: int) -> str:
+    """Convert a JSON number to text; reject lists, objects, booleans and null."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     raise user_error(
-        f"a text belongs here, not {shorten(json.dumps(value), 40)}",
-        path=place(number),
-        hint="correct it there, or name another column in task.data.columns",
+        f"expected text, not {shorten(json.dumps(value), 40)}",
+        path=location(number),
+        hint="correct it in the file, or name another column in task.data.columns",
     )
 
 
 @dataclass
 class DataReport:
-    """What happened to the data on their way in: told to the person, and kept in the run's record."""
+    """Notes about the data as they were read. They are shown to the user and stored in the event log."""
 
     notes: list[str] = field(default_factory=list)
 
-    def count(self, number: int, of: int, note: str) -> None:
+    def count(self, number: int, total: int, note: str) -> None:
+        """Add `note` with the counts, unless `number` is 0."""
         if number:
-            self.notes.append(f"{note}: {number:,} of {of:,}")
+            self.notes.append(f"{note}: {number:,} of {total:,}")
 
 
 def read_splits(
@@ -198,9 +210,9 @@ def read_splits(
     key: str,
     data_seed: int,
     unseen_only: bool,
-    told: DataReport,
+    report: DataReport,
 ) -> dict[str, Texts]:
-    """Every split that has a file, and a validation split in any case. What two splits share is told."""
+    """Read every split that has a file, split off a missing validation set, and report overlap with train."""
     splits: dict[str, FileTexts] = {}
     keys: dict[str, RowKeys] = {}
     for split in SPLITS:
@@ -208,7 +220,7 @@ def read_splits(
         if stream is not None:
             keys[split] = keys_of(texts_of(stream, key))
             splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
-            told.notes += [*stream.notes, *changed_sets(split, stream)]
+            report.notes += [*stream.notes, *changed_sets(split, stream)]
     fractions = {}
     if data.validation is None:
         fractions["validation"] = data.validation_fraction
@@ -220,25 +232,25 @@ def read_splits(
         splits |= {split: train.take(part) for split, part in parts.items()}
         for split in fractions:
             note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
-            told.notes.append(note)
+            report.notes.append(note)
     found: dict[str, Texts] = dict(splits)
     for split in splits:
-        if split == "train" or split in fractions:  # what was split off shares nothing with the rest
+        if split == "train" or split in fractions:  # splitting off leaves no overlap
             continue
-        is_seen = stand_in(keys[split], keys["train"], splits["train"].is_kept)
+        is_seen = stand_in(keys[split], keys["train"], splits["train"].is_selected)
         if is_seen.any():
             is_seen &= _has_words(splits[split].column(key), len(is_seen))
-        found[split] = _compare(split, splits[split], is_seen, unseen_only, told)
+        found[split] = _compare(split, splits[split], is_seen, unseen_only, report)
     return found
 
 
 def _has_words(texts: Iterable[str], count: int) -> np.ndarray:
-    """That an empty line stands elsewhere too says nothing."""
+    """Mask of texts with at least one word. Empty lines in two splits do not count as overlap."""
     return np.fromiter((bool(text.strip()) for text in texts), dtype=bool, count=count)
 
 
 def changed_sets(split: str, stream: Stream) -> list[str]:
-    """A score on a known set is taken for one on its published bytes."""
+    """Warn if a file with the name of a catalogued dataset differs from the published bytes."""
     return [
         f"WARNING: {split}: {name} is not the file that the catalogue lists"
         for name in changed_files(stream.files)
@@ -250,7 +262,7 @@ def texts_of(stream: Stream, role: str) -> Iterator[str]:
 
 
 def keys_of(texts: Iterable[str]) -> RowKeys:
-    """On the disk that has room for tokens: what the system keeps for the time being may be memory."""
+    """Hash texts for comparison, in the token cache: the temporary folder of the system may be in memory."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -259,18 +271,20 @@ def keys_of(texts: Iterable[str]) -> RowKeys:
         raise storage_error(error, folder) from error
 
 
-def _compare(split: str, texts: FileTexts, is_seen: np.ndarray, unseen_only: bool, told: DataReport) -> Texts:
+def _compare(
+    split: str, texts: FileTexts, is_seen: np.ndarray, unseen_only: bool, report: DataReport
+) -> Texts:
     number = int(np.count_nonzero(is_seen))
     if unseen_only and number == len(texts):
         raise user_error(
-            f"nothing is left of {split}: all its inputs also stand in train",
+            f"nothing is left of {split}: all its inputs also appear in train",
             path=texts.name,
             hint="other data, or task.unseen_only=false",
         )
     if unseen_only:
-        told.count(number, len(texts), f"{split}: left out, since also in train")
+        report.count(number, len(texts), f"{split}: omitted, also in train")
         return texts.take(~is_seen)
-    told.count(number, len(texts), f"WARNING: {split} examples whose input also stands in train")
+    report.count(number, len(texts), f"WARNING: {split} examples whose input also appears in train")
     return texts
 
 
@@ -279,12 +293,12 @@ def encode_texts(
     tokenizers: Mapping[str, Tokenizer],
     arrange: Arrange,
     options: Mapping[str, Any],
-    told: DataReport,
+    report: DataReport,
 ) -> TokenColumns:
-    """The texts of each role as tokens: in memory where they were made, else in files that are mapped.
+    """Tokenise the texts of each role: generated texts into memory, others into memory-mapped files.
 
-    `arrange` gives the rows of an example, or none if it is left out, and counts what it must. All that it
-    depends on is in `options`.
+    `arrange` returns the rows of an example, or None to omit it, and updates the counts. The cache key
+    includes `options`, which must contain everything that `arrange` depends on.
     """
     facts = Counter[str]()
 
@@ -312,7 +326,7 @@ def encode_texts(
                 "counted": ["tokens", "unknown"],
             },
             rows,
-            told.notes.append,
+            report.notes.append,
             columns=columns,
             sources=texts.files,
             facts=facts,
@@ -328,9 +342,9 @@ Arrange = Callable[[Sequence[Encoded], Counter[str]], tuple[np.ndarray, ...] | N
 def _encoded(
     examples: Iterable[tuple[str, ...]], tokenizers: Sequence[Tokenizer]
 ) -> Iterator[tuple[Encoded, ...]]:
-    """Each text with its tokens."""
+    """Tokenise block by block; yield each text with its tokens."""
     source = iter(examples)
-    while block := list(islice(source, TEXTS_AT_A_TIME)):
+    while block := list(islice(source, TEXTS_PER_BLOCK)):
         columns = list(zip(*block, strict=True))
         sides = [
             list(zip(column, tokenizer.encode_all(column), strict=True))
@@ -341,23 +355,25 @@ def _encoded(
 
 @dataclass(frozen=True)
 class TokenColumns:
+    """Tokenised examples of a split, one column per role."""
+
     rows: Mapping[str, RaggedRows]
     facts: Counter[str]
-    """What `arrange` counted; and how many tokens there were, and how many of them unknown."""
+    """Counts of `arrange`, and the numbers of all tokens and of unknown tokens."""
 
     def __len__(self) -> int:
         return len(self.rows["number"])
 
-    def tell_unknown(self, split: str, told: DataReport) -> None:
-        told.count(self.facts["unknown"], self.facts["tokens"], f"{split}: tokens that are unknown")
+    def report_unknown(self, split: str, report: DataReport) -> None:
+        report.count(self.facts["unknown"], self.facts["tokens"], f"{split}: unknown tokens")
 
-    def kept(self, texts: Texts) -> Texts:
-        """Those of the texts that became tokens."""
+    def select(self, texts: Texts) -> Texts:
+        """Select the texts that were not omitted."""
         if len(self) == len(texts):
             return texts
         is_taken = np.zeros(len(texts), dtype=bool)
-        for start in range(0, len(self), RECORDS_AT_A_TIME):
-            stop = min(start + RECORDS_AT_A_TIME, len(self))
+        for start in range(0, len(self), RECORDS_PER_BLOCK):
+            stop = min(start + RECORDS_PER_BLOCK, len(self))
             is_taken[self.rows["number"].tokens(start, stop)] = True
         return texts.take(is_taken)
 
@@ -366,23 +382,27 @@ def train_tokenizer(config: TokenizerConfig, columns: Sequence[Iterable[str]]) -
     return config.train(lambda: (text for column in columns for text in column))
 
 
-def unknown_words(tokens: Sequence[int]) -> str | None:
-    """Why an answer may be of little worth: the tokenizer never saw some of the words."""
-    unknown = sum(token == UNKNOWN for token in tokens)
-    return f"{unknown} of {len(tokens)} tokens are unknown to the model" if unknown else None
+class TextTask(Task):
+    """Task with text inputs."""
 
+    tokenizer: Tokenizer
 
-TEXTS_AT_A_TIME = 256
-WORDS_OF_A_LINE = 5
-"""Of a running text, below which a line may well be in another one too."""
-MOST_CHARACTERS_OF_A_LINE = 1 << 18
+    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
+        return self.tokenizer.symbols(tokens)
+
+    def show_input(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+    def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
+        unknown = sum(token == UNKNOWN for token in tokens)
+        return f"{unknown} of {len(tokens)} tokens are unknown to the model" if unknown else None
 
 
 class Corpus:
-    """The texts of a split, to be read as often as one likes, and as tokens."""
+    """Texts of a split for language modelling. Each `iter()` reads them again."""
 
     def __init__(self, texts: Stream | Sequence[str], identity: Mapping[str, Any] | None = None) -> None:
-        """`identity` is all that decides, besides the bytes of the files, which texts these are."""
+        """Pass `identity`, a JSON object that identifies the texts together with the bytes of their files."""
         self._texts = texts
         self._identity = dict(identity or {})
         self.name = str(self._identity.get("split", ""))
@@ -394,19 +414,19 @@ class Corpus:
         return iter(self._texts)
 
     def notes(self) -> list[str]:
-        """How its files were read, and whether they are what their names say."""
+        """Notes on how the files were read, and on catalogued files that differ."""
         if not isinstance(self._texts, Stream):
             return []
         return [*self._texts.notes, *changed_sets(self.name, self._texts)]
 
     def comparable(self) -> Iterator[str]:
-        """What it would be odd to find in another split too: texts with words, or long lines of one text."""
+        """Parts to compare between splits: texts with words, or the longer lines of running text."""
         parts = _lines(self) if self.is_running else self
-        least = WORDS_OF_A_LINE if self.is_running else 1
+        least = MIN_WORDS_PER_LINE if self.is_running else 1
         return (part for part in parts if len(part.split(maxsplit=least - 1)) >= least)
 
-    def rows(self, tokenizer: Tokenizer, told: DataReport) -> tuple[RaggedRows, int]:
-        """Its tokens, kept on disk where it comes from files, and how many characters they predict."""
+    def rows(self, tokenizer: Tokenizer, report: DataReport) -> tuple[RaggedRows, int]:
+        """Tokens, cached on disk if the texts come from files, and the number of characters they predict."""
         facts = {"characters": 0, "tokens": 0, "unknown": 0}
         if not isinstance(self._texts, Stream):
             rows = RaggedRows.of(row for (row,) in self._encode(tokenizer, facts))
@@ -415,18 +435,18 @@ class Corpus:
             cache_folder() / "tokens",
             {"tokenizer": tokenizer.fingerprint, "texts": self._identity, **read_as(self._texts)},
             lambda: self._encode(tokenizer, facts),
-            told.notes.append,
+            report.notes.append,
             columns=["tokens"],
             sources=self._texts.files,
             facts=facts,
         )
-        told.count(store.facts["unknown"], store.facts["tokens"], f"{self.name}: tokens that are unknown")
+        report.count(store.facts["unknown"], store.facts["tokens"], f"{self.name}: unknown tokens")
         return store["tokens"], store.facts["characters"]
 
     def _encode(self, tokenizer: Tokenizer, facts: dict[str, int]) -> Iterator[tuple[np.ndarray]]:
         texts = iter(self)
         is_first = True
-        while block := list(islice(texts, TEXTS_AT_A_TIME)):
+        while block := list(islice(texts, TEXTS_PER_BLOCK)):
             for text, tokens in zip(block, tokenizer.encode_all(block), strict=True):
                 facts["characters"] += len(text) if self.is_running else len(text) + 1
                 if self.is_running and is_first:
@@ -438,12 +458,12 @@ class Corpus:
 
 
 def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Of a running text; what has no line ends is cut somewhere, so that it need not be held as a whole."""
+    """Split running text into lines. Text without line ends is cut, to bound the memory."""
     rest = ""
     for block in blocks:
         *lines, rest = (rest + block).split("\n")
         yield from lines
-        if len(rest) > MOST_CHARACTERS_OF_A_LINE:
+        if len(rest) > MAX_LINE_CHARACTERS:
             yield rest
             rest = ""
     yield rest

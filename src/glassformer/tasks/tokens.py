@@ -1,12 +1,11 @@
-"""A user's own sequences: a label for each token, a label or a number for the whole, or another sequence.
+"""Token sequences from the user's files; targets are labels of tokens, a label, a number or another sequence.
 
-Vocabularies come from the training split and are kept in the task's state, so that a trained model can be
-asked without the files that it learned from.
+Vocabularies come from the training split and are part of the state of the task, so that a trained model
+predicts without its training files.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import ErrorDetail, UserError, near_match, shorten, user_error
+from glassformer.core.errors import ErrorDetail, near_match, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Sequences, Vocabulary
 from glassformer.data.readers import DataConfig, Rows, split_off
@@ -28,62 +27,69 @@ from glassformer.tasks.base import (
     Task,
     TaskConfig,
     TokenClassificationTask,
+    at_location,
+    parse_number,
 )
 
 UNKNOWN, BEGIN, END = "<unknown>", "<begin>", "<end>"
 RESERVED = [UNKNOWN, BEGIN, END]
 ROLES = {"input": "input", "target": "target"}
 
-Prediction = Literal["token-labels", "label", "number", "sequence"]
+Target = Literal["token-labels", "label", "number", "sequence"]
 
 
 @register
 class TokensConfig(TaskConfig):
-    """Your own sequences, from TSV, CSV or JSONL files."""
+    """Your own token sequences, from TSV, CSV or JSONL files."""
 
     kind: Literal["tokens"] = "tokens"
     roles: ClassVar[Mapping[str, str]] = ROLES
     data: DataConfig
-    answer: Prediction = Field(
-        "token-labels", description="a label a token; one label or one number a sequence; or another sequence"
+    target: Target = Field(
+        "token-labels",
+        description="type of target: one label per token, one label, one number, or another sequence",
     )
     separator: str | None = Field(
-        None, description="what stands between tokens; none: white space; '': each character is a token"
+        None, description="text between tokens; none: white space; '': each character is a token"
     )
-    shared_vocabulary: bool = Field(False, description="for sequences: both sides use one list of symbols")
-    data_seed: int = Field(0, ge=0, description="drives which rows are split off; the run's seed does not")
+    shared_vocabulary: bool = Field(
+        False, description="for target=sequence: one vocabulary for inputs and targets"
+    )
+    data_seed: int = Field(
+        0, ge=0, description="seed of the rows that are split off, independent of the seed of the run"
+    )
 
     def build(self, seed: int) -> TokensTask:
-        kind = _TASKS[self.answer]
+        kind = _TASKS[self.target]
         splits = kind.read(self)
         task = kind(self, kind.learn(self, splits))
         task.splits = task.encode(splits)
-        task.notes += task.tell(splits)
+        task.notes += task.describe(splits)
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TokensTask:
-        return _TASKS[self.answer](self, state)
+        return _TASKS[self.target](self, state)
 
     def tokens(self, value: Any) -> list[str]:
-        """A cell of a file, or a typed line, as tokens."""
+        """Split a cell of a file, or a typed line, into tokens."""
         if isinstance(value, list):
             found = [_symbol(item) for item in value]
         elif self.separator == "":
             found = list(_symbol(value).strip())
         else:
             found = [token for token in _symbol(value).split(self.separator) if token]
-        return [sys.intern(token) for token in found]  # a corpus has few different ones
+        return [sys.intern(token) for token in found]  # a corpus has few distinct tokens
 
 
 def _symbol(value: Any) -> str:
     if isinstance(value, (str, bool, int, float)):
         return value if isinstance(value, str) else str(value).lower()
-    raise ErrorDetail(f"a text or a number belongs here, not {shorten(repr(value), 40)}")
+    raise ErrorDetail(f"expected text or a number, not {shorten(repr(value), 40)}")
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """The rows of a split: tokens, and whatever answers them."""
+    """Rows of a split as tokens and unencoded targets."""
 
     rows: Rows
     inputs: list[list[str]]
@@ -93,24 +99,26 @@ class Parsed:
         return len(self.inputs)
 
     def take(self, indices: Iterable[int]) -> Parsed:
-        kept = list(indices)
-        return Parsed(self.rows.take(kept), [self.inputs[i] for i in kept], [self.targets[i] for i in kept])
+        chosen = list(indices)
+        return Parsed(
+            self.rows.take(chosen), [self.inputs[i] for i in chosen], [self.targets[i] for i in chosen]
+        )
 
 
 class TokensTask(Task):
-    """What the kinds of answer share. Each says how a target is read, encoded and shown."""
+    """Base of all types of target. A subclass reads, encodes and shows its targets."""
 
     def __init__(self, config: TokensConfig, state: Mapping[str, Any]) -> None:
         self.config = config
         self._state = dict(state)
         self.vocabulary = Vocabulary(state["symbols"])
         self.target_vocabulary = Vocabulary(state["target_symbols"])
-        super().__init__(self._shape(), lambda: self.encode(self.read(config)))
+        super().__init__(self._task_type(), lambda: self.encode(self.read(config)))
 
     def state(self) -> dict[str, Any]:
         return dict(self._state)
 
-    def _shape(self) -> TaskType:
+    def _task_type(self) -> TaskType:
         raise NotImplementedError
 
     @classmethod
@@ -119,7 +127,7 @@ class TokensTask(Task):
 
     @classmethod
     def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
-        """The symbols of all targets, one after another."""
+        """Symbols of all targets, concatenated."""
         return chain.from_iterable(parsed.targets)
 
     def encode_targets(self, parsed: Parsed) -> Sequences:
@@ -127,16 +135,16 @@ class TokensTask(Task):
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Parsed]) -> dict[str, Any]:
-        """What is kept of the data. A label that only another split has is a label nevertheless."""
+        """Collect the vocabularies and lengths. Labels of all splits are included."""
         return {
-            "symbols": [UNKNOWN, *_different(chain.from_iterable(splits["train"].inputs))],
-            "target_symbols": _different(chain.from_iterable(map(cls.target_symbols, splits.values()))),
+            "symbols": [UNKNOWN, *_distinct(chain.from_iterable(splits["train"].inputs))],
+            "target_symbols": _distinct(chain.from_iterable(map(cls.target_symbols, splits.values()))),
             "max_length": max(len(tokens) for parsed in splits.values() for tokens in parsed.inputs),
         }
 
     @classmethod
     def read(cls, config: TokensConfig) -> dict[str, Parsed]:
-        """The splits; without a validation file, part of train."""
+        """Read the splits; without a validation file, part of train is split off."""
         splits = {}
         for split in ("train", "validation", "test"):
             rows = config.data.read(split, ROLES)
@@ -155,13 +163,13 @@ class TokensTask(Task):
         parsed = Parsed(rows, [], [])
         for index, (cell, target) in enumerate(zip(rows.values["input"], rows.values["target"], strict=True)):
             try:
-                tokens = _refuse_reserved(config.tokens(cell))
+                tokens = _reject_reserved(config.tokens(cell))
                 if not tokens:
-                    raise ErrorDetail("the input holds no token", hint="remove the line")
+                    raise ErrorDetail("the input has no tokens", hint="remove the line")
                 parsed.inputs.append(tokens)
                 parsed.targets.append(cls.read_target(config, target, tokens))
-            except ErrorDetail as problem:
-                raise _at(problem, rows.place(index)) from None
+            except ErrorDetail as detail:
+                raise at_location(detail, rows.place(index)) from None
         return parsed
 
     def encode(self, splits: Mapping[str, Parsed]) -> dict[str, Examples]:
@@ -170,8 +178,8 @@ class TokensTask(Task):
             for split, parsed in splits.items()
         }
 
-    def tell(self, splits: Mapping[str, Parsed]) -> list[str]:
-        """What a person should know about the files."""
+    def describe(self, splits: Mapping[str, Parsed]) -> list[str]:
+        """Notes about the files: how they were read, unknown symbols, and overlap of the splits."""
         notes = list(dict.fromkeys(note for parsed in splits.values() for note in parsed.rows.notes))
         if self.config.data.validation is None:
             split_off, total = len(splits["validation"]), len(splits["validation"]) + len(splits["train"])
@@ -191,12 +199,14 @@ class TokensTask(Task):
         tokens = self.config.tokens(text)
         if not tokens:
             raise ErrorDetail("the line is empty: no token to read", hint="tokens as in the training file")
-        for place, token in enumerate(tokens, start=1):
+        for position, token in enumerate(tokens, start=1):
             if token not in self.vocabulary.number or token in RESERVED:
                 near = near_match(token, self.vocabulary.symbols)
                 hint = f"; did you mean {near!r}?" if near else ""
                 symbol = shorten(repr(token), 40)
-                raise ErrorDetail(f"unknown symbol {symbol} at place {place}: training had none such{hint}")
+                raise ErrorDetail(
+                    f"unknown symbol {symbol} at position {position}: not in the training data{hint}"
+                )
         if len(tokens) > self.task_type.max_length:
             longest = self.task_type.max_length
             raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
@@ -213,8 +223,10 @@ class TokensTask(Task):
         return (" " if self.config.separator is None else self.config.separator).join(symbols)
 
 
-class LabelPerToken(TokensTask, TokenClassificationTask):
-    def _shape(self) -> TaskType:
+class TokenLabelTask(TokensTask, TokenClassificationTask):
+    """One label per token."""
+
+    def _task_type(self) -> TaskType:
         return TokenClassification(
             len(self.vocabulary), self._state["max_length"], classes=len(self.target_vocabulary)
         )
@@ -225,7 +237,7 @@ class LabelPerToken(TokensTask, TokenClassificationTask):
         if len(labels) != len(tokens):
             raise ErrorDetail(
                 f"{len(tokens)} tokens but {len(labels)} labels",
-                hint="a label a token; or task.answer=label, number or sequence",
+                hint="one label per token; or task.target=label, number or sequence",
             )
         return labels
 
@@ -233,8 +245,10 @@ class LabelPerToken(TokensTask, TokenClassificationTask):
         return _pack(self.target_vocabulary, parsed.targets, parsed.rows)
 
 
-class LabelPerSequence(TokensTask, SequenceClassificationTask):
-    def _shape(self) -> TaskType:
+class SequenceLabelTask(TokensTask, SequenceClassificationTask):
+    """One label per sequence."""
+
+    def _task_type(self) -> TaskType:
         return SequenceClassification(
             len(self.vocabulary), self._state["max_length"], outputs=len(self.target_vocabulary)
         )
@@ -243,7 +257,7 @@ class LabelPerSequence(TokensTask, SequenceClassificationTask):
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> str:
         label = _symbol(cell).strip()
         if not label:
-            raise ErrorDetail("the label is empty", hint="give it one, or remove the line")
+            raise ErrorDetail("the label is empty", hint="add a label, or remove the line")
         return label
 
     @classmethod
@@ -255,24 +269,19 @@ class LabelPerSequence(TokensTask, SequenceClassificationTask):
         return np.asarray(one_each)[:, 0]
 
 
-class NumberPerSequence(TokensTask, SequenceClassificationTask):
+class SequenceValueTask(TokensTask, SequenceClassificationTask):
+    """One number per sequence."""
+
     primary_metric = "mean_absolute_error"
 
-    def _shape(self) -> TaskType:
+    def _task_type(self) -> TaskType:
         return SequenceClassification(
-            len(self.vocabulary), self._state["max_length"], outputs=1, is_real=True
+            len(self.vocabulary), self._state["max_length"], outputs=1, is_regression=True
         )
 
     @classmethod
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> float:
-        try:
-            number = float(cell)
-        except (TypeError, ValueError):
-            number = math.nan
-        if isinstance(cell, bool) or not math.isfinite(number):
-            hint = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
-            raise ErrorDetail("not a number", value=cell, hint=f"{hint}; or task.answer=label")
-        return number
+        return parse_number(cell)
 
     @classmethod
     def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
@@ -285,8 +294,10 @@ class NumberPerSequence(TokensTask, SequenceClassificationTask):
         return [f"{number:.6g}" for number in tokens]
 
 
-class SequencePerSequence(TokensTask, Seq2SeqTask):
-    def _shape(self) -> TaskType:
+class TokenTranslationTask(TokensTask, Seq2SeqTask):
+    """One sequence per sequence."""
+
+    def _task_type(self) -> TaskType:
         self.begin, self.end = self.target_vocabulary.encode([BEGIN, END])
         return Seq2Seq(
             len(self.vocabulary),
@@ -298,16 +309,16 @@ class SequencePerSequence(TokensTask, Seq2SeqTask):
 
     @classmethod
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> list[str]:
-        return [BEGIN, *_refuse_reserved(config.tokens(cell)), END]
+        return [BEGIN, *_reject_reserved(config.tokens(cell)), END]
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Parsed]) -> dict[str, Any]:
         state = super().learn(config, splits)
-        written = set(cls.target_symbols(splits["train"]))
+        symbols = set(cls.target_symbols(splits["train"]))
         if config.shared_vocabulary:
-            written |= set(state["symbols"])
-            state["symbols"] = [*RESERVED, *_different(written - set(RESERVED))]
-        state["target_symbols"] = [*RESERVED, *_different(written - set(RESERVED))]
+            symbols |= set(state["symbols"])
+            state["symbols"] = [*RESERVED, *_distinct(symbols - set(RESERVED))]
+        state["target_symbols"] = [*RESERVED, *_distinct(symbols - set(RESERVED))]
         longest = max(len(target) for parsed in splits.values() for target in parsed.targets)
         return {**state, "max_target_length": longest}
 
@@ -316,14 +327,14 @@ class SequencePerSequence(TokensTask, Seq2SeqTask):
 
 
 _TASKS: dict[str, type[TokensTask]] = {
-    "token-labels": LabelPerToken,
-    "label": LabelPerSequence,
-    "number": NumberPerSequence,
-    "sequence": SequencePerSequence,
+    "token-labels": TokenLabelTask,
+    "label": SequenceLabelTask,
+    "number": SequenceValueTask,
+    "sequence": TokenTranslationTask,
 }
 
 
-def _different(symbols: Iterable[str]) -> list[str]:
+def _distinct(symbols: Iterable[str]) -> list[str]:
     return sorted(set(symbols))
 
 
@@ -334,27 +345,23 @@ def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter
         if new:
             examples = shorten(", ".join(map(repr, new)), 60)
             notes.append(
-                f"{split}: {what} that train does not have: {examples} ({sum(new.values()):,} in all)"
+                f"{split}: {what} that train does not have: {examples} ({sum(new.values()):,} in total)"
             )
     known = sum(count for tokens, count in here["inputs"].items() if tokens in train["inputs"])
     if known:
-        notes.append(f"WARNING: {split}: {known:,} of {here['inputs'].total():,} inputs also stand in train")
+        notes.append(f"WARNING: {split}: {known:,} of {here['inputs'].total():,} inputs also appear in train")
     return notes
 
 
-def _refuse_reserved(tokens: list[str]) -> list[str]:
+def _reject_reserved(tokens: list[str]) -> list[str]:
     for token in tokens:
         if token in RESERVED:
-            raise ErrorDetail("a symbol with a meaning of its own", value=token, hint="write it differently")
+            raise ErrorDetail("reserved symbol", value=token, hint="use another symbol")
     return tokens
 
 
-def _at(problem: ErrorDetail, place: str) -> UserError:
-    return user_error(problem.message, path=place, value=problem.value, hint=problem.hint)
-
-
 def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None = None) -> Sequences:
-    """Symbols as numbers; an unknown one is UNKNOWN or, in `rows` of labels, an error."""
+    """Encode symbols. An unknown symbol becomes UNKNOWN; an unknown label, with `rows` given, is an error."""
     number_of = vocabulary.number
     unknown = number_of[UNKNOWN] if rows is None else None
     dtype = np.min_scalar_type(len(vocabulary))
@@ -364,7 +371,7 @@ def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None 
         if None in numbers and rows is not None:
             symbol = symbols[numbers.index(None)]
             raise user_error(
-                "a label that the model does not know",
+                "unknown label",
                 path=rows.place(index),
                 value=symbol,
                 allowed=vocabulary.symbols,

@@ -1,4 +1,4 @@
-"""Translation: a text in, another text out, written piece by piece and measured as a reader sees it."""
+"""Translation from one text to another, generated token by token and scored as text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from glassformer.tasks.text import (
     SPLITS,
     DataReport,
     Encoded,
-    MadeTexts,
+    GeneratedTexts,
     Texts,
+    TextTask,
     TextTaskConfig,
     encode_texts,
     read_splits,
     train_tokenizer,
-    unknown_words,
 )
 
 ROLES = {"input": "source", "target": "target"}
@@ -33,27 +33,27 @@ ROLES = {"input": "source", "target": "target"}
 
 @register
 class TranslationConfig(TextTaskConfig):
-    """From one text to another: your own aligned files, or English to French from a grammar."""
+    """Text to text: your own aligned files, or generated English and French."""
 
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES
-    shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for both sides")
-    examples: int = Field(100_000, ge=10, description="pairs to make for training, without data")
+    shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for source and target")
+    examples: int = Field(100_000, ge=10, description="generated training pairs, if there is no data")
     unseen_only: bool = Field(
-        False, description="leave out validation and test examples whose input also stands in train"
+        False, description="omit validation and test examples whose input also appears in train"
     )
 
     def build(self, seed: int) -> TranslationTask:
-        told = DataReport()
-        texts = self.texts(told)
+        report = DataReport()
+        texts = self.texts(report)
         train = [texts["train"].column(role) for role in ROLES]
         if self.shared_vocabulary:
             source = target = train_tokenizer(self.tokenizer, train)
         else:
             source, target = (train_tokenizer(self.tokenizer, [column]) for column in train)
         task = TranslationTask(self, source, target)
-        task.splits = task.encode(texts, told)
-        task.notes += told.notes
+        task.splits = task.encode(texts, report)
+        task.notes += report.notes
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TranslationTask:
@@ -61,7 +61,7 @@ class TranslationConfig(TextTaskConfig):
         target = source if self.shared_vocabulary else Tokenizer.from_tree(state["target_tokenizer"])
         return TranslationTask(self, source, target)
 
-    def texts(self, told: DataReport) -> dict[str, Texts]:
+    def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:
             return read_splits(
                 self.data,
@@ -70,20 +70,22 @@ class TranslationConfig(TextTaskConfig):
                 key="input",
                 data_seed=self.data_seed,
                 unseen_only=self.unseen_only,
-                told=told,
+                report=report,
             )
-        from glassformer.datasets.grammar import translation_pairs  # its lexicon takes a tenth of every start
+        from glassformer.datasets.grammar import translation_pairs  # reading the lexicon is slow
 
         few = min(1000, max(5, self.examples // 20))
         counts = {"train": self.examples, "validation": few, "test": few}
         texts: dict[str, Texts] = {}
         for split in SPLITS:
             pairs = translation_pairs(counts[split], self.data_seed, split)
-            texts[split] = MadeTexts({"input": [s for s, _ in pairs], "target": [t for _, t in pairs]})
+            texts[split] = GeneratedTexts({"input": [s for s, _ in pairs], "target": [t for _, t in pairs]})
         return texts
 
 
-class TranslationTask(Seq2SeqTask):
+class TranslationTask(TextTask, Seq2SeqTask):
+    """Translator of texts."""
+
     primary_metric = "bleu"
     begin, end = BEGIN, END
     forbidden = (PAD, UNKNOWN, MASK)
@@ -92,14 +94,14 @@ class TranslationTask(Seq2SeqTask):
         self.config = config
         self.tokenizer, self.target_tokenizer = source, target
         self.texts: dict[str, Texts] = {}
-        shape = Seq2Seq(
+        task_type = Seq2Seq(
             vocabulary=len(source),
             max_length=config.max_length,
             target_vocabulary=len(target),
             max_target_length=config.max_length,
             is_shared_vocabulary=config.shared_vocabulary,
         )
-        super().__init__(shape, lambda: self.encode(config.texts(DataReport()), DataReport()))
+        super().__init__(task_type, lambda: self.encode(config.texts(DataReport()), DataReport()))
 
     def state(self) -> dict[str, Any]:
         state = {"tokenizer": self.tokenizer.tree()}
@@ -107,11 +109,11 @@ class TranslationTask(Seq2SeqTask):
             state["target_tokenizer"] = self.target_tokenizer.tree()
         return state
 
-    def encode(self, texts: Mapping[str, Texts], told: DataReport) -> dict[str, Examples]:
-        return {split: self._encode(split, part, told) for split, part in texts.items()}
+    def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
+        return {split: self._encode(split, part, report) for split, part in texts.items()}
 
-    def _encode(self, split: str, texts: Texts, told: DataReport) -> Examples:
-        """Training leaves out what is empty or too long; elsewhere every line counts, cut if it must be."""
+    def _encode(self, split: str, texts: Texts, report: DataReport) -> Examples:
+        """Omit empty and long examples from training; truncate long examples elsewhere, so that all count."""
         limit, is_training = self.config.max_length, split == "train"
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...] | None:
@@ -128,25 +130,25 @@ class TranslationTask(Seq2SeqTask):
             )
 
         tokenizers = {"input": self.tokenizer, "target": self.target_tokenizer}
-        columns = encode_texts(texts, tokenizers, arrange, {"limit": limit, "cuts": not is_training}, told)
+        columns = encode_texts(texts, tokenizers, arrange, {"limit": limit, "cuts": not is_training}, report)
         if is_training:
-            told.count(columns.facts["empty"], len(texts), "train: left out, one side empty")
-            told.count(columns.facts["long"], len(texts), f"train: left out, longer than {limit} tokens")
+            report.count(columns.facts["empty"], len(texts), "train: omitted, one side empty")
+            report.count(columns.facts["long"], len(texts), f"train: omitted, longer than {limit} tokens")
             if not len(columns):
                 raise user_error(
-                    "no training pair is left",
+                    "no training pairs are left",
                     path=texts.name,
                     value=limit,
                     hint="a larger task.max_length",
                 )
         else:
-            told.count(
+            report.count(
                 columns.facts["long"],
                 len(texts),
-                f"{split}: read to their first {limit} tokens, and compared with the whole reference",
+                f"{split}: truncated to {limit} tokens, scored against the complete reference",
             )
-        columns.tell_unknown(split, told)
-        self.texts[split] = columns.kept(texts)
+        columns.report_unknown(split, report)
+        self.texts[split] = columns.select(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
 
     def parse(self, text: str) -> np.ndarray:
@@ -158,15 +160,6 @@ class TranslationTask(Seq2SeqTask):
             raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
         return np.array([*tokens, END], dtype=np.int64)
 
-    def input_symbols(self, tokens: Sequence[int]) -> list[str]:
-        return self.tokenizer.symbols(tokens)
-
-    def show_input(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode(tokens)
-
-    def caution(self, tokens: Sequence[int], text: str = "") -> str | None:
-        return unknown_words(tokens)
-
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_tokenizer.symbols(tokens)
 
@@ -174,9 +167,9 @@ class TranslationTask(Seq2SeqTask):
         return self.target_tokenizer.decode(tokens)
 
     def text_pairs(self, split: str) -> tuple[list[str], list[str]]:
-        """Sources and references as they stand in the data, unknown words and all."""
+        """Sources and references as in the data, unknown words included."""
         texts = self.texts[split]
         return list(texts.column("input")), list(texts.column("target"))
 
-    def places(self, split: str, numbers: Sequence[int]) -> list[str]:
-        return self.texts[split].places(numbers)
+    def locations(self, split: str, numbers: Sequence[int]) -> list[str]:
+        return self.texts[split].locations(numbers)

@@ -462,7 +462,7 @@ def _of_nominal(nominal: Nominal) -> Iterator[Combination]:
 
 
 def belongs(sentence: Sentence, split: str) -> bool:
-    """Check the held-out combinations of a sentence: none in train, elsewhere at least one of `split` alone."""
+    """Check the held-out combinations of a sentence: none in train, else at least one, of `split` only."""
     found = {split_of(combination) for combination in combinations(sentence)} - {"train"}
     return not found if split == "train" else found == {split}
 
