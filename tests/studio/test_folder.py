@@ -101,7 +101,7 @@ def test_a_damaged_run_does_not_hide_the_others(
     (runs / "broken" / file).write_bytes(content)
     found = rows(client)
     assert found["broken"]["status"] == "damaged" and found["tiny"]["status"] == "done"
-    assert found["broken"]["problem"]
+    assert found["broken"]["error"]
     assert client.get("/api/runs/broken").status_code in (200, 400)
     shutil.copy(runs / "tiny" / file, runs / "broken" / file)
     assert rows(client)["broken"]["status"] == "done"

@@ -13,12 +13,12 @@ from starlette.testclient import TestClient
 from glassformer.core.config import flatten, format_value, parse_overrides
 from glassformer.core.registry import kinds
 from glassformer.runs.experiment import ExperimentConfig, presets, resolve
-from glassformer.studio.forms import draft, fields_of
+from glassformer.studio.forms import draft, form_fields
 from glassformer.studio.runs import RunsFolder
 
 
 def fill(client: TestClient, what: str, **values: Any) -> dict[str, Any]:
-    body = {"what": what, "values": {path.replace("__", "."): value for path, value in values.items()}}
+    body = {"source": what, "values": {path.replace("__", "."): value for path, value in values.items()}}
     reply = client.post("/api/form", json=body)
     assert reply.status_code == 200, reply.text
     document: dict[str, Any] = reply.json()
@@ -26,13 +26,13 @@ def fill(client: TestClient, what: str, **values: Any) -> dict[str, Any]:
 
 
 def errors(document: dict[str, Any]) -> dict[str, str]:
-    return {error["path"]: error["problem"] for error in document["errors"]}
+    return {error["field"]: error["message"] for error in document["errors"]}
 
 
 @pytest.mark.parametrize("name", presets())
 def test_every_option_of_a_preset_is_a_field_with_its_value(name: str) -> None:
     tree = resolve(name).dump()
-    fields = {field.path: field for field in fields_of(tree)}
+    fields = {field.path: field for field in form_fields(tree)}
     for path, value in flatten(tree).items():
         within = [field for field in fields if path == field or path.startswith(f"{field}.")]
         is_empty_node = value is None and any(field.startswith(f"{path}.") for field in fields)
@@ -55,7 +55,7 @@ def test_a_form_sent_back_as_it_is_changes_nothing(name: str, tmp_path: Path) ->
     typed = {path: value if isinstance(value, str) else _typed(value) for path, value in values.items()}
     for sent in (values, typed):
         made = draft(folder, name, sent)
-        assert made.problems == [] and made.overrides == {} and made.words == [name]
+        assert made.details == [] and made.overrides == {} and made.words == [name]
 
 
 def _typed(value: Any) -> str:
@@ -69,12 +69,12 @@ def test_every_kind_of_every_family_can_be_chosen(tmp_path: Path) -> None:
             made = draft(folder, "translation", {field.path: choice})
             chosen = {other.path: other.value for other in made.fields}
             assert chosen[field.path] == choice
-            for problem in made.problems:  # such as a file that must be named
-                assert problem.message
+            for detail in made.details:  # such as a file that must be named
+                assert detail.message
 
 
 def test_bounds_types_and_texts_come_from_the_models(client: TestClient) -> None:
-    fields = {field["path"]: field for field in client.get("/api/form?what=reversal").json()["fields"]}
+    fields = {field["path"]: field for field in client.get("/api/form?source=reversal").json()["fields"]}
     layers = fields["model.num_layers"]
     assert layers["type"] == "integer" and layers["minimum"] == 1 and layers["value"] == 1
     smoothing = fields["training.label_smoothing"]
@@ -146,13 +146,13 @@ def test_values_are_read_as_the_command_line_reads_them(client: TestClient) -> N
     ],
 )
 def test_an_error_stands_at_its_field(client: TestClient, path: str, value: Any) -> None:
-    body = {"what": "reversal", "values": {path: value}}
+    body = {"source": "reversal", "values": {path: value}}
     reply = client.post("/api/form", json=body)
     assert reply.status_code == 200
     (error,) = reply.json()["errors"]
     fields = {field["path"] for field in reply.json()["fields"]}
     assert error["path"] == path or (path not in fields and error["path"] in {*fields, path})
-    assert error["problem"]
+    assert error["message"]
     started = client.post("/api/runs", json=body)
     assert started.status_code == 400 and started.json()["errors"] == [error]
 
@@ -178,8 +178,8 @@ def test_a_run_can_be_the_beginning_of_another(client: TestClient, runs: Path) -
     "what", ["nothing", "../tiny", "/etc/passwd", "runs/tiny/config.yaml", "", "tiny/config.yaml"]
 )
 def test_no_other_file_is_read(client: TestClient, what: str) -> None:
-    assert client.get("/api/form", params={"what": what}).status_code in (400, 404)
-    assert client.post("/api/runs", json={"what": what}).status_code in (400, 404)
+    assert client.get("/api/form", params={"source": what}).status_code in (400, 404)
+    assert client.post("/api/runs", json={"source": what}).status_code in (400, 404)
 
 
 VALUES: list[Any] = [

@@ -280,33 +280,33 @@ def test_a_large_body_is_refused_while_it_comes(client: TestClient) -> None:
         (b"null", 400),
         (b'"x"', 400),
         (b"\xff\xfe", 400),
-        (b'{"what": NaN}', 400),
-        (b'{"what": 1}', 400),
-        (b'{"what": "reversal", "more": 1}', 400),
-        (b'{"what": "reversal", "values": []}', 400),
+        (b'{"source": NaN}', 400),
+        (b'{"source": 1}', 400),
+        (b'{"source": "reversal", "more": 1}', 400),
+        (b'{"source": "reversal", "values": []}', 400),
         (b"[" * 100_000, 400),
-        (b'{"what": ' + b"9" * 10_000 + b"}", 400),
-        (b'{"what": "../../etc/passwd"}', 404),
-        (b'{"what": "reversal"}', 200),
+        (b'{"source": ' + b"9" * 10_000 + b"}", 400),
+        (b'{"source": "../../etc/passwd"}', 404),
+        (b'{"source": "reversal"}', 200),
     ],
 )
 def test_bodies(client: TestClient, body: bytes, status: int) -> None:
     reply = client.post("/api/form", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == status
     if status != 200:
-        assert reply.json()["error"]["problem"]
+        assert reply.json()["error"]["message"]
 
 
 def test_a_body_that_is_not_json_by_its_type(client: TestClient) -> None:
     """A form of another site can send text without asking first, but never JSON."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
-        reply = client.post("/api/form", content=b'{"what": "reversal"}', headers={"Content-Type": kind})
+        reply = client.post("/api/form", content=b'{"source": "reversal"}', headers={"Content-Type": kind})
         assert reply.status_code == 415
 
 
 def test_a_long_input_is_refused(client: TestClient) -> None:
     reply = client.post("/api/runs/tiny/attention", json={"input": "1 " * limits.INPUT_CHARACTERS})
-    assert reply.status_code == 400 and reply.json()["error"]["place"] == "input"
+    assert reply.status_code == 400 and reply.json()["error"]["path"] == "input"
 
 
 def test_an_input_that_looks_like_markup_stays_text(client: TestClient) -> None:

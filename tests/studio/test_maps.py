@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.cli import main
-from glassformer.inspection import AttentionMaps, Checks, SiteMaps
+from glassformer.inspection.maps import AttentionMaps, Checks, SiteMaps
 from glassformer.plotting.attention import to_bytes
 from glassformer.runs.run import Run
 from glassformer.studio import limits
@@ -45,8 +45,8 @@ def make_maps(shape: tuple[int, int, int, int], *, is_causal: bool = False) -> A
         list(range(heads)),
         [f"q{number}" for number in range(queries)],
         [f"={number}" for number in range(keys)],
-        "token that looks",
-        "token it looks at",
+        "query token",
+        "key token",
     )
     return AttentionMaps({"encoder": site}, Checks(0, 0, 1))
 
@@ -85,7 +85,7 @@ def test_maps_that_are_not_there(client: TestClient, asked: dict[str, Any]) -> N
     for path in NOT_THERE + NO_NUMBERS:
         reply = client.get(f"/api/maps/{asked['map']}/{path}")
         assert reply.status_code == (404 if path in NOT_THERE else 400), path
-        assert reply.json()["error"]["problem"]
+        assert reply.json()["error"]["message"]
 
 
 def test_files_are_those_of_the_verb(
@@ -127,7 +127,7 @@ def test_a_table_that_would_be_too_long(client: TestClient, studio: Studio) -> N
 def test_files_that_cannot_be(client: TestClient, asked: dict[str, Any]) -> None:
     for query in ("format=exe", "format=", "format=png&head=0", "format=../x"):
         reply = client.get(f"/api/maps/{asked['map']}/export?{query}")
-        assert reply.status_code == 400 and reply.json()["error"]["problem"]
+        assert reply.status_code == 400 and reply.json()["error"]["message"]
 
 
 def test_the_longest_unused_maps_go_when_there_is_no_room() -> None:
@@ -175,7 +175,7 @@ def test_an_introduction_comes_when_it_is_ready(client: TestClient) -> None:
         if not document["is_pending"]:
             break
     assert document["sites"] == {"encoder": {"layers": 1, "heads": 2}}
-    assert 0 < len(document["examples"]) <= 8 and document["writes"] is False and document["decoding"] == []
+    assert 0 < len(document["examples"]) <= 8 and document["generates"] is False and document["decoding"] == []
     for text in document["examples"]:
         assert client.post("/api/runs/tiny/attention", json={"input": text}).status_code == 200
 
@@ -194,10 +194,10 @@ def test_a_full_queue_says_when_to_come_back(client: TestClient, studio: Studio)
 
     assert client.portal is not None
     client.portal.call(block)
-    with ThreadPoolExecutor(limits.WAITING_JOBS + 8) as pool:
-        replies = [pool.submit(ask, number) for number in range(limits.WAITING_JOBS + 4)]
+    with ThreadPoolExecutor(limits.QUEUED_JOBS + 8) as pool:
+        replies = [pool.submit(ask, number) for number in range(limits.QUEUED_JOBS + 4)]
         while sum(reply.done() for reply in replies) < 3:
             assert client.get("/api/health").status_code == 200  # nobody else waits
         let_go.set()
         found = [reply.result() for reply in replies]
-    assert found.count(503) >= 3 and found.count(200) >= limits.WAITING_JOBS - 1
+    assert found.count(503) >= 3 and found.count(200) >= limits.QUEUED_JOBS - 1

@@ -21,7 +21,7 @@ from glassformer.runs.run import Run
 from glassformer.storage.files import finite
 from glassformer.studio.app import Studio, create_app
 from glassformer.studio.gate import Admission
-from glassformer.studio.models import Unwanted
+from glassformer.studio.models import Cancelled
 from glassformer.studio.runs import RunsFolder
 
 from .conftest import ADDRESS, TOKEN
@@ -106,7 +106,7 @@ def test_an_edge_cut_and_a_token_hidden(client: TestClient, runs: Path) -> None:
 def test_what_cannot_be_is_told(client: TestClient, what: str, body: dict[str, Any]) -> None:
     reply = client.post(f"/api/runs/tiny/{what}", json=body)
     assert reply.status_code == 400
-    assert reply.json()["error"]["problem"]
+    assert reply.json()["error"]["message"]
 
 
 def test_hints(client: TestClient, runs: Path) -> None:
@@ -131,7 +131,7 @@ def test_commands_name_the_plug_ins(runs: Path, tmp_path: Path) -> None:
         found = [ask(client, what, **body)["command"] for what, body in bodies.items()]
         found.append(ask(client, "intervene", kind="head", examples=4)["command"])
         found.append(client.get("/api/runs/tiny").json()["command"])
-        found.append(client.get("/api/form?what=reversal").json()["command"])
+        found.append(client.get("/api/form?source=reversal").json()["command"])
         words = client.get("/api/studio").json()["plugin_words"]
     assert words == ["--plugin", str(plugin)]
     for command in found:
@@ -169,7 +169,7 @@ def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studi
     assert client.portal is not None
     client.portal.call(leave)
     assert ask(client, "trace", input=INPUT)["outputs"]  # the next one is answered
-    assert ended == [Unwanted]
+    assert ended == [Cancelled]
 
 
 def test_a_film(client: TestClient, runs: Path) -> None:

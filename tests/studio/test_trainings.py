@@ -46,7 +46,7 @@ def until(check: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def started(client: TestClient, studio: Studio) -> Iterator[str]:
-    reply = client.post("/api/runs", json={"what": "reversal", "values": ENDLESS})
+    reply = client.post("/api/runs", json={"source": "reversal", "values": ENDLESS})
     assert reply.status_code == 201, reply.text
     name = reply.json()["run"]
     yield name
@@ -97,13 +97,13 @@ def test_a_killed_run_shows_as_crashed(client: TestClient, studio: Studio, start
 
 def test_a_start_that_fails_says_why(client: TestClient, studio: Studio) -> None:
     values = {"task.kind": "translation", "task.data.train": "no-such-file.tsv"}
-    reply = client.post("/api/runs", json={"what": "reversal", "values": values})
+    reply = client.post("/api/runs", json={"source": "reversal", "values": values})
     assert reply.status_code == 201
     name = reply.json()["run"]
     studio.trainings._started[name].wait(PATIENCE_SECONDS)
     failed = row(client, name)
-    assert failed["status"] == "failed" and "no-such-file.tsv" in failed["problem"]
-    assert "Traceback" not in failed["problem"]
+    assert failed["status"] == "failed" and "no-such-file.tsv" in failed["error"]
+    assert "Traceback" not in failed["error"]
     assert not (studio.folder.path / name).exists()  # nothing half made is left
 
 
@@ -171,7 +171,7 @@ def test_a_run_of_another_machine_cannot_be_stopped_here(
     status = runs / "tiny" / "status.json"
     RunFolder(runs / "tiny").write_status(json.loads(status.read_text()) | {"host": "elsewhere"})
     reply = client.post("/api/runs/tiny/stop")
-    assert reply.status_code == 400 and "machine" in reply.json()["error"]["problem"]
+    assert reply.status_code == 400 and "machine" in reply.json()["error"]["message"]
     assert holder.poll() is None
 
 
@@ -193,11 +193,11 @@ def test_not_too_many_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(trainings.subprocess, "Popen", Fake)
     started = Trainings(RunsFolder(tmp_path), [Path("/plug in.py")])
-    for _ in range(limits.STARTED_AT_ONCE):
+    for _ in range(limits.CONCURRENT_TRAININGS):
         started.start("reversal", ["reversal", "seed=1"])
     with pytest.raises(Refusal) as refused:
         started.start("reversal", ["reversal"])
     assert refused.value.status == 429 and refused.value.headers["Retry-After"]
     assert made[0][1:6] == ["-P", "-m", "glassformer", "train", "reversal"]
     assert made[0][-2:] == ["--plugin", "/plug in.py"]
-    assert len({command[command.index("--run") + 1] for command in made}) == limits.STARTED_AT_ONCE
+    assert len({command[command.index("--run") + 1] for command in made}) == limits.CONCURRENT_TRAININGS

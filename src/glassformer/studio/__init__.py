@@ -1,5 +1,5 @@
-"""The studio: a page on this machine that shows runs while they train and looks inside them.
+"""Local web page that shows runs while they train, and inspects them.
 
-It shares nothing with training but the run folder: it reads what a run writes, starts trainings as
-processes of their own, and stops them by a signal. `app.create_app` is the whole of it without a socket.
+The studio shares only the run folder with training: it reads the files of a run, starts trainings as separate
+processes, and stops them by a signal. `app.create_app` is the whole application without a socket.
 """

@@ -1,4 +1,4 @@
-"""What the routes share while the studio runs."""
+"""The studio as an ASGI application: shared state, the files of the page, and the table of routes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from glassformer.studio.commands import Commands
 from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.maps import MapStore
 from glassformer.studio.messages import (
-    WORTH_COMPRESSING,
+    MIN_COMPRESSED,
     Refusal,
     accepts_gzip,
     error_reply,
@@ -42,7 +42,7 @@ from glassformer.studio.messages import (
     refusal,
 )
 from glassformer.studio.models import LoadedRuns, Worker
-from glassformer.studio.runs import RunsFolder, shown_path
+from glassformer.studio.runs import RunsFolder, display_path
 from glassformer.studio.trainings import Trainings
 
 Result = TypeVar("Result")
@@ -50,15 +50,17 @@ Result = TypeVar("Result")
 
 @dataclass
 class Studio:
+    """State that the routes share: the runs folder, the worker, trainings and caches."""
+
     folder: RunsFolder
     plugins: Sequence[Path] = ()
-    """Files with kinds of the user's own, which trainings started here load too, and shown commands name."""
+    """Plug-ins of the user; trainings started here load them, and shown commands name them."""
     worker: Worker = field(default_factory=Worker)
     trainings: Trainings = field(init=False)
     commands: Commands = field(init=False)
     loaded: LoadedRuns = field(default_factory=LoadedRuns)
     maps: MapStore = field(default_factory=MapStore)
-    introductions: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
+    model_infos: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
     heads: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
     _files: anyio.CapacityLimiter | None = None
 
@@ -69,15 +71,15 @@ class Studio:
     async def reply(
         self, request: Request, work: Callable[..., Any], *arguments: Any, status: int = 200
     ) -> Response:
-        """What `work` gives, as JSON, all of it made in a thread."""
+        """Reply with the result of `work` as JSON; both are computed in a thread."""
         return await self.read(lambda: json_reply(request, work(*arguments), status))
 
     async def ask_model(self, request: Request, work: Callable[..., Any], *arguments: Any) -> Response:
-        """The same, by the worker."""
+        """Reply with the result of `work` as JSON, computed by the model worker."""
         return await self.worker.run(lambda: json_reply(request, work(*arguments)), request)
 
     async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Files and pictures: in a thread, so that nobody waits for a disk but who asked."""
+        """Run `work` in a thread, so that reading files does not block other requests."""
         if self._files is None:
             self._files = anyio.CapacityLimiter(limits.FILE_THREADS)
         return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._files)
@@ -97,12 +99,12 @@ NAME = re.compile(r"(?:[a-z0-9][a-z0-9._-]*/)*[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
 def plotly_path() -> Path:
-    """Found without importing plotly, which takes a while."""
+    """Find plotly's script without importing plotly, which is slow."""
     found = util.find_spec("plotly")
     path = Path(found.origin).parent / "package_data" / PLOTLY if found and found.origin else None
     if path is None or not path.is_file():
         raise user_error(
-            "plotly is not installed, and the studio draws its curves with it",
+            "plotly is not installed; the studio draws its curves with it",
             path="plotly",
             hint='pip install "glassformer[studio]"',
         )
@@ -111,17 +113,17 @@ def plotly_path() -> Path:
 
 @lru_cache(maxsize=1)
 def plotly_styles() -> tuple[str, ...]:
-    """The ids of the styles that plotly writes into a page unless it finds them there.
+    """Return the ids of the style elements that plotly injects into a page unless they exist.
 
-    Our policy forbids that, and the browser's console would say so each time. They are of maps of the
-    world, which nobody draws here: the page has something empty by these names.
+    Our content policy forbids the injection, and the browser would log an error each time. The styles belong
+    to geographic maps, which the studio does not draw: the page has empty elements with these ids.
     """
     text = plotly_path().read_text(encoding="utf-8")
     return tuple(dict.fromkeys(STYLE_ID.findall(text)))
 
 
 def file_of(name: str) -> Path:
-    """Where a file of the page is; a Refusal if it has none of this name."""
+    """Return the path of a file of the page; refuse any other name."""
     own = Path(str(resources.files("glassformer.studio"))) / "static"
     if name == PLOTLY:
         return plotly_path()
@@ -151,7 +153,7 @@ def _reply(request: Request, name: str) -> Response:
         given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")
     ]:
         return Response(status_code=304, headers=headers)
-    if accepts_gzip(request) and status.st_size >= WORTH_COMPRESSING:
+    if accepts_gzip(request) and status.st_size >= MIN_COMPRESSED:
         headers["Content-Encoding"] = "gzip"
         body = _compressed(path, status.st_mtime_ns)
     else:
@@ -175,8 +177,8 @@ async def health(studio: Studio, request: Request) -> Response:
 async def about(studio: Studio, request: Request) -> Response:
     document = {
         "runs_folder": str(studio.folder.path),
-        "runs_shown": shown_path(studio.folder.path),
-        "plugin_words": studio.commands.plugin_words,
+        "runs_shown": display_path(studio.folder.path),
+        "plugin_words": studio.commands.plugin_arguments,
         "plotly_styles": await studio.read(plotly_styles),
         "version": __version__,
         "presets": list(_presets()),
@@ -193,7 +195,7 @@ def _presets() -> tuple[dict[str, Any], ...]:
 
 
 def _head(text: str) -> dict[str, str]:
-    """The first paragraph of a preset's head comment, and the facts that it lists."""
+    """Parse the head comment of a preset: its first paragraph, command, expected score and time."""
     comment = list(takewhile(lambda line: line.startswith("#"), text.splitlines()))
     paragraph = takewhile(lambda line: line.strip("# "), comment)
     head = {"about": " ".join(line.lstrip("# ").strip() for line in paragraph)}
@@ -230,17 +232,19 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/api/runs/{run}/intervene": {"POST": models.intervene},
     "/api/compare": {"GET": runs.compare},
     "/api/maps/{map}/export": {"GET": models.export},
-    "/api/maps/{map}/{site}/{layer}/{head}": {"GET": models.map_of},
-    "/api/maps/{map}/{site}/{layer}/{head}/rows": {"GET": models.rows_of},
+    "/api/maps/{map}/{site}/{layer}/{head}": {"GET": models.map_cells},
+    "/api/maps/{map}/{site}/{layer}/{head}/rows": {"GET": models.map_rows},
 }
-"""All there is: path → method → what answers."""
+"""All routes: path → method → handler."""
 
 
 def create_app(studio: Studio, admission: Admission) -> ASGIApp:
     routes = [
         Route(path, _dispatch(studio, handlers), methods=list(handlers)) for path, handlers in ROUTES.items()
     ]
-    handlers = {error: _told for error in (Refusal, UserError, ErrorDetail, HTTPException, Exception)}
+    handlers = {
+        error: _error_handler for error in (Refusal, UserError, ErrorDetail, HTTPException, Exception)
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Gate(app, admission)
@@ -254,15 +258,17 @@ def _dispatch(studio: Studio, handlers: dict[str, Handler]) -> Callable[[Request
     return endpoint
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _error_handler(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        what = "no such method here" if error.status_code == 405 else "nothing is here"
-        refused = refusal(error.status_code, what, value=request.method, hint="reload the page")
-        return error_reply(Refusal(refused.status, refused.problem, headers=dict(error.headers or {})))
+        message = "method not allowed" if error.status_code == 405 else "page not found"
+        refused = refusal(error.status_code, message, value=request.method, hint="reload the page")
+        return error_reply(Refusal(refused.status, refused.detail, headers=dict(error.headers or {})))
     if isinstance(error, (Refusal, UserError, ErrorDetail)):
         return error_reply(error)
     if is_out_of_memory(error):
-        return error_reply(refusal(507, "not enough memory here", hint="a shorter input, fewer layers"))
+        return error_reply(refusal(507, "out of memory", hint="a shorter input, or fewer layers"))
     return error_reply(
-        refusal(500, "the studio has failed; its terminal says how", hint="this is our fault: report it")
+        refusal(
+            500, "the studio failed; its terminal shows the error", hint="this is a bug: please report it"
+        )
     )

@@ -1,4 +1,4 @@
-"""What one types to get the same without the studio."""
+"""Command lines that produce the same results without the studio."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glassformer.core.config import format_value
-from glassformer.runs.commands import command, plugin_words
+from glassformer.runs.commands import command, plugin_arguments
 from glassformer.runs.folder import CONFIG, RunFolder
 from glassformer.studio.messages import AttentionBody, Decoding, HeadsBody, InterveneBody, LensBody, TraceBody
-from glassformer.studio.runs import shown_path
+from glassformer.studio.runs import display_path
 
 
 class Commands:
-    """Each with the plug-ins that the studio was started with: without them a run may have unknown kinds."""
+    """Command lines shown in the page, with the plug-ins of the studio: a run may use their kinds."""
 
     def __init__(self, plugins: Sequence[Path]) -> None:
-        self.plugin_words = plugin_words([shown_path(path) for path in plugins])
+        self.plugin_arguments = plugin_arguments([display_path(path) for path in plugins])
 
     def train(self, *words: str) -> str:
-        return command("train", *words, *self.plugin_words)
+        return command("train", *words, *self.plugin_arguments)
 
     def train_again(self, folder: RunFolder) -> str:
-        return self.train(shown_path(folder.path / CONFIG))
+        return self.train(display_path(folder.path / CONFIG))
 
     def attention(self, folder: RunFolder, body: AttentionBody) -> str:
         options = [
@@ -35,18 +35,18 @@ class Commands:
             *(["--rollout"] if body.rollout else []),
             *("--out", "map.png"),
         ]
-        return self._of_run("attention", folder, body.checkpoint, options, body.input)
+        return self._command("attention", folder, body.checkpoint, options, body.input)
 
     def trace(self, folder: RunFolder, body: TraceBody) -> str:
         options = [*_decoding(body.decoding), "--alternatives", str(body.alternatives)]
-        return self._of_run("trace", folder, body.checkpoint, options, body.input)
+        return self._command("trace", folder, body.checkpoint, options, body.input)
 
     def lens(self, folder: RunFolder, body: LensBody) -> str:
         options = ["--lens", "--alternatives", str(body.alternatives)]
-        return self._of_run("trace", folder, body.checkpoint, options, body.input)
+        return self._command("trace", folder, body.checkpoint, options, body.input)
 
     def heads(self, folder: RunFolder, body: HeadsBody) -> str:
-        return self._of_run("heads", folder, body.checkpoint, ["--examples", str(body.examples)])
+        return self._command("heads", folder, body.checkpoint, ["--examples", str(body.examples)])
 
     def intervene(self, folder: RunFolder, body: InterveneBody) -> str:
         where = f"{body.site}:{body.layer}:{body.head}"
@@ -56,9 +56,9 @@ class Commands:
             "token": ["--token", str(body.key)],
         }[body.kind]
         options = [*change, *_option("--examples", body.examples)]
-        return self._of_run("intervene", folder, body.checkpoint, options, body.input)
+        return self._command("intervene", folder, body.checkpoint, options, body.input)
 
-    def _of_run(
+    def _command(
         self,
         verb: str,
         folder: RunFolder,
@@ -66,8 +66,13 @@ class Commands:
         options: Sequence[str],
         text: str | None = None,
     ) -> str:
-        words = [shown_path(folder.path), *_option("--checkpoint", checkpoint), *options, *self.plugin_words]
-        # Behind -- even an input that begins with a minus is an input.
+        words = [
+            display_path(folder.path),
+            *_option("--checkpoint", checkpoint),
+            *options,
+            *self.plugin_arguments,
+        ]
+        # After --, an input that begins with a minus is not an option.
         return command(verb, *(words if text is None else [*words, "--", text]))
 
 

@@ -1,7 +1,7 @@
-"""A form from the config tree: every field that the chosen kinds have, with its type, bounds and text.
+"""Form of a new run, generated from the config models, and the routes that fill it in, start and stop runs.
 
-Nothing here knows an option or a kind: fields come from the pydantic models, kinds from the registry, and
-what is wrong with a value from the validation that the command line has too.
+No option or kind is named here: fields come from the pydantic models, kinds from the registry, and errors
+from the validation that the command line uses.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import Kind, kinds
 from glassformer.runs.experiment import ExperimentConfig, presets, resolve
 from glassformer.runs.folder import CONFIG
-from glassformer.studio.messages import FormBody, body_of, json_reply, problem_document, refusal
-from glassformer.studio.runs import RunsFolder, shown_path
+from glassformer.studio.messages import FormBody, error_document, json_reply, read_body, refusal
+from glassformer.studio.runs import RunsFolder, display_path
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -41,6 +41,8 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class FormField:
+    """One field of the form: an option of the config with its type, bounds and description."""
+
     path: str
     type: str
     """`integer`, `number`, `boolean`, `text`, `choice`, `list` or `kind`."""
@@ -49,19 +51,19 @@ class FormField:
     default: Any
     value: Any
     is_optional: bool = False
-    """Whether it may be left empty, which means none."""
+    """True if the field may be empty, which means None."""
     is_required: bool = False
     is_yaml: bool = False
-    """Whether its text may mean more than a text: a list, a mapping."""
+    """True if the text is read as YAML and may be a list or a mapping."""
     choices: list[Any] | None = None
     bounds: dict[str, float] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        named = self.group if self.type == "kind" else self.path
+        labelled = self.group if self.type == "kind" else self.path
         shown = format_value if self.is_yaml else lambda value: value
         document = {
             "path": self.path,
-            "label": named.rpartition(".")[2].replace("_", " "),
+            "label": labelled.rpartition(".")[2].replace("_", " "),
             "description": self.description,
             "type": self.type,
             "group": self.group,
@@ -74,8 +76,8 @@ class FormField:
         return document if self.choices is None else document | {"choices": self.choices}
 
 
-def fields_of(tree: Tree) -> list[FormField]:
-    """Of a whole config, which need not be right."""
+def form_fields(tree: Tree) -> list[FormField]:
+    """List the fields of a whole config, which need not be valid."""
     return list(_walk(ExperimentConfig, tree, ""))
 
 
@@ -95,11 +97,11 @@ def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str) -> Iterator[Fo
 
 
 def _kind(family: type[Kind], path: str, info: FieldInfo, value: Any) -> Iterator[FormField]:
-    """The choice of a kind, and the fields of the one that is chosen."""
+    """Yield the choice of a kind, then the fields of the chosen kind."""
     known = kinds(family)
-    branch = {"kind": value} if isinstance(value, str) else value if isinstance(value, Mapping) else {}
+    options = {"kind": value} if isinstance(value, str) else value if isinstance(value, Mapping) else {}
     default = _default(info)
-    name = branch.get("kind", default and default["kind"])
+    name = options.get("kind", default and default["kind"])
     chosen = known.get(name) if isinstance(name, str) else None
     yield FormField(
         path=f"{path}.kind",
@@ -112,7 +114,7 @@ def _kind(family: type[Kind], path: str, info: FieldInfo, value: Any) -> Iterato
         choices=sorted(known),
     )
     if chosen is not None:
-        yield from _walk(chosen, branch, f"{path}.")
+        yield from _walk(chosen, options, f"{path}.")
 
 
 def _field(path: str, info: FieldInfo, value: Any) -> FormField:
@@ -150,13 +152,13 @@ def _default(info: FieldInfo) -> Any:
 
 
 def _inner(annotation: Any) -> type[Node] | None:
-    """The node that a field holds, if it holds one."""
+    """Return the config class of a field, or None if the field is not a section."""
     plain, _, _ = _unwrapped(annotation)
     return plain if isinstance(plain, type) and issubclass(plain, Node) else None
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, bool, list[Any]]:
-    """`Optional[Annotated[int, Ge(1)]]` as int, True and the bounds."""
+    """Split `Optional[Annotated[int, Ge(1)]]` into int, True (optional) and the bounds."""
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
         plain, is_optional, more = _unwrapped(inner)
@@ -183,7 +185,7 @@ def _bounds(metadata: list[Any]) -> dict[str, float]:
 
 
 def _text(documentation: str) -> str:
-    """The first paragraph of a docstring, in one line."""
+    """Return the first paragraph of a docstring as one line."""
     return " ".join(documentation.split("\n\n")[0].split())
 
 
@@ -192,66 +194,66 @@ KIND = ".kind"
 
 @dataclass(frozen=True)
 class Draft:
-    what: str
-    """As the page named it."""
+    """A new run before its start: the source, the filled-in form, and its errors."""
+
+    name: str
+    """Preset or run that the page selected."""
     source: str
-    """As `glassformer train` takes it: a preset's name, or the path of a run's config."""
+    """SOURCE of `glassformer train`: the preset, or the path of the run's config."""
     fields: list[FormField]
     overrides: Tree
-    """By path, what differs from the source."""
-    problems: list[ErrorDetail]
+    """Values by path that differ from the source."""
+    details: list[ErrorDetail]
 
     @property
     def words(self) -> list[str]:
+        """Arguments of `glassformer train`."""
         return [self.source, *(f"{path}={format_value(value)}" for path, value in self.overrides.items())]
 
     def document(self) -> dict[str, Any]:
         return {
-            "what": self.what,
-            "fields": [of_form.document() for of_form in self.fields],
+            "source": self.name,
+            "fields": [form_field.document() for form_field in self.fields],
             "errors": self.errors(),
         }
 
     def errors(self) -> list[dict[str, Any]]:
-        """Each at a field of the form, if it is about one."""
-        paths = [of_form.path for of_form in self.fields]
-        errors = []
-        for problem in self.problems:
-            document = problem_document(problem)
-            errors.append({"path": _nearest(problem.path, paths), **document})
-        return errors
+        """Return each error with the field of the form that it concerns."""
+        paths = [form_field.path for form_field in self.fields]
+        return [error_document(detail) | {"field": _nearest(detail.path, paths)} for detail in self.details]
 
 
-def draft(folder: RunsFolder, what: str, values: Mapping[str, Any]) -> Draft:
-    source = _source(folder, what)
+def draft(folder: RunsFolder, name: str, values: Mapping[str, Any]) -> Draft:
+    """Apply the values of a form to a preset or a run, and validate the result."""
+    source = _source(folder, name)
     base = resolve(source).dump()
     chosen = {path: value for path, value in values.items() if path.endswith(KIND)}
-    fields = {of_form.path: of_form for of_form in fields_of(_merged(base, chosen))}
-    given, problems = _read(values, fields, base)
+    fields = {form_field.path: form_field for form_field in form_fields(_merged(base, chosen))}
+    given, details = _read(values, fields, base)
     tree = _merged(base, given)
-    fields = {of_form.path: of_form for of_form in fields_of(tree)}
+    fields = {form_field.path: form_field for form_field in form_fields(tree)}
     overrides = _changed(given, base)
-    if not problems:
+    if not details:
         try:
             resolve(source, overrides)
         except UserError as error:
-            problems = error.details
-    return Draft(what, source, list(fields.values()), overrides, problems)
+            details = error.details
+    return Draft(name, source, list(fields.values()), overrides, details)
 
 
-def _source(folder: RunsFolder, what: str) -> str:
-    """Presets, and runs of this folder to begin from; no other file, whatever its name."""
-    if what in presets():
-        return what
-    if what in folder.names():
-        return shown_path(folder.open(what).path / CONFIG)
+def _source(folder: RunsFolder, name: str) -> str:
+    """Return the SOURCE of a preset or of a run in this folder; other files are refused."""
+    if name in presets():
+        return name
+    if name in folder.names():
+        return display_path(folder.open(name).path / CONFIG)
     raise refusal(
-        404, "no such preset or run", path="what", value=what, allowed=[*presets(), *folder.names()[:20]]
+        404, "no such preset or run", path="source", value=name, allowed=[*presets(), *folder.names()[:20]]
     )
 
 
 def _merged(base: Tree, values: Mapping[str, Any]) -> Tree:
-    """Kinds first, the outer ones before the inner ones: another kind brings its own options."""
+    """Merge kinds before other values, and outer kinds first: another kind brings its own options."""
     tree = base
     for path in sorted(values, key=lambda path: (not path.endswith(KIND), path.count("."))):
         tree = merge(tree, unflatten({path: values[path]}))
@@ -261,94 +263,96 @@ def _merged(base: Tree, values: Mapping[str, Any]) -> Tree:
 def _read(
     values: Mapping[str, Any], fields: Mapping[str, FormField], base: Tree
 ) -> tuple[Tree, list[ErrorDetail]]:
-    """The values as the tree takes them. What belonged to a kind that is no longer chosen is left out."""
+    """Convert the values of the form; options of a kind that is no longer chosen are left out."""
     given: Tree = {}
-    problems: list[ErrorDetail] = []
+    details: list[ErrorDetail] = []
     for path, value in values.items():
         if path not in fields:
-            if not _is_left_over(path, values, base):
-                problems.append(ErrorDetail("unknown option", path=path, value=path, allowed=sorted(fields)))
+            if not _is_orphaned(path, values, base):
+                details.append(ErrorDetail("unknown option", path=path, value=path, allowed=sorted(fields)))
             continue
         try:
             given[path] = _value(fields[path], value)
         except UserError as error:
             (wrong,) = error.details
-            problems.append(ErrorDetail(wrong.message, path=path, value=value, hint=wrong.hint))
-    return given, problems
+            details.append(ErrorDetail(wrong.message, path=path, value=value, hint=wrong.hint))
+    return given, details
 
 
-def _is_left_over(path: str, values: Mapping[str, Any], base: Tree) -> bool:
-    """Whether a kind above this path has been changed."""
+def _is_orphaned(path: str, values: Mapping[str, Any], base: Tree) -> bool:
+    """Test whether a kind above this path has been changed."""
     parents = path.split(".")[:-1]
     choices = [f"{'.'.join(parents[:depth])}{KIND}" for depth in range(1, len(parents) + 1)]
-    before = {of_form.path: of_form.value for of_form in fields_of(base)}
+    before = {form_field.path: form_field.value for form_field in form_fields(base)}
     return any(choice in values and values[choice] != before.get(choice) for choice in choices)
 
 
-def _value(of_form: FormField, value: Any) -> Any:
-    """A text that stands for something else is read as the command line reads it."""
+def _value(form_field: FormField, value: Any) -> Any:
+    """Parse the text of a field as the command line does, unless the option is a text."""
     if not isinstance(value, str):
         return value
-    if not value.strip() and of_form.is_optional:
+    if not value.strip() and form_field.is_optional:
         return None
-    if of_form.type in ("text", "choice", "kind") and not of_form.is_yaml:
+    if form_field.type in ("text", "choice", "kind") and not form_field.is_yaml:
         return value
-    if of_form.type == "list" and value.strip() and not value.lstrip().startswith("["):
+    if form_field.type == "list" and value.strip() and not value.lstrip().startswith("["):
         value = f"[{value}]"
-    return parse_yaml(value, of_form.path)
+    return parse_yaml(value, form_field.path)
 
 
 def _changed(given: Tree, base: Tree) -> Tree:
-    """What is not so already: in the source, or by the default of a newly chosen kind."""
+    """Return the values that differ from the source, or from the defaults of a newly chosen kind."""
     kinds_chosen = {path: value for path, value in given.items() if path.endswith(KIND)}
-    there = {of_form.path: of_form.value for of_form in fields_of(_merged(base, kinds_chosen))}
-    there |= {of_form.path: of_form.value for of_form in fields_of(base) if of_form.type == "kind"}
-    return {path: value for path, value in given.items() if not _is_same(value, there.get(path))}
+    before = {form_field.path: form_field.value for form_field in form_fields(_merged(base, kinds_chosen))}
+    before |= {
+        form_field.path: form_field.value for form_field in form_fields(base) if form_field.type == "kind"
+    }
+    return {path: value for path, value in given.items() if not _is_same(value, before.get(path))}
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """As YAML has it: true is not 1."""
+    """Compare as YAML does: true is not 1."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _nearest(place: str, paths: list[str]) -> str:
-    """The field that a place lies in, or that lies first in it: `training.freeze` for its item 0."""
-    parts = place.split(".")
+def _nearest(path: str, fields: list[str]) -> str:
+    """Return the field that contains a path, or the first one inside: `training.freeze` for its item 0."""
+    parts = path.split(".")
     for length in range(len(parts), 0, -1):
-        path = ".".join(parts[:length])
-        inside = [other for other in paths if other == path or other.startswith(f"{path}.")]
+        parent = ".".join(parts[:length])
+        inside = [other for other in fields if other == parent or other.startswith(f"{parent}.")]
         if inside:
             return inside[0]
-    return place
+    return path
 
 
 NUMBER = re.compile(r"-\d+$")
 
 
 async def form(studio: Studio, request: Request) -> Response:
-    what = request.query_params.get("what")
-    if not what:
-        raise refusal(400, "of what?", path="what", hint="what=reversal")
-    return await studio.reply(request, _form, studio, what, {})
+    source = request.query_params.get("source")
+    if not source:
+        raise refusal(400, "name a preset or a run", path="source", hint="source=reversal")
+    return await studio.reply(request, _form, studio, source, {})
 
 
 async def filled(studio: Studio, request: Request) -> Response:
-    body = await body_of(request, FormBody)
-    return await studio.reply(request, _form, studio, body.what, body.values)
+    body = await read_body(request, FormBody)
+    return await studio.reply(request, _form, studio, body.source, body.values)
 
 
-def _form(studio: Studio, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    made = draft(studio.folder, what, values)
+def _form(studio: Studio, source: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    made = draft(studio.folder, source, values)
     return made.document() | {"command": studio.commands.train(*made.words)}
 
 
 async def start(studio: Studio, request: Request) -> Response:
-    body = await body_of(request, FormBody)
-    made = await studio.read(draft, studio.folder, body.what, body.values)
-    if made.problems:
+    body = await read_body(request, FormBody)
+    made = await studio.read(draft, studio.folder, body.source, body.values)
+    if made.details:
         errors = made.errors()
         return json_reply(request, {"error": errors[0], "errors": errors}, status=400)
-    name = await studio.read(studio.trainings.start, NUMBER.sub("", body.what) or body.what, made.words)
+    name = await studio.read(studio.trainings.start, NUMBER.sub("", body.source) or body.source, made.words)
     return json_reply(request, {"run": name, "command": studio.commands.train(*made.words)}, status=201)
 
 

@@ -1,4 +1,9 @@
-"""One connection to the studio: nobody may hold it without asking, or without reading the answer."""
+"""Access control before every route: connection limits, allowed hosts and origins, token, response headers.
+
+Everything is denied by default. A page of another site can neither read nor act here: its host name is not
+ours (Host, against DNS rebinding), its origin is not ours (Origin, Sec-Fetch-Site), and it does not know the
+token.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """Uvicorn's, with the time limits that it lacks: for a request's head, and for an answer to be read."""
+    """Uvicorn's connection with two missing timeouts: receiving a request's head, and reading a reply."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -51,7 +56,7 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:  # of the next request only a part is here
+        if self.conn.their_state is h11.IDLE:  # the head of the next request is incomplete
             self._await_head()
         else:
             self._stop(self._head_timer)
@@ -82,7 +87,7 @@ class Connection(H11Protocol):
             timer.cancel()
 
 
-# Styles of scripts are forbidden too: the page has a stylesheet in place of the one that plotly would make.
+# Inline styles are forbidden too: the page ships the stylesheet that plotly would otherwise inject.
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -115,11 +120,11 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Admission:
-    """Who is let in."""
+    """Rules of access: the token and the host names of this studio."""
 
     token: str
     host: str = "127.0.0.1"
-    """The address that the studio listens on."""
+    """Address that the studio listens on."""
     names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,18 +136,18 @@ class Admission:
         return is_loopback(self.host)
 
     def knows(self, host: str) -> bool:
-        """Whether this Host is one of ours; any port, since a tunnel may end at another one."""
+        """Test whether this Host is ours. Any port is accepted: a tunnel may end at another one."""
         match = HOST.fullmatch(host.lower())
         if match is None or not 0 < int(match["port"] or 80) < 1 << 16:
             return False
         name = match["name"].strip("[]").rstrip(".")
         if name in self.names:
             return True
-        # An address is no name that somebody could point elsewhere.
+        # DNS rebinding needs a name; an address cannot be pointed elsewhere.
         return not self.is_loopback and _is_address(name)
 
     def needs_token(self, path: str) -> bool:
-        """Of the page itself nothing is secret; beyond loopback even whether we are well is."""
+        """Require the token for all data; the page itself is public, and on loopback the health check is."""
         return path.startswith(API) and not (path == HEALTH and self.is_loopback)
 
 
@@ -159,6 +164,8 @@ def _is_address(name: str) -> bool:
 
 
 class Gate:
+    """ASGI middleware that checks every request and adds the security headers to every reply."""
+
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self.app = app
         self.admission = admission
@@ -175,7 +182,7 @@ class Gate:
             self._check(scope)
             if self._in_flight >= limits.REQUESTS and scope["path"] != HEALTH:
                 raise refusal(
-                    503, "too many requests at once", retry_after=limits.RETRY_SECONDS, hint="ask again"
+                    503, "too many concurrent requests", retry_after=limits.RETRY_SECONDS, hint="try again"
                 )
         except Refusal as refused:
             await error_reply(refused)(scope, receive, guarded)
@@ -213,13 +220,13 @@ class Gate:
 
     def _check_origin(self, headers: Headers, host: str, path: str) -> None:
         origins = headers.getlist("origin")
-        # A link on another site may lead to the page, which then asks with its own origin.
+        # A link on another site may open the page, whose own requests then have our origin.
         site = headers.get("sec-fetch-site", "none") if path.startswith(API) else "none"
         is_own = all(origin.lower() == f"http://{host.lower()}" for origin in origins)
         if not is_own or len(origins) > 1 or site not in ("same-origin", "none"):
             raise refusal(
                 403,
-                "asked for by another site",
+                "the request comes from another site",
                 path="Origin",
                 value=", ".join(origins) or site,
                 hint="open the link that the terminal printed",
@@ -247,18 +254,18 @@ def _check_length(lengths: list[str]) -> None:
 
 def _too_large(size: object) -> Refusal:
     refused = refusal(413, "the body is too large", value=size, hint=f"at most {limits.BODY_BYTES:,} bytes")
-    refused.headers["Connection"] = "close"  # or all of it would have to be read first
+    refused.headers["Connection"] = "close"  # to avoid reading the rest of the body
     return refused
 
 
 def _counted(receive: Receive) -> Receive:
-    """A body that is neither too large nor too slow, whatever its head has promised."""
+    """Limit size and duration of a body, whatever length its head declares."""
     deadline = asyncio.get_running_loop().time() + limits.BODY_SECONDS
     size, is_whole = 0, False
 
     async def counted() -> Message:
         nonlocal size, is_whole
-        if is_whole:  # what comes now is that the client has left, at any time
+        if is_whole:  # the next message is the disconnect, which may come at any time
             return await receive()
         try:
             async with asyncio.timeout_at(deadline):

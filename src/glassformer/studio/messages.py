@@ -1,4 +1,4 @@
-"""Replies: JSON, bytes, and refusals that say what is wrong as the command line does."""
+"""HTTP messages of the studio: request bodies, replies, and errors with the details of the command line."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from glassformer.inspection.maps import Site
 from glassformer.storage.files import json_text
 from glassformer.studio import limits
 
-WORTH_COMPRESSING = 1024
-COMPRESSED = ("image/png", "application/zip")
-LONGEST_SHOWN = 300
-MOST_ALLOWED_SHOWN = 40
-UNPROCESSABLE = 400
+MIN_COMPRESSED = 1024
+PRECOMPRESSED = ("image/png", "application/zip")
+MAX_TEXT = 300
+MAX_ALLOWED = 40
+BAD_REQUEST = 400
 
 
 class Refusal(Exception):
-    """A reply that is no answer: its status, and what would be right."""
+    """Request that is refused: an HTTP status and the error."""
 
-    def __init__(self, status: int, problem: ErrorDetail, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, status: int, detail: ErrorDetail, *, headers: dict[str, str] | None = None) -> None:
         self.status = status
-        self.problem = problem
+        self.detail = detail
         self.headers = headers or {}
-        super().__init__(str(problem))
+        super().__init__(str(detail))
 
 
-def refusal(status: int, problem: str, *, retry_after: int | None = None, **details: Any) -> Refusal:
+def refusal(status: int, message: str, *, retry_after: int | None = None, **details: Any) -> Refusal:
+    """Make a `Refusal`; `details` are those of `ErrorDetail`, `retry_after` is in seconds."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    return Refusal(status, ErrorDetail(problem, **details), headers=headers)
+    return Refusal(status, ErrorDetail(message, **details), headers=headers)
 
 
-def problem_document(problem: ErrorDetail) -> dict[str, Any]:
-    near = near_match(problem.value, problem.allowed)
+def error_document(detail: ErrorDetail) -> dict[str, Any]:
+    near = near_match(detail.value, detail.allowed)
     return {
-        "problem": shorten(problem.message, LONGEST_SHOWN),
-        "place": problem.path,
-        "value": None if problem.value is None else shorten(_shown(problem.value), LONGEST_SHOWN),
-        "allowed": problem.allowed[:MOST_ALLOWED_SHOWN],
-        "hint": f"did you mean {near!r}?" if near else problem.hint,
+        "message": shorten(detail.message, MAX_TEXT),
+        "path": detail.path,
+        "value": None if detail.value is None else shorten(_shown(detail.value), MAX_TEXT),
+        "allowed": detail.allowed[:MAX_ALLOWED],
+        "hint": f"did you mean {near!r}?" if near else detail.hint,
     }
 
 
@@ -54,15 +55,15 @@ def _shown(value: object) -> str:
 
 
 def error_reply(error: Exception) -> Response:
-    """For every error that a person can act on."""
-    status, headers, problems = UNPROCESSABLE, {}, []
+    """Reply to a `Refusal`, `UserError` or `ErrorDetail` with its details as JSON."""
+    status, headers, details = BAD_REQUEST, {}, []
     if isinstance(error, Refusal):
-        status, headers, problems = error.status, error.headers, [error.problem]
+        status, headers, details = error.status, error.headers, [error.detail]
     elif isinstance(error, UserError):
-        problems = error.details
+        details = error.details
     elif isinstance(error, ErrorDetail):
-        problems = [error]
-    documents = [problem_document(problem) for problem in problems]
+        details = [error]
+    documents = [error_document(detail) for detail in details]
     document: dict[str, Any] = {"error": documents[0]}
     if len(documents) > 1:
         document["errors"] = documents
@@ -83,9 +84,9 @@ def bytes_reply(
     status: int = 200,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Compressed, if that pays and the page takes it."""
+    """Reply with bytes, compressed if they are large enough and the client accepts gzip."""
     headers = {"Vary": "Accept-Encoding", **(headers or {})}
-    if len(body) >= WORTH_COMPRESSING and media_type not in COMPRESSED and accepts_gzip(request):
+    if len(body) >= MIN_COMPRESSED and media_type not in PRECOMPRESSED and accepts_gzip(request):
         body = gzip.compress(body, compresslevel=4, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(body, status, headers, media_type)
@@ -96,11 +97,11 @@ def accepts_gzip(request: Request) -> bool:
     return "gzip" in names
 
 
-def _few_branches(decoding: dict[str, Any]) -> dict[str, Any]:
+def _limit_beams(decoding: dict[str, Any]) -> dict[str, Any]:
     size = decoding.get("size")
-    if isinstance(size, int) and size > limits.BRANCHES:
+    if isinstance(size, int) and size > limits.BEAMS:
         raise ErrorDetail(
-            f"at most {limits.BRANCHES} branches here", path="size", value=size, hint=f"{limits.BRANCHES}"
+            f"at most {limits.BEAMS} beams in the studio", path="size", value=size, hint=f"{limits.BEAMS}"
         )
     return decoding
 
@@ -110,7 +111,7 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 Number = Annotated[int, Field(ge=0, le=1 << 20)]
 Examples = Annotated[int, Field(ge=1, le=limits.EXAMPLES)]
 Alternatives = Annotated[int, Field(ge=1, le=limits.ALTERNATIVES)]
-Decoding = Annotated[dict[str, str | int | float | None], AfterValidator(_few_branches)]
+Decoding = Annotated[dict[str, str | int | float | None], AfterValidator(_limit_beams)]
 Values = Annotated[dict[str, Any], Field(max_length=1000)]
 
 BodyType = TypeVar("BodyType", bound=Node)
@@ -126,7 +127,7 @@ class AttentionBody(Node):
     heads: list[Number] | None = None
     rows: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
     rollout: bool = False
-    """A hint: all layers and heads multiplied to one map per site."""
+    """Multiply all layers and heads into one map per site (a hint)."""
 
 
 class LensBody(Node):
@@ -156,19 +157,19 @@ class InterveneBody(Node):
     head: Number = 0
     query: Number = 0
     key: Number = 0
-    """Of an edge; of a token, where it stands in the input."""
+    """Key of an edge, or index of a token in the input."""
     ablation: Literal["mean", "zero"] = "mean"
     examples: Examples | None = None
 
 
 class FormBody(Node):
-    what: Name
+    source: Name
     values: Values = Field(default_factory=dict)
 
 
-async def body_of(request: Request, body: type[BodyType]) -> BodyType:
+async def read_body(request: Request, body: type[BodyType]) -> BodyType:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise refusal(415, "a body of JSON belongs here", hint="Content-Type: application/json")
+        raise refusal(415, "the body must be JSON", hint="Content-Type: application/json")
     try:
         document = json.loads(await request.body(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -179,13 +180,13 @@ async def body_of(request: Request, body: type[BodyType]) -> BodyType:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
-def number_of(request: Request, name: str, default: int | None = None) -> int:
+def query_number(request: Request, name: str, default: int | None = None) -> int:
     text = request.query_params.get(name) or request.path_params.get(name)
     if text is None and default is not None:
         return default
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 15:
-        raise refusal(400, "a whole number belongs here", path=name, value=text, hint=f"{name}=0")
+        raise refusal(400, "must be a whole number", path=name, value=text, hint=f"{name}=0")
     return int(text)

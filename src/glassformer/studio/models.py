@@ -1,7 +1,7 @@
-"""Work of a model: one job at a time in a thread of its own, a short queue before it, and what it loaded.
+"""Inference for the page: a worker thread with a short queue, a cache of loaded models, and the routes.
 
-Trainings go first: the thread takes at most half of the cores, and no accelerator, whose memory is theirs.
-What nobody waits for any more ends before the model's next layer.
+Trainings have priority: the worker uses at most half of the cores and no accelerator. A job whose client has
+disconnected ends before the next layer of the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from glassformer.inspection.attribution import rollout
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.record import attentions
 from glassformer.models.base import Model
-from glassformer.plotting.page import described
+from glassformer.plotting.page import describe
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG, RunFolder
 from glassformer.runs.run import Run
@@ -40,11 +40,11 @@ from glassformer.studio.messages import (
     InterveneBody,
     LensBody,
     TraceBody,
-    body_of,
     bytes_reply,
+    error_document,
     json_reply,
-    number_of,
-    problem_document,
+    query_number,
+    read_body,
     refusal,
 )
 from glassformer.tasks.base import CausalLMTask, Task
@@ -56,24 +56,28 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Unwanted(BaseException):
-    """Raised in the midst of a job whose client has left; no handler of errors takes it for one."""
+class Cancelled(BaseException):
+    """Cancels a job whose client disconnected; a `BaseException`, so that no error handler swallows it."""
 
 
 @dataclass(frozen=True)
 class Job:
+    """One call for the worker, with its result and a flag that cancels it."""
+
     work: Callable[[], Any]
     future: Future[Any] = field(default_factory=Future)
-    is_unwanted: threading.Event = field(default_factory=threading.Event)
+    is_cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 class Worker:
-    def __init__(self, waiting: int = limits.WAITING_JOBS) -> None:
-        self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=waiting)
+    """Thread that runs jobs one at a time."""
+
+    def __init__(self, max_queued: int = limits.QUEUED_JOBS) -> None:
+        self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=max_queued)
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        """In its turn; what is cancelled while it waits costs nothing."""
+        """Queue a call; cancelling the future while it waits removes it."""
         return asyncio.wrap_future(self._enqueue(work).future)
 
     def _enqueue(self, work: Callable[[], Any]) -> Job:
@@ -86,26 +90,26 @@ class Worker:
                 503,
                 "the model is busy",
                 retry_after=limits.RETRY_SECONDS,
-                hint="ask again when the other answers are there",
+                hint="try again when the other requests are done",
             ) from None
         return job
 
     async def run(self, work: Callable[[], Result], request: Request) -> Result:
-        """The same for one who waits for it, and may leave: then it ends early, even if it has begun."""
+        """Run a call for a client; cancel it, even when it has begun, if the client disconnects."""
         job = self._enqueue(work)
-        answer: asyncio.Future[Result] = asyncio.wrap_future(job.future)
-        leaving = asyncio.ensure_future(_has_left(request))
-        both: list[asyncio.Future[Any]] = [answer, leaving]
+        result: asyncio.Future[Result] = asyncio.wrap_future(job.future)
+        disconnect = asyncio.ensure_future(_disconnected(request))
+        both: list[asyncio.Future[Any]] = [result, disconnect]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            if not answer.done():
-                job.is_unwanted.set()
-                answer.cancel()
-        if answer.cancelled():
-            raise refusal(499, "nobody waits for the answer any more")
-        return answer.result()
+            disconnect.cancel()
+            if not result.done():
+                job.is_cancelled.set()
+                result.cancel()
+        if result.cancelled():
+            raise refusal(499, "the client has disconnected")
+        return result.result()
 
     def _start(self) -> None:
         if self._thread is None:
@@ -113,7 +117,7 @@ class Worker:
             self._thread.start()
 
     def stop(self) -> None:
-        """What waits is dropped; what is being worked on ends with the process."""
+        """Cancel the queued jobs; a running job ends with the process."""
         with contextlib.suppress(queue.Empty):
             while (job := self._jobs.get_nowait()) is not None:
                 job.future.cancel()
@@ -122,41 +126,41 @@ class Worker:
     def _work(self) -> None:
         import torch
 
-        # Not by niceness: who holds the interpreter while it waits for a core makes everybody wait.
+        # Not by niceness: a low-priority thread that waits for a core would hold the interpreter lock.
         torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
         while (job := self._jobs.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
             try:
-                with _ending_when(job.is_unwanted):
+                with _cancelling(job.is_cancelled):
                     job.future.set_result(job.work())
-            except BaseException as error:  # told to the one who asked
+            except BaseException as error:  # raised where the result is awaited
                 job.future.set_exception(error)
-            del job  # or it would keep a run alive until the next one
+            del job  # it would keep a run in memory until the next job
 
 
 @contextlib.contextmanager
-def _ending_when(is_unwanted: threading.Event) -> Iterator[None]:
-    """Within it, in this thread, no part of a model is called any more once it is unwanted.
+def _cancelling(is_cancelled: threading.Event) -> Iterator[None]:
+    """Context: raise `Cancelled` before the next module call of this thread once the event is set.
 
-    So all that asks a model can be ended, and none of it has to know of that.
+    A global hook makes every use of a model cancellable without changing that code.
     """
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     thread = threading.get_ident()
 
-    def look(module: Any, arguments: Any) -> None:
-        if is_unwanted.is_set() and threading.get_ident() == thread:
-            raise Unwanted
+    def check(module: Any, arguments: Any) -> None:
+        if is_cancelled.is_set() and threading.get_ident() == thread:
+            raise Cancelled
 
-    hook = register_module_forward_pre_hook(look)
+    hook = register_module_forward_pre_hook(check)
     try:
         yield
     finally:
         hook.remove()
 
 
-async def _has_left(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -195,46 +199,48 @@ class LoadedRuns:
 
 
 EXAMPLES = 8
-PATIENCE_SECONDS = 1.0
+LOADING_SECONDS = 1.0
+"""Seconds a request waits for a model to load; then the reply is pending and the page asks again."""
 
 UNKNOWN: dict[str, Any] = {
     "sites": None,
     "examples": None,
     "decoding": None,
-    "writes": None,
+    "generates": None,
     "max_length": None,
     "is_pending": True,
 }
 
 
-async def introduce(studio: Studio, folder: RunFolder) -> dict[str, Any]:
-    key = (folder.path, os.stat(folder.path / "config.yaml").st_mtime_ns)
-    known = studio.introductions.get(key)
-    if known is None:
-        # Refused, if the worker has no room; the page asks again.
-        known = studio.worker.submit(lambda: _introduction(studio, folder))
-        known.add_done_callback(_retrieve)
-        studio.introductions.add(key, known)
-    done, _ = await asyncio.wait([known], timeout=PATIENCE_SECONDS)
+async def model_info(studio: Studio, folder: RunFolder) -> dict[str, Any]:
+    """Return what the page needs before it can query a model: example inputs, layers, heads, decoding."""
+    key = (folder.path, os.stat(folder.path / CONFIG).st_mtime_ns)
+    cached = studio.model_infos.get(key)
+    if cached is None:
+        # Refused if the queue is full; the page tries again.
+        cached = studio.worker.submit(lambda: _describe_model(studio, folder))
+        cached.add_done_callback(_retrieve)
+        studio.model_infos.add(key, cached)
+    done, _ = await asyncio.wait([cached], timeout=LOADING_SECONDS)
     if not done:
         return UNKNOWN
-    problem = known.exception()
-    if problem is not None:
-        if not isinstance(problem, (UserError, ErrorDetail)):
-            raise problem
-        studio.introductions.remove(key)  # what was wrong may have been put right when it is asked again
-        return {**UNKNOWN, "is_pending": False, "problem": str(problem).splitlines()[0]}
-    result: dict[str, Any] = known.result()
+    error = cached.exception()
+    if error is not None:
+        if not isinstance(error, (UserError, ErrorDetail)):
+            raise error
+        studio.model_infos.remove(key)  # the cause may be repaired before the next request
+        return {**UNKNOWN, "is_pending": False, "error": str(error).splitlines()[0]}
+    result: dict[str, Any] = cached.result()
     return result
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Whoever asked may have left; that is no error to log."""
+    """Mark an exception as seen: asyncio would log it if the client has disconnected."""
     if not future.cancelled():
         future.exception()
 
 
-def _introduction(studio: Studio, folder: RunFolder) -> dict[str, Any]:
+def _describe_model(studio: Studio, folder: RunFolder) -> dict[str, Any]:
     if folder.checkpoints().names():
         run = studio.loaded.get(folder, None)
         task, model = run.task, run.model
@@ -242,12 +248,12 @@ def _introduction(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         config = validate(ExperimentConfig, folder.config())
         task = folder.restore_task(config.task, config.seed)
         model = Experiment(config, task).build_model()
-    writes = task.generates_outputs or isinstance(task, CausalLMTask)
+    generates = task.generates_outputs or isinstance(task, CausalLMTask)
     return {
         "sites": _sites(model),
         "examples": _examples(task),
-        "decoding": sorted(kinds(DecodingConfig)) if writes else [],
-        "writes": writes,
+        "decoding": sorted(kinds(DecodingConfig)) if generates else [],
+        "generates": generates,
         "max_length": getattr(task.task_type, "max_length", None),
         "is_pending": False,
     }
@@ -263,17 +269,17 @@ def _sites(model: Model) -> dict[str, dict[str, int]]:
 
 
 def _examples(task: Task) -> list[str]:
-    """The first inputs of the test set that a person could type."""
+    """Return the first test inputs whose text the task can parse again."""
     found: list[str] = []
     examples = task.splits.get("test") or task.splits["validation"]
     for number in range(min(len(examples), 4 * EXAMPLES)):
         text = task.show_input([int(token) for token in examples.inputs[number]])
-        if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _can_be_read(task, text):
+        if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _is_parsable(task, text):
             found.append(text)
     return found[:EXAMPLES]
 
 
-def _can_be_read(task: Task, text: str) -> bool:
+def _is_parsable(task: Task, text: str) -> bool:
     try:
         task.parse(text)
     except ErrorDetail:
@@ -283,13 +289,17 @@ def _can_be_read(task: Task, text: str) -> bool:
 
 async def attention(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    body = await body_of(request, AttentionBody)
+    body = await read_body(request, AttentionBody)
     return await studio.ask_model(request, _attention, studio, folder, body)
 
 
 def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
     if body.rollout and (body.layers or body.heads or body.rows):
-        raise ErrorDetail("takes every layer, head and row", path="rollout", hint="leave them out")
+        raise ErrorDetail(
+            "a rollout uses every layer, head and row",
+            path="rollout",
+            hint="leave layers, heads and rows out",
+        )
     maps = studio.loaded.get(folder, body.checkpoint).attention(
         body.input,
         layers=body.layers,
@@ -305,31 +315,31 @@ def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[s
 
 
 def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
-    return {"map": studio.maps.add(maps), "about": maps.about, **described(maps)}
+    return {"map": studio.maps.add(maps), "about": maps.about, **describe(maps)}
 
 
 async def trace(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    body = await body_of(request, TraceBody)
+    body = await read_body(request, TraceBody)
     return await studio.ask_model(request, _trace, studio, folder, body)
 
 
 def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]:
     run = studio.loaded.get(folder, body.checkpoint)
     traced = run.trace(body.input, body.decoding, body.alternatives)
-    # An empty decoding is the run's own, and the maps go over all that it has written.
+    # An empty decoding is the run's own; with one, the maps also cover the generated tokens.
     decoding = None if traced.nodes is None else body.decoding or {}
     document = traced.document() | {"command": studio.commands.trace(folder, body)}
     try:
         shown = _shown(studio, run.attention(body.input, decoding=decoding))
-    except ErrorDetail as problem:  # such as too little memory: the trace is there all the same
-        return document | {"map": None, "attention": None, "map_problem": problem_document(problem)}
+    except ErrorDetail as detail:  # such as too little memory for the maps: the trace is still useful
+        return document | {"map": None, "attention": None, "map_error": error_document(detail)}
     return document | {"map": shown["map"], "attention": shown}
 
 
 async def lens(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    body = await body_of(request, LensBody)
+    body = await read_body(request, LensBody)
     return await studio.ask_model(request, _lens, studio, folder, body)
 
 
@@ -340,7 +350,7 @@ def _lens(studio: Studio, folder: RunFolder, body: LensBody) -> dict[str, Any]:
 
 async def heads(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    body = await body_of(request, HeadsBody)
+    body = await read_body(request, HeadsBody)
     return await studio.ask_model(request, _heads, studio, folder, body)
 
 
@@ -361,17 +371,17 @@ async def known_heads(studio: Studio, request: Request) -> Response:
         HeadsBody,
         {
             "checkpoint": query.get("checkpoint"),
-            "examples": number_of(request, "examples", HeadsBody().examples),
+            "examples": query_number(request, "examples", HeadsBody().examples),
         },
     )
     known = studio.heads.get((await studio.read(studio.loaded.key, folder, body.checkpoint), body.examples))
-    # That nothing was measured yet is no error, and no browser's console should say so.
+    # 204, not 404: a browser would log an error, and statistics not measured yet are normal.
     return Response(status_code=204) if known is None else json_reply(request, known)
 
 
 async def intervene(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    body = await body_of(request, InterveneBody)
+    body = await read_body(request, InterveneBody)
     return await studio.ask_model(request, _intervene, studio, folder, body)
 
 
@@ -387,17 +397,17 @@ def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[s
     return effects.document() | {"command": studio.commands.intervene(folder, body)}
 
 
-async def map_of(studio: Studio, request: Request) -> Response:
+async def map_cells(studio: Studio, request: Request) -> Response:
     maps, site, layer, head = _asked(studio, request)
     return await studio.read(
         lambda: bytes_reply(request, map_bytes(maps, site, layer, head), "application/octet-stream")
     )
 
 
-async def rows_of(studio: Studio, request: Request) -> Response:
+async def map_rows(studio: Studio, request: Request) -> Response:
     maps, site, layer, head = _asked(studio, request)
-    start = number_of(request, "start")
-    stop = number_of(request, "stop", start + 1)
+    start = query_number(request, "start")
+    stop = query_number(request, "stop", start + 1)
     return await studio.read(
         lambda: bytes_reply(
             request, exact_rows(maps, site, layer, head, start, stop), "application/octet-stream"
@@ -407,15 +417,15 @@ async def rows_of(studio: Studio, request: Request) -> Response:
 
 def _asked(studio: Studio, request: Request) -> tuple[AttentionMaps, str, int, int]:
     maps = studio.maps.get(request.path_params["map"])
-    return maps, request.path_params["site"], number_of(request, "layer"), number_of(request, "head")
+    return maps, request.path_params["site"], query_number(request, "layer"), query_number(request, "head")
 
 
 async def export(studio: Studio, request: Request) -> Response:
-    """Drawing takes long: it waits for its turn as the models do."""
+    """Draw a file of the maps in the worker, because drawing takes long."""
     maps = studio.maps.get(request.path_params["map"])
     query = request.query_params
     ending = query.get("format", "png")
-    layer, head = (number_of(request, name) if name in query else None for name in ("layer", "head"))
+    layer, head = (query_number(request, name) if name in query else None for name in ("layer", "head"))
 
     def drawn() -> Response:
         data = export_bytes(maps, ending, query.get("site"), layer, head)

@@ -1,7 +1,7 @@
-"""A run's record, read as it grows: what came after a byte, whole lines only.
+"""Runs of one folder: their table, their event logs as they grow, and the routes that serve both.
 
-A resumed run cuts its record back to its checkpoint and writes on. A reader who had read further begins
-again: the record is shorter than what was read, or what stands before the byte is not what stood there.
+A resumed run truncates its event log to its checkpoint and appends. A reader that was ahead must start again:
+the log is shorter than what was read, or the bytes before the reader's position have changed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glassformer.core.config import Node, Tree, dump_yaml, flatten
+from glassformer.core.config import Tree, dump_yaml, flatten
 from glassformer.core.errors import UserError
-from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import CONFIG, CONFIG_JSON, RunFolder, Status
 from glassformer.storage.checksums import SUMS
 from glassformer.studio import limits
-from glassformer.studio.messages import Refusal, number_of, refusal
-from glassformer.studio.models import introduce
+from glassformer.studio.messages import Refusal, query_number, refusal
+from glassformer.studio.models import model_info
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 MARK_BYTES = 512
 TAIL_BYTES = 1 << 14
 STEP = b'{"event": "step"'
-"""As `EventLog` writes it; a step that is written otherwise is never left out."""
+"""Start of a step event as `EventLog` writes it. A step in another form is never thinned out."""
 LOSS = re.compile(rb'"loss": (-?[0-9.]+(?:e[-+]?[0-9]+)?|NaN|-?Infinity)')
 
 
@@ -49,16 +47,16 @@ def read_after(
     max_steps: int = limits.STEPS,
     max_bytes: int = limits.EVENTS_BYTES,
 ) -> dict[str, Any]:
-    """The events from byte `after` on; `mark` is what the reply that ended there had."""
+    """Return the events from byte `after` on; `mark` is the one of the reply that ended there."""
     try:
         with open(path, "rb") as file:
             if after > 0 and not _continues(file, after, mark):
                 return _reply([], 0, None, is_cut=True, is_more=True)
             file.seek(after)
             data = file.read(max_bytes)
-            end = after + data.rfind(b"\n") + 1  # the last line may be half written
+            end = after + data.rfind(b"\n") + 1  # the last line may be incomplete
             is_more = len(data) == max_bytes and end > after
-            lines = _thinned(data[: end - after].splitlines(), max_steps)
+            lines = _thin_steps(data[: end - after].splitlines(), max_steps)
             return _reply(_parse_events(lines), end, _mark(file, end), is_more=is_more)
     except FileNotFoundError:
         return _reply([], 0, None, is_cut=after > 0)
@@ -75,10 +73,10 @@ def _reply(
     return {"events": events, "next": end, "mark": mark, "restart": is_cut, "more": is_more}
 
 
-def _thinned(lines: list[bytes], max_steps: int) -> list[bytes]:
-    """Of a long record a part of the steps, from which no spike is missing; all else stays.
+def _thin_steps(lines: list[bytes], max_steps: int) -> list[bytes]:
+    """Drop steps of a long log without losing a spike; other events stay.
 
-    Of each stretch of steps there are the first one, and those with the smallest and the largest loss.
+    Each stretch of steps keeps its first step and those with the smallest and the largest loss.
     """
     steps = [number for number, line in enumerate(lines) if line.startswith(STEP)]
     if len(steps) <= max_steps:
@@ -93,7 +91,7 @@ def _thinned(lines: list[bytes], max_steps: int) -> list[bytes]:
 
 
 def _loss(line: bytes) -> float:
-    """What is no number is the largest of all."""
+    """Return the loss of a step; a missing loss or NaN counts as infinite."""
     match = LOSS.search(line)
     loss = float(match[1]) if match else math.nan
     return math.inf if math.isnan(loss) else loss
@@ -107,7 +105,7 @@ def _continues(file: IO[bytes], after: int, mark: str | None) -> bool:
 
 
 def _mark(file: IO[bytes], end: int) -> str | None:
-    """Tells what stands before a byte: equal runs write equal lines but for their clocks."""
+    """Hash the bytes before `end`: equal runs write equal lines except for their times."""
     if end == 0:
         return None
     start = max(0, end - MARK_BYTES)
@@ -128,7 +126,7 @@ def _parse_events(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def last_event(path: str | Path, kind: str) -> dict[str, Any] | None:
-    """The last of a kind near the end of the record."""
+    """Return the last event of a kind within the last `TAIL_BYTES` of the log."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -144,11 +142,11 @@ def last_event(path: str | Path, kind: str) -> dict[str, Any] | None:
 
 
 NAME = re.compile(r"[^/\\\0.][^/\\\0]{0,254}")
-"""Of a folder directly in the runs folder that is not hidden."""
+"""Name of a run: a folder directly in the runs folder, and not hidden."""
 SUMMARISED = (CONFIG, CONFIG_JSON, SUMS, "results.json", "environment.json")
 PARTS = (*SUMMARISED, "events.jsonl", "status.json", "task.json", "lock", "checkpoints")
-CAN_CHANGE_UNSEEN = {"new", "running", "stalled"}
-"""Whether their process lives is in no file."""
+LIVE_STATES = {"new", "running", "stalled"}
+"""States that may change without a change of a file, when the process ends."""
 
 UNKNOWN = Status("new", 0, None, None)
 
@@ -156,28 +154,28 @@ Signature = tuple[tuple[int, int] | None, ...]
 
 
 @dataclass
-class _Known:
-    """What was read of a run, and of which state of its files."""
+class _CachedRun:
+    """Cached row of a run, with the signatures of the files it was read from."""
 
     signature: Signature = ()
     summary: dict[str, Any] = field(default_factory=dict)
     options: Tree = field(default_factory=dict)
-    beat_signature: Signature = ()
+    status_signature: Signature = ()
     status: Status = UNKNOWN
-    record_signature: Signature = ()
+    log_signature: Signature = ()
     last: dict[str, Any] | None = None
 
 
-def status_of(run: RunFolder) -> Status:
-    """A run whose status is no status is damaged, and nothing worse happens."""
+def read_status(run: RunFolder) -> Status:
+    """Read the status of a run; an invalid one means that the run is damaged."""
     try:
         return run.status()
     except (UserError, TypeError, AttributeError):
         return Status("damaged", 0, None, None)
 
 
-def shown_path(path: Path) -> str:
-    """As one would type it from where the studio was started."""
+def display_path(path: Path) -> str:
+    """Return the path relative to the working directory, as a user would type it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -185,16 +183,18 @@ def shown_path(path: Path) -> str:
 
 
 class RunsFolder:
+    """Folder with runs. The table reads only files that have changed since it was last requested."""
+
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self._known: dict[str, _Known] = {}
+        self._cached: dict[str, _CachedRun] = {}
         self._changes = 0
         self._compared: tuple[Tree, list[str]] = ({}, [])
         self._compared_state: tuple[int, list[str]] | None = None
         self._lock = threading.Lock()
 
     def path_of(self, name: str) -> Path:
-        """Where a run of this name would be; a Refusal if that is not in this folder."""
+        """Return the path of a run of this name; refuse names that lead out of the folder."""
         path = self.path / name
         if not NAME.fullmatch(name) or path.parent != self.path or os.path.islink(path):
             raise _no_run(name)
@@ -202,12 +202,12 @@ class RunsFolder:
 
     def open(self, name: str) -> RunFolder:
         run = RunFolder(self.path_of(name))
-        if not run.exists() or _leads_out(str(run.path)):
+        if not run.exists() or _has_link(str(run.path)):
             raise _no_run(name)
         return run
 
     def names(self) -> list[str]:
-        """The newest first."""
+        """List the runs, the newest first."""
         found: list[tuple[int, str]] = []
         try:
             entries = list(os.scandir(self.path))
@@ -219,29 +219,29 @@ class RunsFolder:
                     config = os.lstat(os.path.join(entry.path, CONFIG))
                 except OSError:
                     continue
-                if not _leads_out(entry.path):
+                if not _has_link(entry.path):
                     found.append((config.st_mtime_ns, entry.name))
         return [name for _, name in sorted(found, reverse=True)]
 
     def table(self) -> dict[str, Any]:
-        """Every run in a row, and the options in which they are not all alike."""
-        with self._lock:  # one reader; the next one finds everything known
+        """Return one row per run, with the options in which the runs differ."""
+        with self._lock:  # one reader at a time; the next one finds everything cached
             names = self.names()
-            for gone in self._known.keys() - set(names):
-                del self._known[gone]
+            for removed in self._cached.keys() - set(names):
+                del self._cached[removed]
             rows = [self._row(name) for name in names]
-            options = [self._known[name].options for name in names]
+            options = [self._cached[name].options for name in names]
             common, different = self._compare(names)
         for row, of_run in zip(rows, options, strict=True):
             row["differences"] = {path: of_run[path] for path in different if path in of_run}
         return {"runs": rows, "common": common}
 
     def _row(self, name: str) -> dict[str, Any]:
-        known = self._known.setdefault(name, _Known())
-        self._refresh(f"{self.path}/{name}", known)
-        status = known.status
-        last = known.last or {}
-        summary = dict(known.summary)
+        cached = self._cached.setdefault(name, _CachedRun())
+        self._refresh(f"{self.path}/{name}", cached)
+        status = cached.status
+        last = cached.last or {}
+        summary = dict(cached.summary)
         if summary.get("seconds") is None:
             summary["seconds"] = last.get("elapsed", last.get("seconds"))
         return {
@@ -250,37 +250,37 @@ class RunsFolder:
             "step": status.step,
             "total_steps": status.total_steps,
             **summary,
-            "last": known.last,
+            "last": cached.last,
         }
 
-    def _refresh(self, path: str, known: _Known) -> None:
-        """Paths are texts here: of a thousand runs, Path alone would cost more than all the rest."""
+    def _refresh(self, path: str, cached: _CachedRun) -> None:
+        """Read changed files. Paths are strings: for a thousand runs, `Path` would cost most of the time."""
         try:
-            beat = _signature(path, ("status.json",))
-            if beat != known.beat_signature or known.status.name in CAN_CHANGE_UNSEEN:
-                known.status, known.beat_signature = RunFolder(Path(path)).status(), beat
+            status = _signature(path, ("status.json",))
+            if status != cached.status_signature or cached.status.name in LIVE_STATES:
+                cached.status, cached.status_signature = RunFolder(Path(path)).status(), status
             signature = _signature(path, SUMMARISED)
-            if signature != known.signature:
+            if signature != cached.signature:
                 run = RunFolder(Path(path))
-                known.options = flatten(_own_defaults() | run.config())
-                known.summary = _summary_of(known.options, run.results(), run.environment())
-                known.signature = signature
+                cached.options = flatten(run.config())
+                cached.summary = _summary_of(cached.options, run.results(), run.environment())
+                cached.signature = signature
                 self._changes += 1
-            record = _signature(path, ("events.jsonl",))
-            if record != known.record_signature:
-                known.last, known.record_signature = last_event(f"{path}/events.jsonl", "step"), record
+            log = _signature(path, ("events.jsonl",))
+            if log != cached.log_signature:
+                cached.last, cached.log_signature = last_event(f"{path}/events.jsonl", "step"), log
         except (UserError, OSError, TypeError, AttributeError) as error:
-            known.status = Status("damaged", 0, None, None)
-            known.signature = known.beat_signature = ()
-            known.summary = {**_summary_of({}, {}, {}), "problem": str(error).splitlines()[0]}
-            known.options = {}
+            cached.status = Status("damaged", 0, None, None)
+            cached.signature = cached.status_signature = ()
+            cached.summary = {**_summary_of({}, {}, {}), "error": str(error).splitlines()[0]}
+            cached.options = {}
             self._changes += 1
 
     def _compare(self, names: list[str]) -> tuple[Tree, list[str]]:
-        """What all configs have alike, and the paths at which they do not agree; of the damaged, nothing."""
+        """Return the options that all runs share, and the paths that differ; damaged runs do not count."""
         state = (self._changes, names)
         if state != self._compared_state:
-            options = [self._known[name].options for name in names]
+            options = [self._cached[name].options for name in names]
             self._compared = compare_options([of_run for of_run in options if of_run])
             self._compared_state = state
         return self._compared
@@ -299,22 +299,12 @@ def compare_options(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
     return common, different
 
 
-@cache
-def _own_defaults() -> Tree:
-    """Of the parts that an older run's config may lack altogether."""
-    return {
-        name: info.default.dump()
-        for name, info in ExperimentConfig.model_fields.items()
-        if isinstance(info.default, Node)
-    }
-
-
 def _no_run(name: str) -> Refusal:
-    return refusal(404, "no such run", path="run", value=name, hint="the table of runs has all there are")
+    return refusal(404, "no such run", path="run", value=name, hint="choose a run from the table")
 
 
-def _leads_out(path: str) -> bool:
-    """Whether a part of the run is a link, to wherever that may be."""
+def _has_link(path: str) -> bool:
+    """Test whether a file of the run is a symbolic link, which could lead out of the folder."""
     return any(os.path.islink(f"{path}/{part}") for part in PARTS)
 
 
@@ -338,12 +328,12 @@ def _summary_of(options: Tree, results: dict[str, Any], environment: dict[str, A
         "parameters": results.get("parameters"),
         "created": environment.get("created"),
         "seconds": results.get("seconds"),
-        "primary_metric": _headline(results),
+        "primary_metric": _primary_metric(results),
     }
 
 
-def _headline(results: dict[str, Any]) -> dict[str, Any] | None:
-    """The one number of a run: on the test set, if it was measured there."""
+def _primary_metric(results: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the primary metric on the test set, or on the validation set if there is no test set."""
     name, metrics = results.get("primary_metric"), results.get("metrics", {})
     for split in ("test", "validation"):
         if name in metrics.get(split, {}):
@@ -351,14 +341,14 @@ def _headline(results: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-NOTHING_KNOWN: dict[str, Any] = {
+EMPTY_ROW: dict[str, Any] = {
     "step": 0,
     "total_steps": None,
     **_summary_of({}, {}, {}),
     "last": None,
     "differences": {},
 }
-"""The row of a run that is none yet."""
+"""Row of a training that has not created its run yet."""
 
 
 FILM_POINTS = 2000
@@ -370,14 +360,14 @@ async def table(studio: Studio, request: Request) -> Response:
 
 def _table(studio: Studio) -> dict[str, Any]:
     document = studio.folder.table()
-    there = {row["name"] for row in document["runs"]}
-    return document | {"runs": [*studio.trainings.rows(there), *document["runs"]]}
+    names = {row["name"] for row in document["runs"]}
+    return document | {"runs": [*studio.trainings.rows(names), *document["runs"]]}
 
 
 async def run(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    introduction = await introduce(studio, folder)
-    return await studio.reply(request, lambda: _described(studio, folder) | introduction)
+    info = await model_info(studio, folder)
+    return await studio.reply(request, lambda: _described(studio, folder) | info)
 
 
 def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
@@ -390,18 +380,18 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "results": folder.results(),
         "environment": folder.environment(),
         "checkpoints": checkpoints(folder),
-        "said": studio.trainings.said(folder.path.name),
+        "log": studio.trainings.log(folder.path.name),
         "command": studio.commands.train_again(folder),
     }
 
 
 def _status(folder: RunFolder) -> dict[str, Any]:
-    status = status_of(folder)
+    status = read_status(folder)
     return {"status": status.name, "step": status.step, "total_steps": status.total_steps}
 
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """From the oldest to the newest, one a step: what was kept for the film too has the same weights."""
+    """List the checkpoints from the oldest to the newest, one per step: copies have the same weights."""
     store = folder.checkpoints()
     best, latest = store.pointed("best"), store.pointed("latest")
     names: dict[int, str] = {}
@@ -416,12 +406,12 @@ def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
 
 async def events(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
-    after, mark = number_of(request, "after", 0), request.query_params.get("mark")
+    after, mark = query_number(request, "after", 0), request.query_params.get("mark")
     return await studio.reply(request, _events, folder, after, mark)
 
 
 def _events(folder: RunFolder, after: int, mark: str | None) -> dict[str, Any]:
-    # The status first: when it says that the run is over, the record below it is complete.
+    # The status is read first: if the run is over, the log read after it is complete.
     status = _status(folder)
     return read_after(folder.events.path, after, mark) | status
 
@@ -431,7 +421,7 @@ async def compare(studio: Studio, request: Request) -> Response:
     if not 1 <= len(names) <= limits.COMPARED_RUNS:
         raise refusal(
             400,
-            "which runs?",
+            "name the runs to compare",
             path="run",
             value=len(names),
             hint=f"run=A&run=B, at most {limits.COMPARED_RUNS}",

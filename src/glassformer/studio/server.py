@@ -1,4 +1,4 @@
-"""The studio on a socket: which port, who may reach it, and its end."""
+"""The studio's HTTP server: socket, link and shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG_LEVEL = logging.ERROR
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens; without a port, at the first free one from the usual one on."""
+    """Open a listening socket; without a port, on the first free one from `DEFAULT_PORT` on."""
     candidates = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     for candidate in candidates:
         try:
@@ -46,12 +46,17 @@ def listen(host: str, port: int | None) -> socket.socket:
 def _cannot_listen(error: OSError, host: str, port: int) -> Exception:
     if error.errno == errno.EADDRINUSE:
         return user_error(
-            "another program listens there", path="--port", value=port, hint="--port 0 takes a free one"
+            "the port is in use by another program",
+            path="--port",
+            value=port,
+            hint="--port 0 picks a free one",
         )
     if error.errno == errno.EACCES:
-        return user_error("may not listen there", path="--port", value=port, hint="a port from 1024 on")
+        return user_error(
+            "no permission to listen on this port", path="--port", value=port, hint="a port above 1023"
+        )
     return user_error(
-        f"cannot listen there: {error.strerror or error}",
+        f"cannot listen on this address: {error.strerror or error}",
         path="--host",
         value=f"{host}:{port}",
         hint="--host 127.0.0.1",
@@ -60,7 +65,7 @@ def _cannot_listen(error: OSError, host: str, port: int) -> Exception:
 
 @dataclass
 class Server:
-    """Listens from the beginning; `serve` answers until a signal ends it."""
+    """HTTP server. The socket listens from construction on; `serve` runs until a signal."""
 
     runs: Path
     admission: Admission
@@ -77,7 +82,7 @@ class Server:
 
     @property
     def link(self) -> str:
-        """With the token behind the #, which no browser sends to anybody."""
+        """Link with the token in its fragment, which browsers never send to a server."""
         host = self.admission.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
@@ -86,7 +91,7 @@ class Server:
 
     def serve(self, *, opens_browser: bool) -> None:
         if opens_browser:
-            # In a thread: some browsers return only when they are closed.
+            # In a thread, because some browsers block until they are closed.
             threading.Thread(target=webbrowser.open, args=(self.link,), daemon=True).start()
         try:
             self.uvicorn().run(sockets=[self.socket])

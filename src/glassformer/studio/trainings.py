@@ -1,6 +1,6 @@
-"""Trainings that the studio starts and stops: processes of their own that outlive it.
+"""Trainings that the studio starts and stops, each a process of its own that outlives the studio.
 
-What such a process says goes to a file beside the runs, so that a start that fails can say why.
+The output of a process goes to a log file beside the runs, which explains a failed start.
 """
 
 from __future__ import annotations
@@ -21,34 +21,39 @@ from glassformer.runs.folder import RunFolder, new_run_path
 from glassformer.storage.files import storage_error
 from glassformer.studio import limits
 from glassformer.studio.messages import refusal
-from glassformer.studio.runs import NOTHING_KNOWN, RunsFolder
+from glassformer.studio.runs import EMPTY_ROW, RunsFolder
 
 LOGS = ".studio"
 LOG_BYTES_SHOWN = 4000
 
 
 class Trainings:
+    """Training processes that this studio has started."""
+
     def __init__(self, folder: RunsFolder, plugins: Sequence[Path]) -> None:
         self.folder = folder
         self.plugins = plugins
         self._started: dict[str, subprocess.Popen[bytes]] = {}
-        self._became_runs: set[str] = set()
+        self._seen_runs: set[str] = set()
         self._lock = threading.Lock()
 
     def start(self, name: str, words: Sequence[str]) -> str:
-        """`glassformer train WORDS`, in a new run of about this name."""
+        """Run `glassformer train WORDS` in a new run folder; return its name, which begins with `name`."""
         with self._lock:
-            if sum(process.poll() is None for process in self._started.values()) >= limits.STARTED_AT_ONCE:
+            if (
+                sum(process.poll() is None for process in self._started.values())
+                >= limits.CONCURRENT_TRAININGS
+            ):
                 raise refusal(
                     429,
-                    f"{limits.STARTED_AT_ONCE} trainings that were started here are still running",
+                    f"{limits.CONCURRENT_TRAININGS} trainings started by this studio are still running",
                     retry_after=60,
-                    hint="wait for one, or stop one",
+                    hint="wait for one to finish, or stop one",
                 )
             path = new_run_path(self.folder.path, name)
-            log = self._log(path.name)
+            log = self._log_path(path.name)
             plugins = [word for plugin in self.plugins for word in ("--plugin", str(plugin))]
-            # -P: what lies in the folder where the studio was started is not imported by accident.
+            # -P: files in the working directory must not shadow imported modules.
             command = [sys.executable, "-P", "-m", "glassformer", "train", *words]
             try:
                 with open(log, "wb") as file:
@@ -64,10 +69,10 @@ class Trainings:
                     path.rmdir()
                 raise storage_error(error, path, 0) from error
             self._started[path.name] = process
-            self._became_runs.discard(path.name)  # the name of a run that was removed is free again
+            self._seen_runs.discard(path.name)  # the name of a removed run may be used again
             return path.name
 
-    def _log(self, name: str) -> Path:
+    def _log_path(self, name: str) -> Path:
         logs = self.folder.path / LOGS
         try:
             logs.mkdir(exist_ok=True)
@@ -75,22 +80,22 @@ class Trainings:
             raise storage_error(error, logs, 0) from error
         return logs / f"{name}.log"
 
-    def rows(self, there: set[str]) -> list[dict[str, Any]]:
-        """Those that are not runs yet, or that ended before they became one; `there` are the runs."""
+    def rows(self, runs: set[str]) -> list[dict[str, Any]]:
+        """Return rows for trainings that are not among `runs`: still starting, or failed before that."""
         with self._lock:
-            self._became_runs |= there & self._started.keys()  # one that is gone by now was removed
+            self._seen_runs |= runs & self._started.keys()  # a run that was seen and is gone was removed
             states = {
                 name: "starting" if process.poll() is None else "failed"
                 for name, process in self._started.items()
-                if name not in self._became_runs and process.returncode != 0
+                if name not in self._seen_runs and process.returncode != 0
             }
         return [
-            {"name": name, "status": state, **NOTHING_KNOWN, "problem": self.said(name)}
+            {"name": name, "status": state, **EMPTY_ROW, "error": self.log(name)}
             for name, state in states.items()
         ]
 
-    def said(self, name: str) -> str:
-        """The end of what a training that was started by a studio has said: the error, if it failed."""
+    def log(self, name: str) -> str:
+        """Return the end of the output of a training that a studio started; empty for other runs."""
         try:
             with open(self.folder.path / LOGS / f"{name}.log", "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES_SHOWN))
@@ -99,38 +104,38 @@ class Trainings:
             return ""
 
     def stop(self, name: str) -> None:
-        """As Ctrl-C would: it finishes its step, saves and ends."""
+        """Stop a training as Ctrl-C does: it finishes its step, saves and exits."""
         with self._lock:
             process = self._started.get(name)
             if process is not None and process.poll() is None:
-                process.terminate()  # our own child: while it is not waited for, its number is its own
+                process.terminate()  # our own child: its PID cannot be reused before we wait for it
                 return
         run = self.folder.open(name)
         try:
             _terminate(run)
         except ProcessLookupError:
-            raise refusal(409, "is not being trained", path=name, hint="reload the table") from None
+            raise refusal(409, "the run is not training", path=name, hint="reload the table") from None
         except PermissionError:
             raise refusal(
-                403, "another user's process trains it", path=name, hint="ask that user to stop it"
+                403, "the training belongs to another user", path=name, hint="ask that user to stop it"
             ) from None
 
 
 def _terminate(run: RunFolder) -> None:
-    """SIGTERM to the process that holds the run's lock, and to no other that has its number by now."""
+    """Send SIGTERM to the process that holds the run's lock, and never to another that reuses its PID."""
     status = run.status()
     if status.name not in ("running", "stalled") or status.pid is None or not run.is_locked():
         raise ProcessLookupError
     if status.host not in (None, socket.gethostname()):
         raise user_error(
-            "it is trained on another machine", path=run.path.name, hint="stop it where it was started"
+            "the run is training on another machine", path=run.path.name, hint="stop it on that machine"
         )
     if not hasattr(os, "pidfd_open"):
         if _lock_holder(run) != status.pid:
             raise ProcessLookupError
         os.kill(status.pid, signal.SIGTERM)
         return
-    # From here on the descriptor means this process, even if its number is given to another.
+    # From here on the descriptor refers to this process, even if its PID is reused.
     process = os.pidfd_open(status.pid)
     try:
         if _lock_holder(run) != status.pid or not _has_open(status.pid, run.path / "lock"):
@@ -149,7 +154,7 @@ def _lock_holder(run: RunFolder) -> int | None:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """Whether a process has a file open, as far as the system tells."""
+    """Test whether a process has a file open; true where /proc is not available."""
     folder = f"/proc/{pid}/fd"
     if not os.path.isdir(folder):
         return True

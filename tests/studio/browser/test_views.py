@@ -215,7 +215,7 @@ def test_compare_shows_a_b_and_their_difference(open_page: OpenPage) -> None:
 
 
 def test_a_form_shows_errors_at_their_fields(open_page: OpenPage) -> None:
-    page = open_page("#/new?what=reversal")
+    page = open_page("#/new?source=reversal")
     field = page.see("[name='model.num_heads']")
     field.fill("-3")
     error = page.see("[data-path='model.num_heads'] .field-error")
@@ -274,7 +274,7 @@ def test_every_view_fits_a_narrow_window(open_page: OpenPage) -> None:
     page.page.set_viewport_size({"width": 390, "height": 844})
     views = {
         "#/runs": "table.runs",
-        "#/new?what=reversal": ".form-foot",
+        "#/new?source=reversal": ".form-foot",
         "#/run/watched": "table.options",
         "#/inspect/writing?hint=lens": "table.lens",
         "#/probe/writing": ".answer .best",

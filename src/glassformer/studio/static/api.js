@@ -1,21 +1,21 @@
-// Asking the studio's server: the token, errors that can be read, patience when it is busy.
+// Requests to the studio's server: token, readable errors, retries while it is busy.
 
-const MOST_ATTEMPTS = 6;
+const MAX_ATTEMPTS = 6;
 
-/** What the server refused, in its own words. */
+/** Error reply of the server. */
 export class Refused extends Error {
-  constructor(status, { problem, place = null, value = null, allowed = null, remedy = null }, errors = []) {
-    super(problem);
-    Object.assign(this, { name: "Refused", status, problem, place, value, allowed, remedy, errors });
+  constructor(status, { message, path = null, value = null, allowed = null, hint = null }, errors = []) {
+    super(message);
+    Object.assign(this, { name: "Refused", status, path, value, allowed, hint, errors });
   }
 }
 
-/** The server does not answer at all. */
+/** The server cannot be reached. */
 export class Unreachable extends Error {
   constructor() {
-    super("The studio does not answer.");
+    super("The studio does not respond.");
     this.name = "Unreachable";
-    this.remedy = "its terminal: is it still running there? The page goes on by itself when it is back.";
+    this.hint = "to check that it is still running in its terminal. The page continues by itself when it is back.";
   }
 }
 
@@ -31,7 +31,7 @@ export async function ask(path, { body, method = body ? "POST" : "GET", signal, 
     if (reply.status === 204) return null;
     if (reply.ok) return as === "response" ? reply : reply[as]();
     const busy = reply.status === 429 || reply.status === 503;
-    if (busy && attempt < MOST_ATTEMPTS) {
+    if (busy && attempt < MAX_ATTEMPTS) {
       await wait(1000 * Math.min(Number(reply.headers.get("Retry-After")) || 1, 10), signal);
       continue;
     }
@@ -52,17 +52,17 @@ async function send(path, { body, method, signal }) {
 }
 
 async function refusal(reply) {
-  let told = {};
+  let document = {};
   try {
-    told = await reply.json();
+    document = await reply.json();
   } catch {
-    // Not ours: then its status is all there is.
+    // The reply is not ours; only its status is known.
   }
-  if (reply.status === 401) window.dispatchEvent(new CustomEvent("glassformer:unknown"));
-  return new Refused(reply.status, told.error ?? { problem: `The studio answered ${reply.status}.` }, told.errors ?? []);
+  if (reply.status === 401) window.dispatchEvent(new CustomEvent("glassformer:unauthorised"));
+  return new Refused(reply.status, document.error ?? { message: `The studio answered ${reply.status}.` }, document.errors ?? []);
 }
 
-/** A signal for work that can be ended before its view is left, and what ends it. */
+/** Return a signal that ends with the view or earlier, by `stop`. */
 export function stoppable(signal) {
   const own = new AbortController();
   return { signal: AbortSignal.any([signal, own.signal]), stop: () => own.abort() };
@@ -70,7 +70,7 @@ export function stoppable(signal) {
 
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");
 
-/** Call `act` again and again, `seconds` apart, until the view is left; the page that nobody sees asks less often. */
+/** Call `act` every `seconds` until the view is left; less often while the page is hidden. */
 export async function poll(act, seconds, signal) {
   while (!signal.aborted) {
     try {

@@ -1,4 +1,4 @@
-// Small drawings in SVG: bars with their numbers, and tables as pictures. Colours come from the style sheet.
+// Small SVG charts: bars with their numbers, and tables as pictures. Colours come from the style sheet.
 
 import { draw } from "./dom.js";
 
@@ -9,9 +9,9 @@ const VALUE_WIDTH = 60;
 const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /**
- * Bars from 0 to `most`. A bar has `label`, `value`, `text`, and maybe `mark` (a tick, such as what equal weights
- * would give), `other` (a thin bar, such as the untrained model), `dot` (another measure of the same), `interval`
- * and `isChosen`.
+ * Draw bars from 0 to `most`. A bar has `label`, `value` and `text`; optional are `mark` (a tick, such as the value
+ * of uniform weights), `other` (a thin bar, such as the untrained model), `dot` (another measure), `interval` and
+ * `isChosen`.
  */
 export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, value = VALUE_WIDTH, title = "", isStacked = false } = {}) {
   const row = isStacked ? 2 * ROW - 8 : ROW;
@@ -20,11 +20,11 @@ export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, value =
   const room = width - label - value;
   const x = (size) => label + (Math.max(0, Math.min(size, most)) / most) * room;
   const svg = draw("svg.bars", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(rows, title) });
-  rows.forEach((of, place) => drawBar(svg, of, place * row + 4, { isStacked, label, room, width, x }));
+  rows.forEach((of, index) => drawBar(svg, of, index * row + 4, { isStacked, label, room, width, x }));
   return svg;
 }
 
-/** One bar; stacked, its label stands above it and has all the width. */
+/** Draw one bar; a stacked bar has its label above it, over the full width. */
 function drawBar(svg, row, above, { isStacked, label, room, width, x }) {
   const top = isStacked ? above + 18 : above;
   svg.append(isStacked ? draw("text.bar-label", { x: 0, y: above + 13 }, shorten(row.label, Math.floor(width / 7)))
@@ -50,7 +50,7 @@ function drawBar(svg, row, above, { isStacked, label, room, width, x }) {
 
 const described = (rows, title) => `${title}: ${rows.map((row) => `${row.label} ${row.text}`).join("; ")}`;
 
-/** A table as a picture, for those who want one in a document. */
+/** Draw a table as a picture. */
 export function tableFigure(rows) {
   const widths = rows[0].map((_, column) => 16 + 7 * Math.min(40, Math.max(...rows.map((row) => String(row[column] ?? "").length))));
   const width = widths.reduce((sum, of) => sum + of, 16), height = rows.length * 24 + 16;

@@ -1,10 +1,10 @@
-// The panel of curves: which metric, logarithmic or not, how smooth; several runs in one picture.
+// Panel of training curves: metric, log axis, smoothing; several runs in one chart.
 
 import { poll } from "./api.js";
 import { Chart, seriesColour, smoothed } from "./curves.js";
 import { choice, field, make, words } from "./dom.js";
 import { panel } from "./panel.js";
-import { Record } from "./record.js";
+import { EventLog } from "./event-log.js";
 import { remember } from "./route.js";
 import { empty, skeleton } from "./states.js";
 
@@ -12,20 +12,20 @@ const SECONDS = 1;
 const SECONDS_AT_REST = 5;
 
 export class CurvePanel {
-  /** `onStatus(record)` hears of every run that has changed. */
+  /** `onStatus(eventLog)` is called for every run that has changed. */
   constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, command = null, commandOf = null } = {}) {
-    Object.assign(this, { signal, onStatus, commandOf, records: new Map(), shown: [] });
+    Object.assign(this, { signal, onStatus, commandOf, eventLogs: new Map(), shown: [] });
     this.metric = params.get("metric") ?? "loss";
     this.isLog = params.get("log") === "1";
     this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.5) || 0, 0), 0.99);
     this.chart = new Chart({ height, label: "training curves" });
     this.legend = make("ul.legend");
     this.body = make("div", {}, skeleton(6, "Loading the curves"));
-    this.metrics = choice([["loss", "loss"]], "loss", (value) => { this.metric = value; this.keep(); });
-    const log = make("input", { type: "checkbox", checked: this.isLog, onchange: () => { this.isLog = log.checked; this.keep(); } });
+    this.metrics = choice([["loss", "loss"]], "loss", (value) => { this.metric = value; this.save(); });
+    const log = make("input", { type: "checkbox", checked: this.isLog, onchange: () => { this.isLog = log.checked; this.save(); } });
     const smooth = make("input", {
       type: "range", min: 0, max: 0.99, step: 0.01, value: this.smoothness,
-      oninput: () => { this.smoothness = Number(smooth.value); this.keep(); },
+      oninput: () => { this.smoothness = Number(smooth.value); this.save(); },
     });
     this.element = panel(title, { files: this.chart.files(), name: "curves", command, tools: [
       field("Metric", this.metrics, "inline"), field("Log axis", log, "inline"), field("Smoothing", smooth, "inline"),
@@ -33,37 +33,37 @@ export class CurvePanel {
     signal.addEventListener("abort", () => this.chart.close(), { once: true });
   }
 
-  keep() {
+  save() {
     remember({ metric: this.metric, log: this.isLog ? "1" : null, smooth: String(this.smoothness) });
     this.draw();
   }
 
-  /** These runs, in this order; each is followed while it is shown. */
+  /** Show these runs, in this order; each is followed while it is shown. */
   show(names) {
     this.shown = names;
-    if (this.commandOf) this.element.command.say(names.length ? this.commandOf(names) : null);
+    if (this.commandOf) this.element.command.setText(names.length ? this.commandOf(names) : null);
     for (const name of names) {
-      if (this.records.has(name)) continue;
-      const record = new Record(name);
-      this.records.set(name, record);
-      this.follow(record);
+      if (this.eventLogs.has(name)) continue;
+      const eventLog = new EventLog(name);
+      this.eventLogs.set(name, eventLog);
+      this.follow(eventLog);
     }
     this.draw();
   }
 
-  async follow(record) {
+  async follow(eventLog) {
     let resting = 0;
     await poll(async () => {
-      if (!this.shown.includes(record.name)) return;
-      if (!record.isLive && record.status !== null && ++resting % SECONDS_AT_REST) return;
-      if (await record.follow(this.signal)) {
-        this.onStatus(record);
+      if (!this.shown.includes(eventLog.name)) return;
+      if (!eventLog.isLive && eventLog.status !== null && ++resting % SECONDS_AT_REST) return;
+      if (await eventLog.follow(this.signal)) {
+        this.onStatus(eventLog);
         this.draw();
       }
     }, SECONDS, this.signal).catch((error) => {
       if (this.signal.aborted) return;
-      this.records.delete(record.name); // it was removed, or cannot be read: the others stay
-      this.shown = this.shown.filter((name) => name !== record.name);
+      this.eventLogs.delete(eventLog.name); // it was removed or cannot be read; the others stay
+      this.shown = this.shown.filter((name) => name !== eventLog.name);
       if (this.shown.length) this.draw();
       else this.body.replaceChildren(empty("No curves", error.message));
     });
@@ -77,35 +77,35 @@ export class CurvePanel {
 
   drawNow() {
     if (this.signal.aborted) return;
-    const records = this.shown.map((name) => this.records.get(name));
-    const names = [...new Set(records.flatMap((record) => record.metrics()))];
+    const eventLogs = this.shown.map((name) => this.eventLogs.get(name));
+    const names = [...new Set(eventLogs.flatMap((eventLog) => eventLog.metrics()))];
     this.offer(names);
     if (!names.length) {
-      if (!this.shown.length) this.body.replaceChildren(empty("No run is chosen", "Tick runs in the table to lay their curves over each other."));
-      else if (records.every((record) => record.status !== null)) {
-        this.body.replaceChildren(empty("No points yet", "The first ones come with the first logged step."));
+      if (!this.shown.length) this.body.replaceChildren(empty("No run is selected", "Select runs in the table to overlay their curves."));
+      else if (eventLogs.every((eventLog) => eventLog.status !== null)) {
+        this.body.replaceChildren(empty("No points yet", "They appear with the first logged step."));
       }
       return;
     }
-    const series = records.map((record, place) => {
-      const { training, validation } = record.curve(this.metric);
+    const series = eventLogs.map((eventLog, index) => {
+      const { training, validation } = eventLog.curve(this.metric);
       const usable = this.isLog ? training.filter(([, value]) => value > 0) : training;
       const values = smoothed(usable.map(([, value]) => value), this.smoothness);
       return {
-        name: record.name, colour: seriesColour(place), raw: this.smoothness ? usable : null,
+        name: eventLog.name, colour: seriesColour(index), raw: this.smoothness ? usable : null,
         points: usable.map(([step], at) => [step, values[at]]), dots: this.isLog ? validation.filter(([, value]) => value > 0) : validation,
       };
     });
     if (!this.chart.element.isConnected) this.body.replaceChildren(this.chart.element, this.legend);
-    this.legend.replaceChildren(...records.map((record, place) => this.entry(record, place)),
-      make("li.muted", {}, "line: training, smoothed over the raw one · rings: validation"));
+    this.legend.replaceChildren(...eventLogs.map((eventLog, index) => this.entry(eventLog, index)),
+      make("li.muted", {}, "line: training, smoothed above the raw values · rings: validation"));
     this.chart.show(series, { isLog: this.isLog, y: words(this.metric), revision: `${this.metric}${this.isLog}` });
   }
 
-  entry(record, place) {
+  entry(eventLog, index) {
     const swatch = make("span.swatch");
-    swatch.style.background = seriesColour(place);
-    return make("li", {}, swatch, record.name);
+    swatch.style.background = seriesColour(index);
+    return make("li", {}, swatch, eventLog.name);
   }
 
   offer(names) {

@@ -1,20 +1,20 @@
-// Curves of runs, drawn by plotly: the raw line faint, its smoothing over it, validation as dots.
+// Training curves by plotly: the raw line is faint, the smoothed one above it, validation as dots.
 
 import { make } from "./dom.js";
 import { csv } from "./panel.js";
 
-const MOST_POINTS = 2000;
+const MAX_POINTS = 2000;
 const SERIES = 8;
 
 let loading = null;
 let styles = [];
 
-/** Ids of styles that plotly would write into the page: it finds them there, and nothing is written. */
-export function keepOut(ids) {
+/** Set the ids of the styles that plotly would inject: elements with these ids prevent it. */
+export function setPlotlyStyles(ids) {
   styles = ids;
 }
 
-/** Plotly is large: it is loaded when the first curve is wanted. */
+/** Load plotly, which is large, for the first chart. */
 function plotly() {
   loading ??= new Promise((resolve, reject) => {
     if (window.Plotly) return resolve(window.Plotly);
@@ -29,9 +29,9 @@ function plotly() {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-export const seriesColour = (place) => colour(`--series-${place % SERIES}`);
+export const seriesColour = (index) => colour(`--series-${index % SERIES}`);
 
-/** An exponential average whose first values are not drawn towards zero. */
+/** Exponential moving average, with bias correction for the first values. */
 export function smoothed(values, strength) {
   let sum = 0, weight = 0;
   return values.map((value) => {
@@ -42,8 +42,8 @@ export function smoothed(values, strength) {
   });
 }
 
-/** At most so many points: of each stretch the lowest and the highest stay, so that no peak is lost. */
-export function thinned(points, most = MOST_POINTS) {
+/** Reduce to about `most` points; each stretch keeps its lowest and highest point, so that no peak is lost. */
+export function thinned(points, most = MAX_POINTS) {
   if (points.length <= most) return points;
   const stretch = points.length / (most / 2), kept = [];
   for (let start = 0; start < points.length; start += stretch) {
@@ -56,7 +56,7 @@ export function thinned(points, most = MOST_POINTS) {
   return kept;
 }
 
-/** A chart in `element`; `series` are {name, colour, points, raw, dots, dash}, and `cursor` is a step with a line at it. */
+/** Chart in `element`. A series is {name, colour, points, raw, dots, dash}; `cursor` is a step to mark by a line. */
 export class Chart {
   constructor({ height = 320, x = "step", label = "curves" } = {}) {
     this.element = make("div.chart", { role: "img", "aria-label": label, tabIndex: 0 });
@@ -75,7 +75,7 @@ export class Chart {
     if (this.isDrawn) window.Plotly.purge(this.element);
   }
 
-  /** Later calls win: what came in between is not drawn. */
+  /** Draw the series; only the last of several quick calls is drawn. */
   show(series, options = {}) {
     Object.assign(this, { series, options });
     const last = (this.last = Symbol("drawing"));
@@ -121,13 +121,13 @@ export class Chart {
       xaxis: { ...axis, title: { text: this.x, font: { color: colour("--muted"), size: 12 }, standoff: 8 }, rangemode: "tozero", showgrid: false },
       yaxis: { ...axis, title: { text: y, font: { color: colour("--muted"), size: 12 }, standoff: 8 }, type: isLog ? "log" : "linear", exponentformat: "power", ...(range ? { range } : {}) },
       shapes: cursor === null ? [] : [{ type: "line", x0: cursor, x1: cursor, yref: "paper", y0: 0, y1: 1, line: { color: colour("--select"), width: 2 } }],
-      uirevision: this.options.revision ?? "kept",
+      uirevision: this.options.revision ?? "same",
     };
   }
 
   files() {
     const picture = (format) => async () => {
-      await this.queue; // what is being drawn is what is wanted
+      await this.queue; // export the drawing that is in progress
       const address = await (await plotly()).toImage(this.element, {
         format, width: this.element.clientWidth, height: this.height, scale: format === "png" ? 2 : 1,
       });
@@ -141,12 +141,12 @@ export class Chart {
   }
 }
 
-/** What a data address holds; the page may not fetch one. */
+/** Decode a data: address; the content policy forbids fetching one. */
 function blobOf(address) {
   const [, type, isBase64, data] = /^data:([^;,]*)[^,]*?(;base64)?,(.*)$/s.exec(address);
   const text = isBase64 ? atob(data) : decodeURIComponent(data);
   return new Blob([isBase64 ? Uint8Array.from(text, (character) => character.charCodeAt(0)) : text], { type });
 }
 
-/** Plotly reads a few tags in text: ours has none. */
+/** Escape the few tags that plotly interprets in text. */
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("%{", "% {");

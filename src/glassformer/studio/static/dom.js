@@ -1,13 +1,13 @@
-// Elements from words: text is set as text, never as markup.
+// DOM helpers and number formats. Text is set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** `make("p.note", { title: "…" }, "text", child)`; properties that begin with "on" are listeners. */
+/** Make an element: `make("p.note", { title: "…" }, "text", child)`; properties that begin with "on" are listeners. */
 export function make(name, properties = {}, ...children) {
   return filled(document.createElement(name.split(".")[0]), name, properties, children);
 }
 
-/** The same in SVG, where properties are attributes. */
+/** Make an SVG element; its properties are attributes. */
 export function draw(name, properties = {}, ...children) {
   return filled(document.createElementNS(SVG, name.split(".")[0]), name, properties, children);
 }
@@ -28,7 +28,7 @@ function filled(made, name, properties, children) {
 
 export const button = (text, act, properties = {}) => make("button", { type: "button", onclick: act, ...properties }, text);
 
-/** A select of `[value, text]` pairs. */
+/** Make a select of `[value, text]` pairs. */
 export function choice(options, value, act, properties = {}) {
   const made = make("select", { onchange: () => act(made.value), ...properties },
     options.map(([of, text]) => make("option", { value: of, selected: of === value }, text)));
@@ -37,7 +37,7 @@ export function choice(options, value, act, properties = {}) {
 
 let numbered = 0;
 
-/** A control under its name. */
+/** Make a control with its label. */
 export function field(label, control, className = "") {
   control.id ||= `control-${++numbered}`;
   return make(`div.field${className ? `.${className}` : ""}`, {}, make("label", { htmlFor: control.id }, label), control);
@@ -45,7 +45,7 @@ export function field(label, control, className = "") {
 
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-US"));
 
-/** A measured number, as many digits as one reads. */
+/** Format a measured number with three to five significant digits. */
 export function measure(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
@@ -57,10 +57,10 @@ export function measure(value) {
 
 const SHARES = new Set(["accuracy", "exact_match", "macro_f1"]);
 
-/** A metric by its name: shares as per cent. */
+/** Format a metric by its name: fractions as per cent. */
 export const metric = (name, value) => (SHARES.has(name) && typeof value === "number" ? `${(100 * value).toFixed(1)} %` : measure(value));
 
-/** A change of a metric, with its sign: of shares in points of a hundred. */
+/** Format a change of a metric with its sign: fractions in percentage points. */
 export function change(name, value) {
   if (value === null || value === undefined) return "–";
   return `${value > 0 ? "+" : value < 0 ? "−" : ""}${SHARES.has(name) ? (100 * Math.abs(value)).toFixed(1) : measure(Math.abs(value))}`;

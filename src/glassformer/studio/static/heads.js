@@ -1,4 +1,4 @@
-// Beside the large map: the head in numbers (facts), and what happens when something is changed (causes).
+// Panels beside the large map: statistics of the head (facts), and effects of interventions (causes).
 
 import { ask, path, stoppable } from "./api.js";
 import { bars } from "./charts.js";
@@ -10,23 +10,23 @@ import { failure, working } from "./states.js";
 
 const EXAMPLES = 64;
 
-/** A head's statistics, of this input; and on request over examples, beside the untrained model. */
+/** Statistics of a head for this input and, on request, averaged over examples beside the untrained model. */
 export class HeadPanel {
   constructor(run, request, detail, signal) {
     Object.assign(this, { run, request, detail, signal, measured: null, figure: null, rows: [] });
     this.body = make("div");
     this.more = make("div");
-    this.element = panel("This head in numbers", {
+    this.element = panel("Statistics of this head", {
       trust: "fact", name: `${run}-head`, command: detail.source.reply.command,
       files: figureFiles(() => this.figure, () => [["statistic", "value", "uniform", "untrained", "value-weighted"], ...this.rows]),
     }, this.body, this.more);
     this.offer();
-    this.recall();
+    this.loadCached();
   }
 
   offer() {
     this.more.replaceChildren(make("div.actions", {}, button(`Measure over ${EXAMPLES} examples`, () => this.measure(), {
-      title: "The same statistics averaged over examples, beside the same model before training",
+      title: "The same statistics, averaged over examples, beside those of the untrained model",
     })));
   }
 
@@ -34,14 +34,14 @@ export class HeadPanel {
     return `runs/${path(this.run)}/heads`;
   }
 
-  /** What was measured before, if anything was. */
-  async recall() {
+  /** Load statistics that were measured before. */
+  async loadCached() {
     try {
       const query = this.request.checkpoint ? `?checkpoint=${encodeURIComponent(this.request.checkpoint)}` : "";
       const known = await ask(this.address + query, { signal: this.signal });
       if (known) this.take(known);
     } catch {
-      // Then it can be asked for.
+      // The button to measure them remains.
     }
   }
 
@@ -59,12 +59,12 @@ export class HeadPanel {
 
   take(document) {
     this.measured = document;
-    this.element.command.say(document.command ?? null);
+    this.element.command.setText(document.command ?? null);
     this.more.replaceChildren();
     this.show();
   }
 
-  /** The statistics over examples where they are known, else those of this input; and those of the untrained model. */
+  /** Return the statistics over examples if they are known, else those of this input; and the untrained model's. */
   statistics() {
     const [name] = this.detail.chosen;
     const site = this.detail.source.sites[name], measured = this.measured?.sites?.[name];
@@ -72,11 +72,11 @@ export class HeadPanel {
     return { of: site.statistics, control: null, isMeasured: false };
   }
 
-  /** This head's number of a statistic, with its interval where it has one. */
+  /** Return this head's value of a statistic, with its interval if there is one. */
   at(statistic) {
     const [name, row, column] = this.detail.chosen, site = this.detail.source.sites[name];
     if (!statistic) return { value: null, interval: null };
-    // Of this input: lists of the shown layers and heads. Over examples: of all, by their numbers.
+    // For this input: lists of the shown layers and heads. Over examples: all layers and heads, by number.
     const isAverage = "mean" in statistic;
     const [layer, head] = isAverage ? [site.layers[row], site.heads[column]] : [row, column];
     const of = (nested) => nested?.[layer]?.[head] ?? null;
@@ -100,27 +100,27 @@ export class HeadPanel {
     this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other, row.dot]);
     this.figure = bars(rows, { width: 320, label: 112, value: 44, title: "this head" });
     const distance = this.at(of.distance).value;
-    const legend = [make("span.key-mark", {}), "equal weights", control ? [make("span.key-other", {}), "untrained"] : null,
-      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight counted as the length of what it adds: a bright cell may read next to nothing" }), "value-weighted"] : null];
+    const legend = [make("span.key-mark", {}), "uniform weights", control ? [make("span.key-other", {}), "untrained"] : null,
+      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight times the norm of the value it reads: a bright cell may read almost nothing" }), "value-weighted"] : null];
     this.body.replaceChildren(
       make("p.note", {}, isMeasured ? `attention mass on a pattern, over ${this.measured.examples} examples` : "attention mass on a pattern, for this input"),
       this.figure, make("p.note.bar-legend", {}, legend),
-      distance === null ? "" : make("p.note", {}, `looks ${measure(distance)} positions away on average`));
+      distance === null ? "" : make("p.note", {}, `mean distance ${measure(distance)} positions`));
   }
 }
 
-/** "Test this": a cell, a head or a token is taken away, and the model is asked again. */
+/** "Test this": ablate a cell or a head, or leave a token out, and run the model again. */
 export class TestPanel {
   constructor(run, request, detail, signal) {
     Object.assign(this, { run, request, detail, signal, results: [] });
     this.body = make("div");
     this.list = make("div.effects");
     const { params } = here();
-    this.ablation = choice([["mean", "by its mean"], ["zero", "by zero"]], params.get("ablation") ?? "mean", (value) => remember({ ablation: value }));
-    this.over = choice([["", "in this input"], [String(EXAMPLES), `also in ${EXAMPLES} examples as long`]], params.get("over") ?? "", (value) => remember({ over: value }));
+    this.ablation = choice([["mean", "its mean"], ["zero", "zero"]], params.get("ablation") ?? "mean", (value) => remember({ ablation: value }));
+    this.over = choice([["", "this input"], [String(EXAMPLES), `this input and ${EXAMPLES} examples of its length`]], params.get("over") ?? "", (value) => remember({ over: value }));
     this.element = panel("Test this", {
       trust: "cause", name: `${run}-tests`,
-      files: figureFiles(() => this.drawing(), () => [["what", "metric", "before", "after", "low", "high"], ...this.rows()]),
+      files: figureFiles(() => this.drawing(), () => [["intervention", "metric", "before", "after", "low", "high"], ...this.rows()]),
     }, this.body, this.list);
   }
 
@@ -128,21 +128,21 @@ export class TestPanel {
     const { cell, source, chosen } = this.detail;
     const [site, layer, head] = chosen;
     const of = source.sites[site];
-    const acts = [button(`Switch off ${headTitle(of, layer, head)}`, () => this.test("head", {}), { data: { test: "head" } })];
+    const acts = [button(`Ablate ${headTitle(of, layer, head)}`, () => this.test("head", {}), { data: { test: "head" } })];
     if (cell) {
       const query = of.queries[cell.row], key = of.keys[cell.column];
-      acts.unshift(button(`Cut “${query}” → “${key}”`, () => this.test("edge", { query: cell.row + of.first_query, key: cell.column }), { className: "primary", data: { test: "edge" } }));
-      acts.push(button(`Leave out “${key}”`, () => this.test("token", { key: cell.column }), { data: { test: "token" } }));
+      acts.unshift(button(`Ablate “${query}” → “${key}”`, () => this.test("edge", { query: cell.row + of.first_query, key: cell.column }), { className: "primary", data: { test: "edge" } }));
+      acts.push(button(`Hide “${key}”`, () => this.test("token", { key: cell.column }), { data: { test: "token" } }));
     }
     this.body.replaceChildren(
-      this.detail.readout, make("h3", {}, "Does the answer need it?"), make("div.test-buttons", {}, ...acts),
-      make("div.test-options", {}, cell ? field("A cell is cut", this.over, "inline") : null, field("A head is replaced", this.ablation, "inline")));
+      this.detail.readout, make("h3", {}, "Does the output depend on it?"), make("div.test-buttons", {}, ...acts),
+      make("div.test-options", {}, cell ? field("Ablate a cell in", this.over, "inline") : null, field("Replace a head by", this.ablation, "inline")));
   }
 
-  async test(kind, what) {
+  async test(kind, target) {
     const [site, layer, head] = this.detail.chosen, of = this.detail.source.sites[site];
     const { signal, stop } = stoppable(this.signal);
-    const line = make("div.effect", {}, working("Asking the model again…", stop));
+    const line = make("div.effect", {}, working("Running the model again…", stop));
     this.list.prepend(line);
     const examples = kind === "edge" && this.over.value ? Number(this.over.value) : null;
     try {
@@ -150,7 +150,7 @@ export class TestPanel {
         signal,
         body: {
           kind, input: this.request.input, checkpoint: this.request.checkpoint, site, layer: of.layers[layer], head: of.heads[head],
-          ...what, ablation: this.ablation.value, examples,
+          ...target, ablation: this.ablation.value, examples,
         },
       });
       this.results.unshift(effect);
@@ -173,7 +173,7 @@ export class TestPanel {
   }
 }
 
-/** What changed: the answer, then each metric with its interval. */
+/** Show an effect: the output before and after, then each metric with its interval. */
 function shown(effect) {
   const answer = effect.output;
   const hasChanged = answer && answer.before !== answer.after;
@@ -181,7 +181,7 @@ function shown(effect) {
   if (answer) {
     lines.push(make("p.answers", {}, hasChanged
       ? [make("del", {}, answer.before), make("span.arrow", {}, "→"), make("ins", {}, answer.after)]
-      : [make("span", {}, answer.after), make("span.note", {}, " – the answer stays")]));
+      : [make("span", {}, answer.after), make("span.note", {}, " – the output is unchanged")]));
   }
   if (effect.input_metrics) lines.push(...metricTable(effect.input_metrics, "this input"));
   lines.push(...metricTable(effect.metrics, effect.examples === 1 ? "this input" : `${effect.examples} examples`));
@@ -190,13 +190,13 @@ function shown(effect) {
   return lines;
 }
 
-/** Before and after, and where there are several examples, how sure the change is. */
-function metricTable(metrics, ofWhat) {
+/** Tabulate each metric before and after, with the interval of its change over several examples. */
+function metricTable(metrics, title) {
   const entries = Object.entries(metrics ?? {});
   if (!entries.length) return [];
-  const isSure = entries.some(([, of]) => of.interval);
+  const hasInterval = entries.some(([, of]) => of.interval);
   return [
-    make("p.note", {}, `${ofWhat}${isSure ? " · right: 95 % interval of the change" : ""}`),
+    make("p.note", {}, `${title}${hasInterval ? " · right: 95 % interval of the change" : ""}`),
     make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
       make("th", { scope: "row" }, words(name)),
       make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),

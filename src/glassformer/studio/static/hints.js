@@ -1,4 +1,4 @@
-// Hints: attention rollout and the logit lens. Each is asked for, and says that it is only a hint.
+// Hints: attention rollout and the logit lens, computed on request and labelled as hints.
 
 import { ask, path, stoppable } from "./api.js";
 import { tableFigure } from "./charts.js";
@@ -7,23 +7,23 @@ import { StudioMaps } from "./maps.js";
 import { figureFiles, panel } from "./panel.js";
 import { remember } from "./route.js";
 import { failure, working } from "./states.js";
-import { placeDetail } from "./subject.js";
+import { makeDetail } from "./subject.js";
 
 const ALTERNATIVES = 5;
 
-const ROLLOUT = "All layers multiplied, half attention and half straight on, heads averaged: as if nothing but attention moved anything.";
-const LENS = "What the model would answer if it ended after so many layers: an early layer read with the last one’s eyes.";
+const ROLLOUT = "All layers multiplied: half attention, half residual, heads averaged. It assumes that only attention moves information.";
+const LENS = "The prediction of each layer, as if the model ended there: the output head applied to an earlier layer.";
 
 export class HintPanel {
   constructor(run, request, params, signal) {
     Object.assign(this, { run, request, params, signal });
-    // The lens reads the trained model's own answer: there is none of a control, or of another branch.
+    // The lens needs the trained model's own output: the untrained control and other beams have none.
     const isPlain = !request.untrained && request.node === null;
     this.kinds = { rollout: ["Attention rollout", () => this.rollout()], ...(isPlain ? { lens: ["Logit lens", () => this.lens()] } : {}) };
     this.buttons = Object.fromEntries(Object.entries(this.kinds).map(([kind, [title]]) =>
       [kind, button(title, () => this.choose(kind), { "aria-pressed": "false", data: { hint: kind } })]));
     this.shown = make("div.hint");
-    this.element = panel("Hints", { trust: "hint", about: "Summaries of all layers. Either can mislead: test what they suggest." },
+    this.element = panel("Hints", { trust: "hint", about: "Summaries of all layers. Both can mislead: test what they suggest." },
       make("div.actions", {}, ...Object.values(this.buttons)), this.shown);
     const asked = params.get("hint");
     if (this.kinds[asked]) this.choose(asked);
@@ -31,14 +31,14 @@ export class HintPanel {
 
   async choose(kind) {
     this.stop?.();
-    this.chosen = this.chosen === kind ? null : kind; // pressed again, it goes
+    this.chosen = this.chosen === kind ? null : kind; // a second press hides it
     remember({ hint: this.chosen });
     for (const [name, of] of Object.entries(this.buttons)) of.setAttribute("aria-pressed", String(name === this.chosen));
     this.shown.replaceChildren();
     if (!this.chosen) return;
     const { signal, stop } = stoppable(this.signal);
     Object.assign(this, { stop, asking: signal });
-    this.shown.append(working("Asking the model…"));
+    this.shown.append(working("Running the model…"));
     try {
       const made = await this.kinds[kind][1]();
       if (!signal.aborted) this.shown.replaceChildren(made);
@@ -50,7 +50,7 @@ export class HintPanel {
   async rollout() {
     const source = await StudioMaps.take(this.run, { ...this.request, rollout: true }, this.asking);
     const asked = this.params.get("site"), names = Object.keys(source.sites);
-    const detail = placeDetail(source, this.asking, { tallest: () => Math.max(240, window.innerHeight * 0.45) });
+    const detail = makeDetail(source, this.asking, { tallest: () => Math.max(240, window.innerHeight * 0.45) });
     const pick = names.map((name) => button(source.sites[name].name.split(",")[0], () => choose(name), { className: "quiet", "aria-pressed": "false" }));
     const choose = (name) => {
       pick.forEach((of, index) => of.setAttribute("aria-pressed", String(names[index] === name)));
@@ -66,7 +66,7 @@ export class HintPanel {
     const { input, checkpoint } = this.request;
     const lens = await ask(`runs/${path(this.run)}/lens`, { body: { input, checkpoint, alternatives: ALTERNATIVES }, signal: this.asking });
     const best = (layer, index) => lens.guesses[layer][index][0];
-    const head = ["", ...lens.layers.map((layer) => (layer === 0 ? "embedding" : layer === lens.layers.length - 1 ? "answer" : `after layer ${layer - 1}`))];
+    const head = ["", ...lens.layers.map((layer) => (layer === 0 ? "embedding" : layer === lens.layers.length - 1 ? "output" : `after layer ${layer - 1}`))];
     const rows = [head, ...lens.positions.map((name, index) => [name, ...lens.layers.map((_, layer) => `${best(layer, index).token} ${best(layer, index).probability.toFixed(2)}`)])];
     const table = [["position", "token", "layers", "rank", "guess", "probability"],
       ...lens.guesses.flatMap((ofLayer, layer) => ofLayer.flatMap((guesses, index) =>

@@ -1,7 +1,7 @@
-// The page: which view is shown, the way between them, light and dark, keys.
+// The page: views and navigation, light and dark theme, keyboard shortcuts.
 
 import { ask } from "./api.js";
-import { keepOut } from "./curves.js";
+import { setPlotlyStyles } from "./curves.js";
 import { button, make } from "./dom.js";
 import { setScale } from "./maps.js";
 import { KEYS } from "./overview.js";
@@ -30,10 +30,10 @@ const notice = document.getElementById("notice");
 let leaving = new AbortController();
 let studio = null;
 
-/** The run that was last looked at: the other views open with it. */
+/** The run that was shown last; the other views open with it. */
 let lastRun = null;
 
-function showWay({ view, name }) {
+function showNavigation({ view, name }) {
   const shown = VIEWS[view]?.of ?? view;
   document.getElementById("views").replaceChildren(...Object.entries(VIEWS).filter(([, { of }]) => !of).map(([key, { title, needsRun }]) => {
     const target = key === "compare" && lastRun ? link(key, null, { a: lastRun }) : link(key, needsRun ? lastRun : null);
@@ -48,46 +48,46 @@ async function show() {
   const { signal } = leaving;
   const route = here();
   if (route.name && VIEWS[route.view]) lastRun = route.name;
-  showWay(route);
+  showNavigation(route);
   content.replaceChildren(make("div.view", {}, skeleton(6)));
   const view = VIEWS[route.view];
   const root = make(`div.view.view-${route.view}`);
   try {
-    studio ??= await introduce(signal);
+    studio ??= await loadStudio(signal);
     if (signal.aborted) return;
-    root.append(skeleton(8)); // until the view puts something in its place
+    root.append(skeleton(8)); // until the view replaces it
     content.replaceChildren(root);
-    if (!view) root.replaceChildren(empty("There is no such view", location.hash, make("a.button", { href: "#/runs" }, "To the runs")));
+    if (!view) root.replaceChildren(empty("This view does not exist", location.hash, make("a.button", { href: "#/runs" }, "All runs")));
     else if (view.needsRun && !route.name) await chooseRun(root, route, signal);
     else await view.show(root, { ...route, studio, signal });
   } catch (error) {
     if (signal.aborted || error.name === "AbortError" || error.status === 401) return;
     const isGone = error.status === 404;
-    content.replaceChildren(make("div.view", {}, failure(error, isGone ? null : show), isGone ? make("p.after", {}, make("a.button", { href: "#/runs" }, "To the runs")) : null));
+    content.replaceChildren(make("div.view", {}, failure(error, isGone ? null : show), isGone ? make("p.after", {}, make("a.button", { href: "#/runs" }, "All runs")) : null));
   }
 }
 
-async function introduce(signal) {
-  const told = await ask("studio", { signal });
-  setScale(told);
-  keepOut(told.plotly_styles);
-  return told;
+async function loadStudio(signal) {
+  const about = await ask("studio", { signal });
+  setScale(about);
+  setPlotlyStyles(about.plotly_styles);
+  return about;
 }
 
-/** A view without a run opens the newest that can be looked into. */
+/** Open the newest usable run in a view that needs one. */
 async function chooseRun(root, { view }, signal) {
   const { runs } = await ask("runs", { signal });
   const usable = runs.find((run) => run.status !== "damaged" && run.step > 0);
   if (usable) location.replace(link(view, usable.name));
-  else root.replaceChildren(empty("Nothing to look into yet", "Train a model first; the studio then shows what it attends to.",
+  else root.replaceChildren(empty("Nothing to inspect yet", "Train a model first; the studio then shows its attention.",
     make("a.button.primary", { href: link("new") }, "New run")));
 }
 
-function showStranger() {
+function showTokenHelp() {
   leaving.abort();
   content.replaceChildren(make("div.view", {}, empty(
     "Open the link that the terminal printed",
-    "The studio lets in only pages that know its token. It is part of the link that “glassformer studio” prints when it starts, and changes with every start.")));
+    "The studio accepts only pages with its token. The token is part of the link that “glassformer studio” prints, and changes with every start.")));
 }
 
 function showTheme() {
@@ -111,7 +111,7 @@ function switchTheme() {
 
 function showHelp() {
   const dialog = document.getElementById("help");
-  const rows = [...KEYS, [["p"], "play or halt the film"], [["?"], "this list"]];
+  const rows = [...KEYS, [["p"], "play or pause the film"], [["?"], "this list"]];
   dialog.replaceChildren(
     make("h2", { id: "help-title" }, "Keys"),
     make("dl.keys", {}, rows.map(([keys, meaning]) => [make("dt", {}, keys.map((key) => make("kbd", {}, key))), make("dd", {}, meaning)])),
@@ -122,12 +122,12 @@ function showHelp() {
 
 function listen() {
   window.addEventListener("hashchange", show);
-  // What was asked for by a view that was left is given up, and that is no error.
+  // Requests of a view that was left are aborted; that is not an error.
   window.addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); });
-  window.addEventListener("glassformer:unknown", showStranger);
+  window.addEventListener("glassformer:unauthorised", showTokenHelp);
   window.addEventListener("glassformer:unreachable", () => {
     notice.hidden = false;
-    notice.textContent = "The studio does not answer. Is it still running in its terminal? What is shown here may be old.";
+    notice.textContent = "The studio does not respond. Is it still running in its terminal? This page may be out of date.";
   });
   window.addEventListener("glassformer:answered", () => { notice.hidden = true; });
   document.getElementById("theme").addEventListener("click", switchTheme);

@@ -1,16 +1,16 @@
-// Maps that the studio's server holds: their bytes when they come into sight, exact rows when they are pointed at.
+// Attention maps held by the server: bytes are loaded when a map becomes visible, exact rows when it is pointed at.
 
 import { ask, path } from "./api.js";
 import { MapMemory } from "./overview.js";
 import { differenceBytes, differenceScale, weightScale } from "./painting.js";
 
-const MOST_AT_ONCE = 4;
-const MOST_ROWS = 400;
+const MAX_CONCURRENT = 4;
+const MAX_ROWS = 400;
 
 const memory = new MapMemory();
 let scale = null;
 
-/** How weights look, as the server's own pictures have it. */
+/** Set the colour scale of weights, as in the files that the server draws. */
 export function setScale({ colours, masked }) {
   scale = weightScale(Uint8Array.from(atob(colours), (character) => character.charCodeAt(0)), masked);
 }
@@ -20,9 +20,9 @@ export const currentScale = () => scale;
 let running = 0;
 const waiting = [];
 
-/** A few requests at once: the others wait, so that the page stays quick. */
-async function inTurn(act) {
-  if (running >= MOST_AT_ONCE) await new Promise((resolve) => waiting.push(resolve));
+/** Limit concurrent requests, so that the page stays responsive. */
+async function withLimit(act) {
+  if (running >= MAX_CONCURRENT) await new Promise((resolve) => waiting.push(resolve));
   running += 1;
   try {
     return await act();
@@ -32,7 +32,7 @@ async function inTurn(act) {
   }
 }
 
-/** The maps of one input. The server forgets maps that were long not asked for: then they are made again. */
+/** Maps of one input. The server drops maps that were not used for long; they are then computed again. */
 export class StudioMaps {
   constructor(run, request, reply, signal) {
     Object.assign(this, { run, request, reply, signal, scale, rows: new Map(), renewing: null });
@@ -62,13 +62,13 @@ export class StudioMaps {
 
   bytes(site, layer, head) {
     return memory.get([this.reply.map, site, layer, head].join("/"), () =>
-      inTurn(async () => new Uint8Array(await (await this.fetch(path(site, layer, head))).arrayBuffer())));
+      withLimit(async () => new Uint8Array(await (await this.fetch(path(site, layer, head))).arrayBuffer())));
   }
 
   row(site, layer, head, query) {
     const name = [site, layer, head, query].join("/");
     if (!this.rows.has(name)) {
-      if (this.rows.size >= MOST_ROWS) this.rows.delete(this.rows.keys().next().value);
+      if (this.rows.size >= MAX_ROWS) this.rows.delete(this.rows.keys().next().value);
       const asked = this.values(site, layer, head, query, query + 1);
       asked.catch(() => this.rows.delete(name));
       this.rows.set(name, asked);
@@ -81,7 +81,7 @@ export class StudioMaps {
     return new Float32Array(await reply.arrayBuffer());
   }
 
-  /** What a panel that shows one of these maps exports, or all of them if none is chosen. */
+  /** Return the export files of the chosen map, or of all maps if none is chosen. */
   files(chosen = null) {
     const give = (format) => async () => {
       const [site, layer, head] = chosen?.() ?? [];
@@ -94,7 +94,7 @@ export class StudioMaps {
 
 const sameTokens = (first, second) => first.length === second.length;
 
-/** B minus A, where both have a map of the same size. */
+/** B minus A, for the maps that have the same size in both. */
 export class Difference {
   constructor(first, second) {
     Object.assign(this, { first, second, scale: differenceScale(scale), hasMasked: first.hasMasked || second.hasMasked });

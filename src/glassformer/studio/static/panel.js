@@ -1,17 +1,17 @@
-// A panel: a title, how far it can be trusted, what it exports, and the command that reproduces it.
+// Panels: title, trust label (fact, cause or hint), export menu, and the command that reproduces the content.
 
 import { button, make } from "./dom.js";
 import { failure } from "./states.js";
 
 const TRUST = {
   fact: "A fact: measured on the model as it ran.",
-  cause: "A cause: something was changed, and this is what changed with it.",
-  hint: "A hint: a summary that can mislead; test it before you believe it.",
+  cause: "A cause: the effect of an intervention on the model or its input.",
+  hint: "A hint: a summary that can mislead; test it before you trust it.",
 };
 
 export const trust = (kind) => make(`span.trust.trust-${kind}`, { title: TRUST[kind] }, kind);
 
-/** `files` gives, by format, what promises a Blob; `command` is text or asked for when needed. */
+/** Make a panel. `files` maps a format to a function that returns a promise of a Blob. */
 export function panel(title, { trust: kind = null, about = null, files = {}, name = "glassformer", command = null, tools = [] } = {}, ...children) {
   const made = make("section.panel", { "aria-label": title },
     make("header", {},
@@ -51,10 +51,10 @@ function exportMenu(files, name) {
   return menu;
 }
 
-/** Words as a shell takes them. */
+/** Quote words for a shell. */
 export const shellWords = (words) => words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ");
 
-/** The command that makes the same in a terminal, and a button that copies it. */
+/** Show the terminal command for the same result, with a button that copies it. */
 export function commandLine(text) {
   const code = make("code");
   const copy = button("Copy", async () => {
@@ -63,12 +63,12 @@ export function commandLine(text) {
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   }, { className: "quiet", "aria-label": "Copy the command" });
   const made = make("div.command", { hidden: true }, make("span.prompt", { "aria-hidden": "true" }, "$"), code, copy);
-  made.say = (line) => {
+  made.setText = (line) => {
     made.hidden = !line;
     code.textContent = line ?? "";
     code.title = line ?? "";
   };
-  made.say(text);
+  made.setText(text);
   return made;
 }
 
@@ -79,7 +79,7 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** Rows as CSV; a cell that a spreadsheet would take for a formula is kept as text. */
+/** Encode rows as CSV; a cell that a spreadsheet would read as a formula is escaped. */
 export function csv(rows) {
   const cell = (value) => {
     const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
@@ -89,7 +89,7 @@ export function csv(rows) {
   return new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n"), "\r\n"], { type: "text/csv;charset=utf-8" });
 }
 
-/** A drawing as a file of its own: what the page's styles say is written into it. */
+/** Make a standalone SVG file: the styles of the page are written into it. */
 export function svgBlob(svg) {
   const copy = svg.cloneNode(true);
   const { width, height } = svg.viewBox.baseVal;
@@ -97,8 +97,8 @@ export function svgBlob(svg) {
   copy.setAttribute("width", width);
   copy.setAttribute("height", height);
   const originals = svg.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((node, place) => {
-    const style = getComputedStyle(originals[place]);
+  copy.querySelectorAll("*").forEach((node, index) => {
+    const style = getComputedStyle(originals[index]);
     for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "opacity", "text-anchor"]) {
       const value = style.getPropertyValue(name);
       if (value) node.setAttribute(name, value);
@@ -128,15 +128,15 @@ export async function pngBlob(svg, times = 2) {
   }
 }
 
-/** What a panel with an SVG exports: `figure()` is the drawing, `rows()` its numbers. */
+/** Return the export files of an SVG: `figure()` is the drawing, `rows()` its numbers. */
 export const figureFiles = (figure, rows) => ({
   png: () => whileShown(figure(), pngBlob), svg: () => whileShown(figure(), svgBlob), csv: async () => csv(rows()),
 });
 
-/** A drawing is styled by the page only while it stands in it: one that does not is put aside for the moment. */
+/** Insert a drawing into the page, off screen, while `act` reads its computed styles. */
 async function whileShown(svg, act) {
   if (svg.isConnected) return act(svg);
-  svg.classList.add("is-aside");
+  svg.classList.add("is-offscreen");
   document.body.append(svg);
   try {
     return await act(svg);

@@ -1,6 +1,6 @@
-// Where one is: `#/view/name?key=value`. All state that is worth a link stands there.
+// Address of a view: `#/view/name?key=value`. All state that is worth sharing is in the address.
 
-/** The token of the launch link goes into storage and out of the address, before anything else is done. */
+/** Move the token of the launch link from the address into storage. */
 export function takeToken() {
   const found = /^#token=([^&]+)/.exec(location.hash);
   if (!found) return;
@@ -40,10 +40,10 @@ export function go(view, name = null, params = {}) {
 const WRITE_AFTER = 100;
 let pending = null;
 
-/** Remember small changes in the address without leaving the view; many at once are written once. */
+/** Write changes into the address without leaving the view; quick changes are written together. */
 export function remember(changes) {
-  const place = location.hash.split("?")[0];
-  if (pending?.place !== place) pending = { place, changes: {} };
+  const page = location.hash.split("?")[0];
+  if (pending?.page !== page) pending = { page, changes: {} };
   Object.assign(pending.changes, changes);
   clearTimeout(pending.timer);
   pending.timer = setTimeout(write, WRITE_AFTER);
@@ -51,10 +51,10 @@ export function remember(changes) {
 
 function write() {
   if (!pending) return;
-  const { place, changes, timer } = pending;
+  const { page, changes, timer } = pending;
   clearTimeout(timer);
   pending = null;
-  if (location.hash.split("?")[0] !== place) return; // one has gone elsewhere since
+  if (location.hash.split("?")[0] !== page) return; // another view is open now
   const { view, name, params } = here();
   history.replaceState(null, "", `${location.pathname}${link(view, name, { ...Object.fromEntries(params), ...changes })}`);
 }

@@ -1,14 +1,14 @@
-// What stands where something is not there yet, is not at all, or went wrong.
+// Placeholders: loading, working, empty and failed.
 
 import { button, make } from "./dom.js";
 
-/** Lines that move a little, in the shape of what will come. */
+/** Animated lines in place of content that is loading. */
 export function skeleton(lines = 3, about = "Loading") {
   return make("div.skeleton", { role: "status", "aria-label": about },
     Array.from({ length: lines }, (_, line) => make(`span.line${line === 0 ? ".short" : ""}`)));
 }
 
-/** Work that takes seconds, with the seconds it has taken; `stop` offers to end it. */
+/** Show work in progress with its seconds; `stop` adds a button that ends it. */
 export function working(text, stop = null) {
   const seconds = make("span.muted", {}, "");
   const made = make("div.working", { role: "status" }, make("span.spinner", { "aria-hidden": "true" }), make("span", {}, text), seconds,
@@ -26,20 +26,20 @@ export function empty(title, text, ...actions) {
   return make("div.empty", {}, make("h2", {}, title), make("p.muted", {}, text), actions.length ? make("div.actions", {}, ...actions) : null);
 }
 
-/** An error with its place, value and remedy; `again` offers another try. */
+/** Show an error with path, value and hint; `again` adds a button that retries. */
 export function failure(error, again = null) {
-  const facts = [["at", error.place], ["value", error.value], ["allowed", join_names(error.allowed)]]
+  const facts = [["at", error.path], ["value", error.value], ["allowed", listed(error.allowed)]]
     .filter(([, value]) => value !== null && value !== undefined && value !== "");
   return make("div.failure", { role: "alert" },
-    make("p.failure-problem", {}, error.problem ?? error.message),
+    make("p.failure-message", {}, error.message),
     facts.length ? make("dl", {}, facts.map(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))])) : null,
-    error.remedy ? make("p", {}, make("span.muted", {}, "try "), error.remedy) : null,
+    error.hint ? make("p", {}, make("span.muted", {}, "try "), error.hint) : null,
     again && button("Try again", again));
 }
 
 const listed = (allowed) => (Array.isArray(allowed) ? allowed.join(", ") : allowed);
 
-/** Fill `root` with what `act` promises; until then a sign of work, and an error if it fails. */
+/** Fill `root` with the result of `act`; show `sign` until then, and an error if it fails. */
 export async function fill(root, sign, act, signal) {
   root.replaceChildren(sign);
   root.setAttribute("aria-busy", "true");

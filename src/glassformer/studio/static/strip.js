@@ -1,4 +1,4 @@
-// One query's attention as a strip of tokens: what a step of the decoding read, head by head.
+// Attention of one decoding step as strips of tokens, one strip per head.
 
 import { choice, field, make } from "./dom.js";
 import { currentScale } from "./maps.js";
@@ -7,7 +7,7 @@ import { remember } from "./route.js";
 import { chosenIn } from "./subject.js";
 import { failure, skeleton } from "./states.js";
 
-const MOST_TOKENS = 60;
+const MAX_TOKENS = 60;
 
 export class AttentionRow {
   constructor(signal) {
@@ -22,7 +22,7 @@ export class AttentionRow {
   async take(source, params) {
     this.source = source;
     const names = Object.keys(source.sites);
-    // What is written reads what was given: cross-attention where there is one.
+    // Cross-attention, if there is one, shows what a generated token reads from the input.
     const asked = params.get("site") ?? (source.sites.cross ? "cross" : names.at(-1));
     const wanted = new URLSearchParams(params);
     wanted.set("site", asked);
@@ -59,7 +59,7 @@ export class AttentionRow {
       this.heads.replaceChildren(
         make("p.note", {}, `${site.query_axis} ${query + site.first_query}: “${site.queries[query]}”`),
         ...maps.map((bytes, head) => this.strip(bytes, site, query, head)),
-        ...(site.keys.length <= MOST_TOKENS ? [tokenLine(site)] : []));
+        ...(site.keys.length <= MAX_TOKENS ? [tokenLine(site)] : []));
     } catch (error) {
       if (!this.signal.aborted) this.fail(error);
     }
@@ -67,18 +67,18 @@ export class AttentionRow {
 
   strip(bytes, site, query, head) {
     const keys = site.keys.length, scale = currentScale();
-    const canvas = make("canvas", { width: keys <= MOST_TOKENS ? keys : 600, height: 1, role: "img" });
+    const canvas = make("canvas", { width: keys <= MAX_TOKENS ? keys : 600, height: 1, role: "img" });
     const view = { row: query, column: 0, rows: 1, columns: keys };
     canvas.getContext("2d").putImageData(paint(bytes, keys, view, canvas.width, 1, scale), 0, 0);
     const row = bytes.subarray(query * keys, (query + 1) * keys);
     const best = row.indexOf(Math.max(...row));
-    const said = `head ${site.heads[head]} reads most at “${site.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
-    canvas.setAttribute("aria-label", said);
-    return make("div.strip", {}, make("span.label", {}, `head ${site.heads[head]}`), canvas, make("span.note", { title: said }, `${site.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
+    const text = `head ${site.heads[head]} attends most to “${site.keys[best]}”, ${scale.valueOf(row[best]).toFixed(2)}`;
+    canvas.setAttribute("aria-label", text);
+    return make("div.strip", {}, make("span.label", {}, `head ${site.heads[head]}`), canvas, make("span.note", { title: text }, `${site.keys[best]} ${scale.valueOf(row[best]).toFixed(2)}`));
   }
 }
 
-/** The tokens under the strips, upright where they are long. */
+/** Show the tokens below the strips, rotated if they are long. */
 function tokenLine(site) {
   const isLong = site.keys.some((token) => token.length > 2);
   const tokens = make(`div.strip-tokens${isLong ? ".is-upright" : ""}`, { "aria-hidden": "true" }, site.keys.map((token) => make("span", { title: token }, token)));
@@ -86,7 +86,7 @@ function tokenLine(site) {
   return make("div.strip", {}, make("span.label"), tokens, make("span.note"));
 }
 
-/** The query that stands for a step: rows begin with what was given first, and a language model reads its prompt before. */
+/** Return the row of a decoding step: a language model has the prompt before it. */
 function rowOf(site, step) {
   const queries = site.queries.length;
   return Math.min(Math.max(step - site.first_query, 0), queries - 1);

@@ -1,4 +1,4 @@
-// What is looked at: a run, one of its checkpoints, an input. The bar above the views that look inside.
+// The subject bar above the inspecting views: run, checkpoint and input.
 
 import { ask, path } from "./api.js";
 import { button, choice, field, make } from "./dom.js";
@@ -7,8 +7,8 @@ import { MapDetail } from "./viewer.js";
 
 export const describeRun = (name, signal) => ask(`runs/${path(name)}`, { signal });
 
-/** A run with what its model and task say; they may take a while to load. */
-export async function introduceRun(name, signal) {
+/** Load a run with the facts about its model and task, which may take a while. */
+export async function loadRun(name, signal) {
   for (;;) {
     const about = await describeRun(name, signal);
     if (!about.is_pending) return about;
@@ -17,12 +17,12 @@ export async function introduceRun(name, signal) {
   }
 }
 
-/** A training that was started here is in the table before it is a run, and stays there if it never becomes one. */
+/** Exclude trainings that are still starting, or that failed before they created a run. */
 export const isRun = ({ status }) => status !== "starting" && status !== "failed";
 
 export const runNames = async (signal) => (await ask("runs", { signal })).runs.filter(isRun).map((run) => run.name);
 
-/** What `attention` is asked for, from the address; a branch is one of a decoding, kept or dropped. */
+/** Read the attention request from the address; a node is a step of a beam, chosen or dropped. */
 export const requestOf = (params) => ({
   input: params.get("input") || null, checkpoint: params.get("checkpoint") || null, untrained: params.get("untrained") === "1",
   decoding: params.get("decoding") ? { kind: params.get("decoding") } : null, node: wholeNumber(params, "node"),
@@ -34,8 +34,8 @@ export function checkpointOptions(about) {
   return [["", "best"], ...tagged];
 }
 
-/** The bar: `onChange({run} or {checkpoint, input, …})` hears what was chosen. */
-export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = true, submit = "Look", onRun, onLook }) {
+/** Make the bar. `onRun(name)` is called for another run, `onSubmit({checkpoint, input})` for the rest. */
+export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = true, submit = "Show", onRun, onSubmit }) {
   const examples = about.examples ?? [];
   const list = make("datalist", { id: "examples" }, examples.map((text) => make("option", { value: text })));
   const input = make("input.mono", {
@@ -45,7 +45,7 @@ export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = tr
   input.setAttribute("list", "examples");
   const checkpoint = choice(checkpointOptions(about), params.get("checkpoint") ?? "", () => form.requestSubmit());
   const form = make("form.subject", {
-    onsubmit: (event) => { event.preventDefault(); onLook({ input: input.value, ...(hasCheckpoint ? { checkpoint: checkpoint.value } : {}) }); },
+    onsubmit: (event) => { event.preventDefault(); onSubmit({ input: input.value, ...(hasCheckpoint ? { checkpoint: checkpoint.value } : {}) }); },
   },
   field("Run", choice(runs.map((name) => [name, name]), about.name, onRun)),
   hasCheckpoint ? field("Checkpoint", checkpoint) : null,
@@ -56,11 +56,11 @@ export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = tr
     const at = examples.indexOf(input.value);
     input.value = examples[(at + 1) % examples.length];
     form.requestSubmit();
-  }, { title: "Take the next example of the data" }) : null);
+  }, { title: "Use the next example of the data" }) : null);
   return form;
 }
 
-/** Keys of the map work wherever one is, but not while one types. */
+/** Handle the keys of the map everywhere in the page, except while the user types. */
 export function listenToKeys(details, signal) {
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -72,14 +72,14 @@ export function listenToKeys(details, signal) {
   }, { signal });
 }
 
-/** A large map that goes when its view does. */
-export function placeDetail(source, signal, options = {}) {
+/** Make a large map that is closed with its view. */
+export function makeDetail(source, signal, options = {}) {
   const detail = new MapDetail(source, { notes: () => [], ...options });
   signal.addEventListener("abort", () => detail.close(), { once: true });
   return detail;
 }
 
-/** Site, layer and head of the address, where the maps have them. */
+/** Read site, layer and head from the address, with defaults where the maps do not have them. */
 export function chosenIn(sites, params) {
   const name = sites[params.get("site")] ? params.get("site") : Object.keys(sites)[0];
   const at = (key, list) => Math.max(list.indexOf(Number(params.get(key) ?? list[0])), 0);

@@ -1,11 +1,11 @@
-// Before the first paint: light, dark, or as the system has it.
+// Set the theme before the first paint: light, dark, or the system's.
 "use strict";
 (() => {
   let wanted = null;
   try {
     wanted = localStorage.getItem("glassformer.theme");
   } catch {
-    // Storage may be forbidden: then it is as the system has it.
+    // Storage may be forbidden; the system's theme is used then.
   }
   if (wanted === "light" || wanted === "dark") document.documentElement.dataset.theme = wanted;
 })();

@@ -1,4 +1,4 @@
-// The branches of a decoding as a tree: a column a step, what was kept and what was dropped.
+// Beam search as a tree: one column per step, with chosen and dropped nodes.
 
 import { draw } from "./dom.js";
 
@@ -6,7 +6,7 @@ const COLUMN = 128;
 const LINE = 30;
 const LONGEST = 10;
 
-/** Rows of every branch: an answer stands on its own line, and what was dropped stays beside its parent. */
+/** Assign rows to nodes: an output has its own line, and dropped nodes stay next to their parent. */
 function placed(nodes) {
   const children = new Map(nodes.map((node) => [node.id, []]));
   const roots = [];
@@ -31,7 +31,7 @@ export function beamTree(nodes, step, choose) {
   const { rows, lines } = placed(nodes);
   const steps = Math.max(...nodes.map((node) => node.step)) + 1;
   const width = steps * COLUMN + 16, height = lines * LINE + 28;
-  const svg = draw("svg.beam-tree", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${nodes.length} branches in ${steps} steps` });
+  const svg = draw("svg.beam-tree", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${nodes.length} nodes in ${steps} steps` });
   const x = (node) => 8 + node.step * COLUMN, y = (node) => 34 + rows.get(node.id) * LINE;
   svg.append(draw("rect.here", { x: 4 + step * COLUMN, y: 0, width: COLUMN - 4, height, rx: 4 }));
   for (let column = 0; column < steps; column++) svg.append(draw("text.step", { x: 12 + column * COLUMN, y: 14 }, String(column + 1)));
@@ -44,7 +44,7 @@ export function beamTree(nodes, step, choose) {
   for (const node of nodes) {
     const isHere = node.step === step && node.state === "chosen";
     const group = draw(`g.is-${node.state}${isHere ? ".is-here" : ""}`, { transform: `translate(${x(node)} ${y(node)})`, data: { x: x(node) }, onclick: () => choose(node) },
-      draw("title", {}, `“${node.token}” · ${node.state} · log-probability ${node.log_probability.toFixed(3)}, of the branch ${node.total.toFixed(3)}`),
+      draw("title", {}, `“${node.token}” · ${node.state} · log-probability ${node.log_probability.toFixed(3)}, total ${node.total.toFixed(3)}`),
       draw("rect", { x: 0, y: -11, width: COLUMN - 16, height: 22, rx: 4 }),
       draw("text", { x: 6, y: 4 }, node.token.length > LONGEST ? `${node.token.slice(0, LONGEST - 1)}…` : node.token || "∅"),
       draw("text.total", { x: COLUMN - 21, y: 4, "text-anchor": "end" }, node.total.toFixed(1)));

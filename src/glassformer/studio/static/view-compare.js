@@ -1,11 +1,11 @@
-// Two runs, checkpoints or inputs side by side: A, B and their difference, each weight in the same colour.
+// Comparison of two runs, checkpoints or inputs: A, B and their difference, with one colour scale.
 
 import { choice, field, make } from "./dom.js";
 import { Difference, StudioMaps } from "./maps.js";
 import { csv, panel, shellWords } from "./panel.js";
 import { go, here, link, remember } from "./route.js";
 import { empty, fill, skeleton, working } from "./states.js";
-import { checkpointOptions, chosenIn, introduceRun, listenToKeys, placeDetail, runNames } from "./subject.js";
+import { checkpointOptions, chosenIn, loadRun, listenToKeys, makeDetail, runNames } from "./subject.js";
 
 const SIDES = ["a", "b"];
 
@@ -16,7 +16,7 @@ export async function showCompare(root, { params, studio, signal }) {
   const runs = await runNames(signal);
   if (!runs.length) return body.replaceChildren(empty("Nothing to compare yet", "Train a model first.", make("a.button.primary", { href: link("new") }, "New run")));
   const names = { a: params.get("a") ?? runs[0], b: params.get("b") ?? params.get("a") ?? runs[0] };
-  const abouts = await Promise.all(SIDES.map((side) => introduceRun(names[side], signal)));
+  const abouts = await Promise.all(SIDES.map((side) => loadRun(names[side], signal)));
   const bars = SIDES.map((side, index) => sideBar(side, abouts[index], runs, params, names));
   const result = make("div");
   body.replaceChildren(make("div.sides", {}, ...bars), result);
@@ -27,7 +27,7 @@ export async function showCompare(root, { params, studio, signal }) {
   }, signal);
 }
 
-/** A's input is B's as well, unless B has its own; B alone without any choice is A before training. */
+/** Read the request of one side. B uses A's input unless it has its own; without any choice, B is A untrained. */
 function requestOf(side, params) {
   const isBare = !params.get("b") && !params.has("b-checkpoint") && !params.has("b-input") && !params.has("b-untrained");
   return {
@@ -40,8 +40,8 @@ function requestOf(side, params) {
 function sideBar(side, about, runs, params, names) {
   const request = requestOf(side, params);
   const state = () => {
-    const kept = Object.fromEntries(here().params);
-    const values = { ...kept, a: names.a, b: names.b };
+    const current = Object.fromEntries(here().params);
+    const values = { ...current, a: names.a, b: names.b };
     for (const key of SIDES) values[`${key}-untrained`] ??= requestOf(key, here().params).untrained ? "1" : "0";
     return values;
   };
@@ -66,12 +66,12 @@ class Comparison {
     const difference = new Difference(...sources);
     const shared = Object.keys(difference.sites);
     if (!shared.length) {
-      this.element = empty("These maps cannot be laid over each other", "Their inputs have different numbers of tokens, or the models have no attention in common. Choose inputs of the same length.");
+      this.element = empty("These maps cannot be compared", "Their inputs have different numbers of tokens, or the models have no attention site in common. Choose inputs of the same length.");
       return;
     }
     this.all = [...sources, difference];
     this.where = make("div.row-controls");
-    this.details = this.all.map((source) => placeDetail(source, signal, {
+    this.details = this.all.map((source) => makeDetail(source, signal, {
       tallest: () => Math.max(240, window.innerHeight * 0.5),
       onCell: (cell) => this.link(cell), onChoose: () => {},
     }));
@@ -80,7 +80,7 @@ class Comparison {
     this.panels = this.details.map((detail, index) => panel(titles[index], {
       trust: "fact", name: `compare-${["a", "b", "difference"][index]}`, command: sources[index]?.reply.command ?? null,
       files: sources[index] ? sources[index].files(() => detail.chosen) : this.differenceFiles(difference, detail),
-      about: sources[index] ? about(sources[index]) : "one scale from −1 to 1; blue: A looks more, orange: B looks more",
+      about: sources[index] ? about(sources[index]) : "one scale from −1 to 1; blue: A attends more, orange: B attends more",
     }, detail.element));
     this.element = make("div", {}, this.where, make("div.three", {}, ...this.panels), make("p.caption", {}, studio.caption));
     listenToKeys(() => this.details[0], signal);
@@ -94,13 +94,13 @@ class Comparison {
     this.where.replaceChildren(
       field("Maps", choice(Object.entries(this.all[2].sites).map(([key, of]) => [key, of.name]), name, (value) => this.choose(value, 0, 0)), "inline"),
       pick(site.layers, layer, (value) => this.choose(name, value, head), "Layer"), pick(site.heads, head, (value) => this.choose(name, layer, value), "Head"));
-    this.panels[2].command.say(differenceCommand(this.sources, name, layer, head));
+    this.panels[2].command.setText(differenceCommand(this.sources, name, layer, head));
     await Promise.all(this.details.map((detail) => detail.choose(name, layer, head)));
     const [query, key] = ["query", "key"].map((axis) => params?.get(axis));
     if (query && key) this.details[2].select(Number(query), Number(key));
   }
 
-  /** Heads and layers change in all three at once. */
+  /** Change head or layer in all three maps. */
   key(key, detail) {
     const [name, layer, head] = detail.chosen, { layers, heads } = this.all[2].sites[name];
     const turn = (value, count, by) => (value + by + count) % count;
@@ -110,7 +110,7 @@ class Comparison {
     return true;
   }
 
-  /** A cell that is chosen in one map is chosen in all. */
+  /** Select a cell in all maps. */
   link(cell) {
     if (this.isLinking) return;
     this.isLinking = true;
@@ -146,7 +146,7 @@ class Comparison {
   }
 }
 
-/** Both maps as files, and one minus the other. */
+/** Return a command that saves both maps and prints their difference. */
 function differenceCommand(sources, name, layer, head) {
   const saved = sources.map(({ reply }, side) => reply.command.replace("--out map.png", `--out ${SIDES[side]}.npz`));
   const program = `import numpy; a, b = (numpy.load(f"{side}.npz")["${name}.weights"][${layer}, ${head}] for side in "ab"); print(b - a)`;

@@ -1,4 +1,4 @@
-// The film of a training: a slider through the checkpoints moves the map, the head scores and the loss together.
+// Film of a training: one slider moves the map, the head scores and the loss through the checkpoints.
 
 import { ask, path } from "./api.js";
 import { Chart, seriesColour } from "./curves.js";
@@ -7,24 +7,24 @@ import { StudioMaps } from "./maps.js";
 import { panel } from "./panel.js";
 import { go, here, remember, wholeNumber } from "./route.js";
 import { empty, failure, fill, working } from "./states.js";
-import { chosenIn, introduceRun, listenToKeys, placeDetail, runNames, subjectBar } from "./subject.js";
+import { chosenIn, loadRun, listenToKeys, makeDetail, runNames, subjectBar } from "./subject.js";
 
 const PLAY_EVERY = 700;
-const WATCHED = "glassformer train reversal inspection.probe_heads=true inspection.keep_snapshots=true";
+const COMMAND = "glassformer train reversal inspection.probe_heads=true inspection.keep_snapshots=true";
 
 export async function showFilm(root, { name, params, studio, signal }) {
-  const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
+  const [about, runs] = await Promise.all([loadRun(name, signal), runNames(signal)]);
   const bar = subjectBar({
     about, runs, params, hasCheckpoint: false, submit: "Show",
     onRun: (run) => go("film", run),
-    onLook: (asked) => { const kept = here().params; go("film", name, { ...asked, site: kept.get("site"), layer: kept.get("layer"), head: kept.get("head") }); },
+    onSubmit: (asked) => { const current = here().params; go("film", name, { ...asked, site: current.get("site"), layer: current.get("layer"), head: current.get("head") }); },
   });
   const body = make("div");
   root.replaceChildren(make("h1.unseen", {}, "Film"), bar, body);
   await fill(body, working("Looking for checkpoints…"), async () => {
     const film = await ask(`runs/${path(name)}/film`, { signal });
     if (!film.checkpoints.length) {
-      return empty("No checkpoints to show", "A film needs checkpoints from along the way. A run keeps them when it is told to:", make("code", {}, WATCHED));
+      return empty("No checkpoints to show", "A film needs checkpoints of the whole training. A run keeps them with these options:", make("code", {}, COMMAND));
     }
     return new Film(name, film, about.command, params, studio, signal).element;
   }, signal);
@@ -37,7 +37,7 @@ class Film {
     const asked = film.checkpoints.findIndex(({ step }) => step === wholeNumber(params, "step"));
     this.at = asked < 0 ? last : asked;
     this.position = make("output.film-step", {});
-    this.slider = make("input", { type: "range", min: 0, max: last, value: this.at, "aria-label": "Checkpoint", oninput: () => { this.halt(); this.go(Number(this.slider.value)); } });
+    this.slider = make("input", { type: "range", min: 0, max: last, value: this.at, "aria-label": "Checkpoint", oninput: () => { this.pause(); this.go(Number(this.slider.value)); } });
     this.play = button("Play", () => this.toggle(), { className: "primary", "aria-keyshortcuts": "p" });
     this.loss = new Chart({ height: 200, label: "loss curve" });
     this.scores = new Chart({ height: 240, label: "head scores" });
@@ -50,13 +50,13 @@ class Film {
     const hasScores = film.scores.length > 0;
     this.element = make("div", {},
       make("div.film-bar", {}, this.play, this.slider, this.position),
-      last === 0 ? make("p.note", {}, "This run kept one checkpoint. To keep those along the way: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
+      last === 0 ? make("p.note", {}, "This run has one checkpoint. To keep more during training: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
       make("div.film", {}, this.map, make("div.side", {},
         panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command }, this.loss.element),
         hasScores
           ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, command, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
-          : panel("Head scores", {}, empty("This run was not watched", "Scores of every head are recorded while it trains with:", make("code", {}, "inspection.probe_heads=true"))))));
-    signal.addEventListener("abort", () => { this.halt(); this.loss.close(); this.scores.close(); }, { once: true });
+          : panel("Head scores", {}, empty("This run has no head scores", "Training records them with:", make("code", {}, "inspection.probe_heads=true"))))));
+    signal.addEventListener("abort", () => { this.pause(); this.loss.close(); this.scores.close(); }, { once: true });
     document.addEventListener("keydown", (event) => {
       if (event.target.closest?.("input:not([type=range]), select, textarea, dialog")) return;
       if (event.key === "p") this.toggle();
@@ -98,13 +98,13 @@ class Film {
       await this.showMap(source);
       if (at + 1 < this.film.checkpoints.length && this.timer) this.source(at + 1).catch(() => {});
     } catch (error) {
-      if (!this.signal.aborted && this.at === at) { this.halt(); this.mapBody.replaceChildren(failure(error)); this.detail = null; }
+      if (!this.signal.aborted && this.at === at) { this.pause(); this.mapBody.replaceChildren(failure(error)); this.detail = null; }
     }
   }
 
   async showMap(source) {
     if (!this.detail) {
-      this.detail = placeDetail(source, this.signal, {
+      this.detail = makeDetail(source, this.signal, {
         tallest: () => Math.max(300, window.innerHeight * 0.56),
         onChoose: (site, layer, head) => this.chosen(site, layer, head),
       });
@@ -115,7 +115,7 @@ class Film {
       if (!this.detail.element.isConnected) this.mapBody.replaceChildren(this.where, this.detail.element);
       await this.detail.replace(source);
     }
-    this.map.command.say(source.reply.command);
+    this.map.command.setText(source.reply.command);
   }
 
   chosen(name, layer, head) {
@@ -132,12 +132,12 @@ class Film {
     this.loss.show([{ name: "loss", colour: seriesColour(0), points: this.film.loss }], { cursor: this.checkpoint.step, y: "loss" });
   }
 
-  /** Every head's score of one pattern over the steps; the chosen head stands out. */
+  /** Draw every head's score of one pattern over the steps; the chosen head is highlighted. */
   drawScores() {
     if (!this.film.scores.length || !this.detail?.chosen || !this.detail.site) return;
     const [name, row, column] = this.detail.chosen, site = this.detail.site;
     const patterns = Object.keys(this.film.scores[0].scores[name] ?? {});
-    if (!patterns.length) return this.scoreNow.replaceChildren("No scores of these maps were recorded.");
+    if (!patterns.length) return this.scoreNow.replaceChildren("No scores were recorded for these maps.");
     if (!patterns.includes(this.pattern)) this.pattern = this.strongest(name, patterns, site.layers[row], site.heads[column]);
     this.patterns.replaceChildren(...patterns.map((of) => make("option", { value: of, selected: of === this.pattern }, of)));
     const series = [];
@@ -145,7 +145,7 @@ class Film {
       const isChosen = layer === site.layers[row] && head === site.heads[column];
       const points = this.film.scores.map((event) => [event.step, event.scores[name]?.[this.pattern]?.[layer]?.[head] ?? null]).filter(([, value]) => value !== null);
       series.push({ name: `layer ${layer}, head ${head}`, colour: seriesColour(isChosen ? 1 : 0), points, isQuiet: !isChosen, width: isChosen ? 3 : 1.5 });
-      if (isChosen) this.say(points);
+      if (isChosen) this.describe(points);
     }));
     this.scores.show(series.sort((first, second) => Number(second.isQuiet) - Number(first.isQuiet)), { cursor: this.checkpoint.step, y: `${this.pattern} above uniform` });
   }
@@ -156,25 +156,25 @@ class Film {
     return patterns.reduce((best, pattern) => (value(pattern) > value(best) ? pattern : best));
   }
 
-  say(points) {
+  describe(points) {
     const { step } = this.checkpoint;
     const near = points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best), points[0]);
     this.scoreNow.textContent = near ? `this head at step ${number(near[0])}: ${near[1].toFixed(3)}${this.scores.series.length > 1 ? " · others are faint" : ""}` : "";
   }
 
   toggle() {
-    if (this.timer) return this.halt();
-    this.play.textContent = "Halt";
+    if (this.timer) return this.pause();
+    this.play.textContent = "Pause";
     if (this.at === this.film.checkpoints.length - 1) this.at = -1;
     const next = async () => {
-      if (this.at >= this.film.checkpoints.length - 1) return this.halt();
+      if (this.at >= this.film.checkpoints.length - 1) return this.pause();
       await this.go(this.at + 1);
       if (this.timer) this.timer = setTimeout(next, PLAY_EVERY);
     };
     this.timer = setTimeout(next, 0);
   }
 
-  halt() {
+  pause() {
     clearTimeout(this.timer);
     this.timer = null;
     this.play.textContent = "Play";

@@ -1,4 +1,4 @@
-// The inspector: every map of one input, one of them large, and what can be measured and tested about it.
+// Inspector: all maps of one input, one of them large, with statistics and interventions.
 
 import { button, field, make } from "./dom.js";
 import { HeadPanel, TestPanel } from "./heads.js";
@@ -8,19 +8,19 @@ import { showChecks, showGrid } from "./overview.js";
 import { panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
 import { fill, working } from "./states.js";
-import { chosenIn, introduceRun, listenToKeys, placeDetail, requestOf, runNames, subjectBar } from "./subject.js";
+import { chosenIn, loadRun, listenToKeys, makeDetail, requestOf, runNames, subjectBar } from "./subject.js";
 
 export async function showInspector(root, { name, params, studio, signal }) {
-  const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
+  const [about, runs] = await Promise.all([loadRun(name, signal), runNames(signal)]);
   const untrained = make("input", { type: "checkbox", checked: params.get("untrained") === "1", onchange: () => bar.requestSubmit() });
   const bar = subjectBar({
     about, runs, params, extra: [field("Untrained control", untrained, "inline")],
     onRun: (run) => go("inspect", run),
-    onLook: (asked) => go("inspect", name, { ...keptChoice(), ...asked, untrained: untrained.checked, decoding: params.get("decoding") }),
+    onSubmit: (asked) => go("inspect", name, { ...currentChoice(), ...asked, untrained: untrained.checked, decoding: params.get("decoding") }),
   });
   const body = make("div");
-  const branch = params.get("node") === null ? null : make("p.note", {}, `Branch ${params.get("node")} of the ${params.get("decoding") ?? ""} decoding. `,
-    make("a", { href: link("inspect", name, { input: params.get("input"), checkpoint: params.get("checkpoint") }) }, "The answer instead"));
+  const branch = params.get("node") === null ? null : make("p.note", {}, `Node ${params.get("node")} of the ${params.get("decoding") ?? ""} decoding. `,
+    make("a", { href: link("inspect", name, { input: params.get("input"), checkpoint: params.get("checkpoint") }) }, "Show the output instead"));
   root.replaceChildren(make("h1.unseen", {}, "Inspector"), bar, ...(branch ? [branch] : []), body);
   const request = requestOf(params);
   await fill(body, working("Running the model and checking its maps…"), async () => {
@@ -29,8 +29,8 @@ export async function showInspector(root, { name, params, studio, signal }) {
   }, signal);
 }
 
-/** The chosen head stays when another input is looked at; the cell may not be there. */
-function keptChoice() {
+/** Keep the chosen head for another input, but not the cell, which may not exist there. */
+function currentChoice() {
   const { params } = here();
   return { site: params.get("site"), layer: params.get("layer"), head: params.get("head") };
 }
@@ -39,7 +39,7 @@ class Inspector {
   constructor(name, about, request, source, params, studio, signal) {
     Object.assign(this, { name, source, signal });
     const { reply } = source;
-    this.detail = placeDetail(source, signal, {
+    this.detail = makeDetail(source, signal, {
       tallest: () => Math.max(360, window.innerHeight - 380),
       onChoose: (site, layer, head) => this.chosen(site, layer, head),
       onCell: (cell) => this.cellChosen(cell),

@@ -1,4 +1,4 @@
-// A new run: a preset, and a form that is made from the config tree. Errors stand at their fields.
+// New run: a preset, and a form generated from the config tree, with errors at their fields.
 
 import { ask } from "./api.js";
 import { button, make, option, words } from "./dom.js";
@@ -7,55 +7,55 @@ import { go, link, remember } from "./route.js";
 import { failure, fill, skeleton } from "./states.js";
 
 const CHECK_AFTER = 350;
-/** The groups that are open at first: the others hold what is seldom changed. */
+/** Groups that are open at first; the others hold options that are seldom changed. */
 const OPEN = new Set(["task", "model", "general", "seed", ""]);
 
 export async function showNew(root, { params, studio, signal }) {
-  const what = params.get("what") ?? studio.presets[0].name;
+  const source = params.get("source") ?? studio.presets[0].name;
   const form = make("div");
   root.replaceChildren(
     make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "← Runs")), make("h1", {}, "New run"),
-      make("p.muted", {}, "Choose what to learn; change what you like. Training goes on if the studio is closed."))),
+      make("p.muted", {}, "Choose a preset and change its options. Training continues if the studio is closed."))),
     make("div.new-layout", {}, make("nav.presets", { "aria-label": "Presets" }, studio.presets.map((preset) => make("a.preset", {
-      href: link("new", null, { what: preset.name }), "aria-current": preset.name === what ? "true" : null,
+      href: link("new", null, { source: preset.name }), "aria-current": preset.name === source ? "true" : null,
     }, make("strong", {}, preset.name), make("span.note", {}, firstSentence(preset.about))))), form));
-  const preset = studio.presets.find(({ name }) => name === what);
+  const preset = studio.presets.find(({ name }) => name === source);
   await fill(form, skeleton(12, "Loading the form"), async () => {
-    const document = await ask(`form?what=${encodeURIComponent(what)}`, { signal });
-    return new RunForm(what, preset, document, params, signal).element;
+    const document = await ask(`form?source=${encodeURIComponent(source)}`, { signal });
+    return new RunForm(source, preset, document, params, signal).element;
   }, signal);
   const chosen = root.querySelector(".preset[aria-current]");
-  if (chosen) chosen.parentElement.scrollTop = chosen.offsetTop - chosen.parentElement.clientHeight / 2; // the page stays where it is
+  if (chosen) chosen.parentElement.scrollTop = chosen.offsetTop - chosen.parentElement.clientHeight / 2; // without scrolling the page
 }
 
 const firstSentence = (text) => /^.*?[.:](\s|$)/.exec(text)?.[0].replace(/:\s*$/, ".") ?? text;
 
 class RunForm {
-  constructor(what, preset, document, params, signal) {
-    Object.assign(this, { what, signal, values: valuesIn(params), errors: [], fields: document.fields });
+  constructor(source, preset, document, params, signal) {
+    Object.assign(this, { source, signal, values: valuesIn(params), errors: [], fields: document.fields });
     this.groups = make("div.groups");
     this.command = commandLine(document.command ?? preset?.command);
     this.start = make("button.primary", { type: "submit" }, "Start training");
-    this.trouble = make("div");
-    this.element = make("form.run-form", { noValidate: true, onsubmit: (event) => { event.preventDefault(); this.begin(); } },
-      make("div.about-preset", {}, make("h2", {}, what), make("p", {}, preset?.about ?? ""),
+    this.otherErrors = make("div");
+    this.element = make("form.run-form", { noValidate: true, onsubmit: (event) => { event.preventDefault(); this.startTraining(); } },
+      make("div.about-preset", {}, make("h2", {}, source), make("p", {}, preset?.about ?? ""),
         make("p.note", {}, [preset?.expected && `Expected: ${preset.expected}`, preset?.time && `Time: ${preset.time}`].filter(Boolean).join(" · "))),
-      this.groups, make("div.form-foot", {}, this.trouble, make("div.form-acts", {}, this.command, button("Undo changes", () => this.undo()), this.start)));
+      this.groups, make("div.form-foot", {}, this.otherErrors, make("div.form-acts", {}, this.command, button("Undo changes", () => this.undo()), this.start)));
     this.show();
     if (Object.keys(this.values).length) this.check();
   }
 
   undo() {
     this.values = {};
-    this.keep();
+    this.save();
     this.check();
   }
 
-  keep() {
+  save() {
     remember({ set: Object.keys(this.values).length ? JSON.stringify(this.values) : null });
   }
 
-  /** The fields as the server has them; what one is typing in stays. */
+  /** Show the fields of the server's reply; keep focus and selection. */
   show() {
     const open = new Map([...this.groups.querySelectorAll("details")].map((group) => [group.dataset.group, group.open]));
     const focused = document.activeElement?.name, selection = document.activeElement?.selectionStart;
@@ -64,12 +64,12 @@ class RunForm {
       if (!groups.has(field.group)) groups.set(field.group, []);
       groups.get(field.group).push(field);
     }
-    this.groups.replaceChildren(...outerFirst(groups).map((name) => {
+    this.groups.replaceChildren(...parentsFirst(groups).map((name) => {
       const fields = groups.get(name);
       const changed = fields.filter(({ path }) => path in this.values).length;
       const wrong = fields.some(({ path }) => this.errorAt(path));
       return make("details.group", { open: wrong || (open.get(name) ?? OPEN.has(name)), data: { group: name } },
-        make("summary", {}, make("span", {}, words(name || "general").split(".").join(" · ")), changed ? make("span.chip", {}, `${changed} changed`) : null, wrong ? make("span.chip.alarm", {}, "needs a change") : null),
+        make("summary", {}, make("span", {}, words(name || "general").split(".").join(" · ")), changed ? make("span.chip", {}, `${changed} changed`) : null, wrong ? make("span.chip.alarm", {}, "has an error") : null),
         make("div.group-fields", {}, fields.map((field) => this.row(field))));
     }));
     if (focused) {
@@ -80,7 +80,7 @@ class RunForm {
   }
 
   errorAt(path) {
-    return this.errors.find((error) => error.path === path);
+    return this.errors.find((error) => error.field === path);
   }
 
   row(field) {
@@ -91,7 +91,7 @@ class RunForm {
     return make(`div.form-field${field.path in this.values ? ".is-changed" : ""}${error ? ".is-wrong" : ""}`, { data: { path: field.path } },
       make("label", { htmlFor: id, title: field.path }, field.label ?? field.path.split(".").at(-1)),
       make("div", {}, control,
-        error ? make("p.field-error", { id: `${id}-error` }, [error.problem, error.remedy, error.allowed?.length && `allowed: ${[error.allowed].flat().join(", ")}`].filter(Boolean).join(" · ")) : null,
+        error ? make("p.field-error", { id: `${id}-error` }, [error.message, error.hint, error.allowed?.length && `allowed: ${[error.allowed].flat().join(", ")}`].filter(Boolean).join(" · ")) : null,
         make("p.note", { id: `${id}-about` }, field.description ?? "")));
   }
 
@@ -111,24 +111,24 @@ class RunForm {
     const input = make("input", {
       ...common, type: "text", inputMode: field.type === "integer" ? "numeric" : field.type === "number" ? "decimal" : "text",
       value: value === null || value === undefined ? "" : option(value), placeholder: field.default === null ? "none" : option(field.default),
-      autocomplete: "off", spellcheck: false, oninput: () => this.change(field, typed(input.value, field)),
+      autocomplete: "off", spellcheck: false, oninput: () => this.change(field, parseInput(input.value, field)),
     });
     return input;
   }
 
-  /** Some of several choices: a box each. */
+  /** Make one checkbox per choice. */
   boxes(field, id, value) {
     const boxes = field.choices.map((of) => make("input", { type: "checkbox", name: `${field.path}.${of}`, checked: value?.includes(of) }));
-    const chosen = () => field.choices.filter((_, place) => boxes[place].checked);
+    const chosen = () => field.choices.filter((_, index) => boxes[index].checked);
     const change = () => this.change(field, chosen());
     for (const box of boxes) box.addEventListener("change", change);
-    return make("div.boxes", { id, role: "group" }, field.choices.map((of, place) => make("label", {}, boxes[place], option(of))));
+    return make("div.boxes", { id, role: "group" }, field.choices.map((of, index) => make("label", {}, boxes[index], option(of))));
   }
 
   change(field, value) {
     if (JSON.stringify(value) === JSON.stringify(field.original ?? field.value) && !(field.path in this.values)) return;
     this.values[field.path] = value;
-    this.keep();
+    this.save();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.check(), CHECK_AFTER);
   }
@@ -136,36 +136,36 @@ class RunForm {
   async check() {
     const asked = JSON.stringify(this.values);
     try {
-      const reply = await ask("form", { body: { what: this.what, values: this.values }, signal: this.signal });
+      const reply = await ask("form", { body: { source: this.source, values: this.values }, signal: this.signal });
       if (asked !== JSON.stringify(this.values)) return;
       Object.assign(this, { fields: reply.fields ?? this.fields, errors: reply.errors ?? [] });
-      this.command.say(reply.command);
-      this.trouble.replaceChildren();
+      this.command.setText(reply.command);
+      this.otherErrors.replaceChildren();
     } catch (error) {
       if (this.signal.aborted) return;
-      this.blame(error);
+      this.showErrors(error);
     }
     this.show();
   }
 
-  /** Errors that have a field stand there, the others above the button. */
-  blame(error) {
+  /** Show errors at their fields, and errors without a field above the button. */
+  showErrors(error) {
     const known = new Set(this.fields.map(({ path }) => path));
-    const errors = (error.errors?.length ? error.errors : [error]).map((of) => ({ ...of, path: of.path ?? of.place, problem: of.problem, remedy: of.remedy, allowed: of.allowed }));
-    this.errors = errors.filter(({ path }) => known.has(path));
-    const homeless = errors.filter(({ path }) => !known.has(path));
-    this.trouble.replaceChildren(...homeless.map((of) => failure({ ...of, place: of.path })));
+    const errors = (error.errors?.length ? error.errors : [error]).map((of) => ({ ...of, message: of.message, field: of.field ?? of.path }));
+    this.errors = errors.filter(({ field }) => known.has(field));
+    const others = errors.filter(({ field }) => !known.has(field));
+    this.otherErrors.replaceChildren(...others.map((of) => failure(of)));
   }
 
-  async begin() {
+  async startTraining() {
     this.start.disabled = true;
     this.start.textContent = "Starting…";
     try {
-      const { run } = await ask("runs", { body: { what: this.what, values: this.values }, signal: this.signal });
+      const { run } = await ask("runs", { body: { source: this.source, values: this.values }, signal: this.signal });
       go("run", run);
     } catch (error) {
       if (this.signal.aborted) return;
-      this.blame(error);
+      this.showErrors(error);
       this.show();
       this.groups.querySelector("[aria-invalid]")?.focus();
     } finally {
@@ -175,8 +175,8 @@ class RunForm {
   }
 }
 
-/** The names of groups, in their order, but what a part itself has stands before the parts that it has. */
-function outerFirst(groups) {
+/** Order the groups so that a section comes before its subsections. */
+function parentsFirst(groups) {
   const ordered = new Set();
   for (const name of groups.keys()) {
     const parts = name.split(".");
@@ -194,8 +194,8 @@ function valuesIn(params) {
   }
 }
 
-/** What was typed as a value of its kind; what cannot be one goes as it is, and the server says what is wrong. */
-function typed(text, field) {
+/** Convert typed text to the type of its field; invalid text is sent as it is, and the server reports the error. */
+function parseInput(text, field) {
   const bare = text.trim();
   if (bare === "" && field.is_optional) return null;
   if (field.type === "integer" && /^[+-]?\d+$/.test(bare)) return Number(bare);

@@ -1,4 +1,4 @@
-// The probe: an input, the answer, what else was likely, and the way there step by step.
+// Probe: an input, the output, its alternatives, and the decoding step by step.
 
 import { ask, path } from "./api.js";
 import { bars } from "./charts.js";
@@ -8,24 +8,24 @@ import { figureFiles, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
 import { empty, fill, working } from "./states.js";
 import { AttentionRow } from "./strip.js";
-import { introduceRun, requestOf, runNames, subjectBar } from "./subject.js";
+import { loadRun, requestOf, runNames, subjectBar } from "./subject.js";
 import { beamTree, treeRows } from "./tree.js";
 
 const ALTERNATIVES = 6;
 
 export async function showProbe(root, { name, params, signal }) {
-  const [about, runs] = await Promise.all([introduceRun(name, signal), runNames(signal)]);
+  const [about, runs] = await Promise.all([loadRun(name, signal), runNames(signal)]);
   const kinds = about.decoding ?? [];
   const decoding = choice([["", "as evaluated"], ...kinds.map((kind) => [kind, kind])], params.get("decoding") ?? "", () => bar.requestSubmit());
   const bar = subjectBar({
-    about, runs, params, submit: "Ask", extra: kinds.length ? [field("Decoding", decoding)] : [],
-    onRun: (run) => go("probe", run), onLook: (asked) => go("probe", name, { ...asked, decoding: decoding.value }),
+    about, runs, params, submit: "Run", extra: kinds.length ? [field("Decoding", decoding)] : [],
+    onRun: (run) => go("probe", run), onSubmit: (asked) => go("probe", name, { ...asked, decoding: decoding.value }),
   });
   const body = make("div");
   root.replaceChildren(make("h1.unseen", {}, "Probe"), bar, body);
   const { input, checkpoint } = requestOf(params);
   const kind = params.get("decoding");
-  await fill(body, working("Asking the model…"), async () => {
+  await fill(body, working("Running the model…"), async () => {
     const request = { input, checkpoint, decoding: kind ? { kind } : null, alternatives: ALTERNATIVES };
     const trace = await ask(`runs/${path(name)}/trace`, { body: request, signal });
     return new Probe(name, trace, request, params, signal).element;
@@ -36,7 +36,7 @@ class Probe {
   constructor(name, trace, request, params, signal) {
     Object.assign(this, { name, trace, request, signal, figure: null });
     this.step = Math.min(wholeNumber(params, "step", 0), Math.max(trace.steps.length - 1, 0));
-    this.chips = make("div.steps", { role: "listbox", "aria-label": "Steps of the answer", "aria-orientation": "horizontal" });
+    this.chips = make("div.steps", { role: "listbox", "aria-label": "Steps of the output", "aria-orientation": "horizontal" });
     this.alternatives = make("div");
     this.where = make("p.note", { role: "status" });
     this.tree = make("div.scroll.tree");
@@ -45,8 +45,8 @@ class Probe {
     const rows = () => [["step", "token", "probability"], ...trace.steps.flatMap((step) => step.alternatives.map((of) => [step.step, of.token, of.probability]))];
     const walk = panel("Step by step", { trust: "fact", name: `${name}-steps`, command: trace.command, files: figureFiles(() => this.figure, rows),
       tools: [button("Back", () => this.go(this.step - 1), { className: "quiet" }), button("Next", () => this.go(this.step + 1), { className: "quiet" })] },
-    this.chips, this.slider, this.where, make("div.walk", {}, make("div", {}, make("h3", {}, "What it weighed"), this.alternatives), make("div", {}, make("h3", {}, "Where it read"), this.row.element)));
-    this.element = make("div.probe", {}, this.answersPanel(), trace.steps.length ? walk : null, this.treePanel());
+    this.chips, this.slider, this.where, make("div.walk", {}, make("div", {}, make("h3", {}, "Alternatives"), this.alternatives), make("div", {}, make("h3", {}, "Attention"), this.row.element)));
+    this.element = make("div.probe", {}, this.outputsPanel(), trace.steps.length ? walk : null, this.treePanel());
     document.addEventListener("keydown", (event) => {
       if (event.target.closest?.("input, select, textarea, .map-canvas, dialog")) return;
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -56,22 +56,22 @@ class Probe {
     this.show();
   }
 
-  answersPanel() {
-    const { outputs: answers } = this.trace;
+  outputsPanel() {
+    const { outputs } = this.trace;
     let figure = null;
-    const made = panel("Answer", { trust: "fact", name: `${this.name}-answers`, command: this.trace.command,
-      files: figureFiles(() => figure, () => [["answer", "probability"], ...answers.map((of) => [of.output, of.probability])]) });
-    if (!answers.length) {
-      made.querySelector("header").after(empty("No answer", "The model ended without one."));
+    const made = panel("Output", { trust: "fact", name: `${this.name}-outputs`, command: this.trace.command,
+      files: figureFiles(() => figure, () => [["output", "probability"], ...outputs.map((of) => [of.output, of.probability])]) });
+    if (!outputs.length) {
+      made.querySelector("header").after(empty("No output", "The model generated no output."));
       return made;
     }
-    const [best, ...others] = answers;
-    figure = bars(answers.map((of, place) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: place === 0 })), { width: 380, isStacked: true, title: "answers" });
+    const [best, ...others] = outputs;
+    figure = bars(outputs.map((of, index) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: index === 0 })), { width: 380, isStacked: true, title: "outputs" });
     made.querySelector("header").after(make("div.answer", {},
       make("p.mono.muted", {}, this.trace.input.join(" ")),
       make("p.best", { role: "status" }, best.output || "∅"),
       make("p.note", {}, best.probability === null ? "" : `probability ${share(best.probability)}`)),
-    ...(others.length ? [make("h3", {}, "All answers"), figure] : []));
+    ...(others.length ? [make("h3", {}, "All outputs"), figure] : []));
     return made;
   }
 
@@ -79,13 +79,13 @@ class Probe {
     const nodes = this.trace.tree?.nodes ?? [];
     if (!nodes.length) return null;
     let svg = null;
-    const made = panel("Branches", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
-      about: "Each column is a step; solid: the answer, dashed: dropped. The number is the log-probability of the branch so far.",
+    const made = panel("Beam search", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
+      about: "Each column is a step; solid: the output, dashed: dropped. The number is the total log-probability so far.",
       files: figureFiles(() => svg, () => treeRows(nodes)) }, this.tree);
-    const chosen = make("p.note", { role: "status" }, "Click a branch to see what it attended to.");
+    const chosen = make("p.note", { role: "status" }, "Click a node to see its attention.");
     this.tree.after(chosen);
     this.drawTree = () => {
-      svg = beamTree(nodes, this.step, (node) => { this.go(node.step); this.tellBranch(chosen, nodes, node); });
+      svg = beamTree(nodes, this.step, (node) => { this.go(node.step); this.describeNode(chosen, nodes, node); });
       this.tree.replaceChildren(svg);
       const current = svg.querySelector(".is-here");
       if (current) this.tree.scrollLeft = Math.max(0, Number(current.dataset.x) - this.tree.clientWidth / 2);
@@ -93,21 +93,21 @@ class Probe {
     return made;
   }
 
-  /** A branch in words, and the way to its maps. */
-  tellBranch(root, nodes, node) {
+  /** Describe a node, with a link to its maps. */
+  describeNode(root, nodes, node) {
     const tokens = [];
     for (let at = node; at; at = nodes[at.parent]) tokens.unshift(at.token);
     const { input, checkpoint, decoding } = this.request;
     const target = link("inspect", this.name, { input, checkpoint, decoding: decoding?.kind, node: String(node.id) });
-    root.replaceChildren(`${node.state}: “${tokens.join(" ")}” `, make("a", { href: target }, "Inspect this branch"));
+    root.replaceChildren(`${node.state}: “${tokens.join(" ")}” `, make("a", { href: target }, "Inspect this node"));
   }
 
   async takeMaps() {
     const { input, checkpoint, decoding } = this.request;
-    // An empty decoding is the run's own: the maps go over all that it has written.
+    // An empty decoding is the run's own; with it, the maps cover the generated tokens.
     const request = { input, checkpoint, decoding: this.trace.tree ? decoding ?? {} : null };
     try {
-      if (this.trace.map_problem) throw this.trace.map_problem;
+      if (this.trace.map_error) throw this.trace.map_error;
       const source = this.trace.attention
         ? new StudioMaps(this.name, request, this.trace.attention, this.signal) : await StudioMaps.take(this.name, request, this.signal);
       await this.row.take(source, here().params);
@@ -126,8 +126,8 @@ class Probe {
   show() {
     const { steps } = this.trace;
     this.slider.value = this.step;
-    this.chips.replaceChildren(...steps.map((step, place) => {
-      const chip = button(step.chosen || "∅", () => this.go(place), { className: "step-chip", role: "option", "aria-selected": String(place === this.step), title: `step ${place}: ${share(step.probability)}` });
+    this.chips.replaceChildren(...steps.map((step, index) => {
+      const chip = button(step.chosen || "∅", () => this.go(index), { className: "step-chip", role: "option", "aria-selected": String(index === this.step), title: `step ${index}: ${share(step.probability)}` });
       chip.style.setProperty("--sure", String(step.probability ?? 1));
       return chip;
     }));

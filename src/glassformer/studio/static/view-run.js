@@ -1,4 +1,4 @@
-// One run: what it is doing, its curves, what it reached, its options.
+// One run: status, curves, results and options.
 
 import { ask, path } from "./api.js";
 import { CurvePanel } from "./curve-panel.js";
@@ -11,12 +11,12 @@ import { describeRun, isRun } from "./subject.js";
 import { progress, statusPill } from "./view-runs.js";
 
 export async function showRun(root, { name, params, studio, signal }) {
-  let about = await begun(root, name, signal);
+  let about = await waitForRun(root, name, signal);
   if (!about) return;
   const state = make("div.run-state", { role: "status" });
   const rest = make("div.stack");
   const acts = make("div.actions");
-  const tell = (status, step, total) => {
+  const showStatus = (status, step, total) => {
     const isLive = status === "running" || status === "stalled";
     state.replaceChildren(statusPill(status), progress({ step, total_steps: total, status }));
     acts.replaceChildren(
@@ -24,14 +24,14 @@ export async function showRun(root, { name, params, studio, signal }) {
       make("a.button", { href: link("inspect", name) }, "Inspect"), make("a.button", { href: link("probe", name) }, "Probe"),
       make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"));
   };
-  const showRest = () => rest.replaceChildren(...[saidPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
+  const showRest = () => rest.replaceChildren(...[logPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
   const curves = new CurvePanel(params, signal, {
     height: 340, command: about.command,
-    onStatus: async (record) => {
-      const hasChanged = record.status !== about.status;
-      tell(record.status, record.step, record.total);
+    onStatus: async (eventLog) => {
+      const hasChanged = eventLog.status !== about.status;
+      showStatus(eventLog.status, eventLog.step, eventLog.total);
       if (!hasChanged) return;
-      about.status = record.status;
+      about.status = eventLog.status;
       about = await describeRun(name, signal);
       showRest();
     },
@@ -39,18 +39,18 @@ export async function showRun(root, { name, params, studio, signal }) {
   root.replaceChildren(
     make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "← Runs")), make("h1", {}, name), state), acts),
     make("div.stack", {}, curves.element, rest));
-  tell(about.status, about.step, about.total_steps);
+  showStatus(about.status, about.step, about.total_steps);
   curves.show([name]);
   showRest();
 }
 
-/** The run, once it is one; a training that was just started takes some seconds until then. */
-async function begun(root, name, signal) {
+/** Load a run; a training that was just started needs some seconds until it has created one. */
+async function waitForRun(root, name, signal) {
   for (;;) {
     const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
     if (!row || isRun(row)) return describeRun(name, signal);
     if (row.status === "failed") {
-      root.replaceChildren(make("h1", {}, name), failure({ problem: "The training ended before it became a run. What it said:" }), make("pre.said", {}, row.problem ?? ""));
+      root.replaceChildren(make("h1", {}, name), failure({ message: "The training failed before it created a run. Its output:" }), make("pre.log", {}, row.error ?? ""));
       return null;
     }
     if (!root.querySelector(".working")) root.replaceChildren(make("h1", {}, name), working("The training is starting…"));
@@ -59,10 +59,10 @@ async function begun(root, name, signal) {
   }
 }
 
-/** What a run that ended badly said last. */
-function saidPanel(about) {
-  if (!about.said || !["crashed", "diverged", "damaged"].includes(about.status)) return null;
-  return panel("What it said last", {}, make("pre.said", {}, about.said));
+/** Show the last output of a run that failed. */
+function logPanel(about) {
+  if (!about.log || !["crashed", "diverged", "damaged"].includes(about.status)) return null;
+  return panel("Last output", {}, make("pre.log", {}, about.log));
 }
 
 function stopButton(name, acts) {
@@ -74,7 +74,7 @@ function stopButton(name, acts) {
     } catch (error) {
       acts.after(failure(error));
     }
-  }, { className: "danger", title: "It saves a checkpoint first, and can go on later" });
+  }, { className: "danger", title: "Saves a checkpoint first; the run can be resumed" });
   return stop;
 }
 

@@ -1,4 +1,4 @@
-// The runs: a table that stays current, curves laid over each other, what differs.
+// All runs: a live table, overlaid curves, and the options that differ.
 
 import { ask, poll } from "./api.js";
 import { tableFigure } from "./charts.js";
@@ -11,12 +11,12 @@ import { empty, skeleton } from "./states.js";
 import { isRun } from "./subject.js";
 
 const SECONDS = 1.5;
-const CHOSEN_AT_FIRST = 3;
-const MOST_DIFFERENCES = 3;
+const INITIAL_CHOICE = 3;
+const MAX_DIFFERENCES = 3;
 
 const STATUS = {
-  starting: "is being started", failed: "has ended before it became a run", new: "has not begun", running: "is training", stalled: "lives, but has been silent for a while", stopped: "was stopped and can go on",
-  crashed: "its process is gone; it can go on from its last checkpoint", damaged: "its files cannot be read", diverged: "its loss became useless", done: "has ended",
+  starting: "is starting", failed: "failed before it created a run", new: "has not started", running: "is training", stalled: "is alive, but has made no progress for a while", stopped: "was stopped and can be resumed",
+  crashed: "its process is gone; it can be resumed from its last checkpoint", damaged: "its files cannot be read", diverged: "its loss diverged", done: "has finished",
 };
 
 export const statusPill = (status) => make(`span.status.status-${status}`, { title: STATUS[status] ?? "" }, status);
@@ -46,7 +46,7 @@ export async function showRuns(root, { params, studio, signal }) {
     if (signal.aborted) return;
     if (!runs.length) {
       view.chosen = null;
-      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_shown} appear here by themselves, wherever they are started.`,
+      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_shown} appear here automatically, wherever they are started.`,
         make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")));
       return;
     }
@@ -64,7 +64,7 @@ function firstChoice(params, runs) {
   const asked = params.get("select");
   if (asked !== null) return asked.split(",");
   const live = runs.filter((run) => run.status === "running"), others = runs.filter((run) => run.status !== "running" && isRun(run));
-  return [...live, ...others].slice(0, CHOSEN_AT_FIRST).map((run) => run.name);
+  return [...live, ...others].slice(0, INITIAL_CHOICE).map((run) => run.name);
 }
 
 function tableRows(runs) {
@@ -79,7 +79,7 @@ function fillTable(view, runs, choose) {
   if (state === view.known) return;
   view.known = state;
   const focused = document.activeElement?.dataset?.run;
-  const colours = new Map([...view.chosen].filter((name) => runs.some((run) => run.name === name)).map((name, place) => [name, place]));
+  const colours = new Map([...view.chosen].filter((name) => runs.some((run) => run.name === name)).map((name, index) => [name, index]));
   view.table.replaceChildren(...runs.map((run) => row(run, view, colours, choose)));
   if (focused) view.table.querySelector(`input[data-run="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -91,25 +91,25 @@ function row(run, view, colours, choose) {
   });
   const swatch = make("span.swatch");
   if (colours.has(run.name)) swatch.style.background = seriesColour(colours.get(run.name));
-  const { primary_metric } = run;
+  const { primary_metric: primary } = run;
   return make("tr", { data: { run: run.name, status: run.status } },
     make("td.pick", {}, box, swatch),
     make("th", { scope: "row" }, make("a", { href: link("run", run.name) }, run.name)),
     make("td", {}, statusPill(run.status), progress(run)),
-    make("td.number", {}, primary_metric ? [make("strong", {}, metric(primary_metric.name, primary_metric.value)), make("div.note", {}, `${words(primary_metric.name)}, ${primary_metric.split}`)] : "–"),
+    make("td.number", {}, primary ? [make("strong", {}, metric(primary.name, primary.value)), make("div.note", {}, `${words(primary.name)}, ${primary.split}`)] : "–"),
     make("td.number", {}, run.last?.loss === undefined ? "–" : metric("loss", run.last.loss)),
     make("td", {}, option(run.task)),
     make("td.number", {}, option(run.seed)),
     make("td.number", {}, number(run.parameters)),
     make("td.number", {}, duration(run.seconds)),
-    make("td", {}, run.problem ? make("span.alarm.said", {}, run.problem) : differences(run.differences)));
+    make("td", {}, run.error ? make("span.alarm.log", {}, run.error) : differences(run.differences)));
 }
 
 function differences(of) {
   const entries = Object.entries(of).filter(([path]) => path !== "seed");
-  const shown = entries.slice(0, MOST_DIFFERENCES).map(([path, value]) => make("span.chip", { title: `${path}=${option(value)}` }, make("span.muted", {}, path.split(".").at(-1)), ` ${option(value)}`));
-  if (entries.length > MOST_DIFFERENCES) {
-    shown.push(make("span.chip.more", { title: entries.map(([path, value]) => `${path}=${option(value)}`).join("\n") }, `+${entries.length - MOST_DIFFERENCES}`));
+  const shown = entries.slice(0, MAX_DIFFERENCES).map(([path, value]) => make("span.chip", { title: `${path}=${option(value)}` }, make("span.muted", {}, path.split(".").at(-1)), ` ${option(value)}`));
+  if (entries.length > MAX_DIFFERENCES) {
+    shown.push(make("span.chip.more", { title: entries.map(([path, value]) => `${path}=${option(value)}`).join("\n") }, `+${entries.length - MAX_DIFFERENCES}`));
   }
   return make("div.chips", {}, shown);
 }
@@ -120,7 +120,7 @@ export function progress({ step, total_steps: total, status }) {
   return make("div.progress-line", { title: `step ${text}` }, make("progress", { max: total, value: step, "aria-label": `step ${text}` }), make("span.note", {}, text));
 }
 
-/** Which options of the chosen runs are not alike. */
+/** Show the options in which the chosen runs differ. */
 async function showDifferences(root, names, studio, signal) {
   root.asked = names;
   if (names.length < 2) return root.replaceChildren();
@@ -129,13 +129,13 @@ async function showDifferences(root, names, studio, signal) {
     const { differences: found } = await ask(`compare?${query}`, { signal });
     if (root.asked !== names) return;
     const rows = [["option", ...names], ...Object.entries(found).map(([path, values]) => [path, ...names.map((name) => (name in values ? option(values[name]) : "–"))])];
-    root.replaceChildren(panel("What differs", {
+    root.replaceChildren(panel("Differences", {
       files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: shellWords(["glassformer", "runs", "compare", ...names.map((name) => `${studio.runs_shown}/${name}`)]),
     }, rows.length > 1
       ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
         make("tbody", {}, rows.slice(1).map(([path, ...values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), values.map((value) => make("td", {}, make("code", {}, value))))))))
       : make("p.muted", {}, "These runs have the same options.")));
   } catch (error) {
-    if (!signal.aborted) root.replaceChildren(empty("What differs is not known", error.message));
+    if (!signal.aborted) root.replaceChildren(empty("The differences cannot be loaded", error.message));
   }
 }

@@ -1,11 +1,11 @@
-// The records of runs, followed while they grow.
+// Event logs of runs, followed while they grow.
 
 import { ask, path } from "./api.js";
 
 const NOT_CURVES = new Set(["event", "step", "epoch", "seconds", "elapsed", "order", "time"]);
 
-/** What is known of one run's record so far. */
-export class Record {
+/** Events of one run that have been read so far. */
+export class EventLog {
   constructor(name) {
     this.name = name;
     this.clear();
@@ -15,7 +15,7 @@ export class Record {
     Object.assign(this, { next: 0, mark: null, training: new Map(), validation: new Map(), heads: [], status: null, step: 0, total: null });
   }
 
-  /** Ask for what is new; whether there was anything. A record that was cut back is read from its beginning. */
+  /** Read new events; return whether there were any. A log that was truncated is read again from its start. */
   async follow(signal) {
     for (let news = false; ; ) {
       const mark = this.mark ? `&mark=${this.mark}` : "";
