@@ -15,52 +15,82 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
+    "CausalLM": "glassformer.models.task_types",
     "Experiment": "glassformer.runs.experiment",
     "ExperimentConfig": "glassformer.runs.experiment",
+    "MaskedLM": "glassformer.models.task_types",
     "Run": "glassformer.runs.run",
+    "Seq2Seq": "glassformer.models.task_types",
+    "SequenceClassification": "glassformer.models.task_types",
+    "TokenClassification": "glassformer.models.task_types",
+    "Transformer": "glassformer.models.transformer",
     "UserError": "glassformer.core.errors",
     "from_huggingface": "glassformer.interchange.huggingface",
     "generate": "glassformer.generation",
     "load_plugin": "glassformer.core.registry",
+    "nn": "glassformer.blocks",
     "presets": "glassformer.runs.experiment",
+    "record": "glassformer.inspection.record",
     "register": "glassformer.core.registry",
     "report": "glassformer.reports.report",
     "resolve": "glassformer.runs.experiment",
-    "train": "glassformer.runs.session",
+    "sweep": "glassformer.api",
+    "train": "glassformer.api",
 }
+"""Module of each public name; `nn` is a module itself."""
 
 __all__ = [
+    "CausalLM",
     "Experiment",
     "ExperimentConfig",
+    "MaskedLM",
     "Run",
+    "Seq2Seq",
+    "SequenceClassification",
+    "TokenClassification",
+    "Transformer",
     "UserError",
     "__version__",
     "from_huggingface",
     "generate",
     "load_plugin",
+    "nn",
     "presets",
+    "record",
     "register",
     "report",
     "resolve",
+    "sweep",
     "train",
 ]
 
 if TYPE_CHECKING:
+    from glassformer import blocks as nn
+    from glassformer.api import sweep, train
     from glassformer.core.errors import UserError
     from glassformer.core.registry import load_plugin, register
     from glassformer.generation import generate
+    from glassformer.inspection.record import record
     from glassformer.interchange.huggingface import from_huggingface
+    from glassformer.models.task_types import (
+        CausalLM,
+        MaskedLM,
+        Seq2Seq,
+        SequenceClassification,
+        TokenClassification,
+    )
+    from glassformer.models.transformer import Transformer
     from glassformer.reports.report import report
     from glassformer.runs.experiment import Experiment, ExperimentConfig, presets, resolve
     from glassformer.runs.run import Run
-    from glassformer.runs.session import train
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module = importlib.import_module(_MODULES[name])
+    return module if name == "nn" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
