@@ -1,4 +1,4 @@
-"""What tests of studies share: trainings in this process, since a new Python takes longer than they do."""
+"""Fixtures of the study tests: train in this process, because starting Python takes longer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from glassformer.runs import session
-from glassformer.studies import jobs
-from glassformer.studies.jobs import Job, Say
+from glassformer.studies import study
+from glassformer.studies.study import Job, Log
 from glassformer.training.context import StopSignals
 
 
@@ -23,13 +23,13 @@ def in_this_process(job: Job) -> dict[str, Any]:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The names of the jobs that were trained."""
+    """Names of the jobs that were trained."""
     names: list[str] = []
 
-    def train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
+    def train(job: Job, threads: int, log: Log, signals: StopSignals) -> dict[str, Any]:
         names.append(job.name)
         return in_this_process(job)
 
-    monkeypatch.setattr(jobs, "_train", train)
+    monkeypatch.setattr(study, "_train", train)
     monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
     return names

@@ -1,4 +1,4 @@
-"""Each published table: what its recipes differ in, and its whole machinery on models that learn nothing."""
+"""Each published table: differences between its recipes, and the whole pipeline on tiny models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from glassformer.blocks.positions import PositionConfig
 from glassformer.cli import main
 from glassformer.core.registry import kinds
 from glassformer.runs.folder import differences
-from glassformer.studies import STUDIES, length_data, positions, translation_sets
-from glassformer.studies.arithmetic_rates import ARITHMETIC_RATES, OVERFITTED, PUBLISHED, PUBLISHED_FILE
+from glassformer.studies import STUDIES, positions, translation_sets
+from glassformer.studies.arithmetic import ARITHMETIC_RATES, OVERFIT, PUBLISHED, PUBLISHED_FILE
 from glassformer.studies.attention_forms import ATTENTION_FORMS
-from glassformer.studies.jobs import Results
-from glassformer.studies.length_data import (
+from glassformer.studies.parameter_counts import PARAMETER_COUNTS
+from glassformer.studies.positions import (
+    POSITIONS,
+    THEORY,
     Draw,
     LengthData,
+    LengthTask,
     Measure,
     digits,
     draw_reversals,
@@ -29,20 +32,18 @@ from glassformer.studies.length_data import (
     draw_sums,
     words,
 )
-from glassformer.studies.parameter_counts import PARAMETER_COUNTS
-from glassformer.studies.positions import ARITHMETIC, POSITIONS, THEORY, TRANSLATION, Domain
-from glassformer.studies.recipes import Setting, Study
-from glassformer.studies.reversal_table import REVERSAL_TABLE, ReversalStudy
-from glassformer.studies.study import Effort, reproduce
+from glassformer.studies.recipes import RecipeStudy, Setting
+from glassformer.studies.reversal import REVERSAL_TABLE, ReversalStudy
+from glassformer.studies.study import Results, StudyContext, reproduce
 from glassformer.studies.translation_sets import TRANSLATION_SETS
 
 TINY_MODEL = {"model.hidden_dim": 16, "model.feed_forward_dim": 8}
 TINY_TRAINING = {"training.max_steps": 2, "training.validate_every": None}
-STUDIES_OF_RUNS = [study for study in STUDIES.values() if isinstance(study, Study)]
+STUDIES_OF_RUNS = [study for study in STUDIES.values() if isinstance(study, RecipeStudy)]
 
 
-def effort(folder: Path, is_quick: bool) -> Effort:
-    return Effort(folder, is_quick, 1, 1, 1, True, lambda text: None)
+def context_of(folder: Path, is_quick: bool) -> StudyContext:
+    return StudyContext(folder, is_quick, 1, 1, 1, True, lambda text: None)
 
 
 def table_of(folder: Path) -> str:
@@ -55,18 +56,18 @@ def is_picture(file: Path) -> bool:
 
 @pytest.mark.parametrize("study", STUDIES_OF_RUNS, ids=lambda study: study.name)
 def test_every_study_has_a_quick_version(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: RecipeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if study is POSITIONS:  # its data are written before its settings are known
+    if study is POSITIONS:  # it writes its data before it lists its runs
         monkeypatch.setattr(LengthData, "write", lambda self, parent: None)
-    quick = study.cells(effort(tmp_path, is_quick=True))
-    assert quick and all(cell.job.config for cell in quick)
-    assert len({cell.job.path for cell in quick}) == len(quick)
+    quick = study.runs(context_of(tmp_path, is_quick=True))
+    assert quick and all(run.job.config for run in quick)
+    assert len({run.job.path for run in quick}) == len(quick)
 
 
-def test_the_recipes_of_the_rates_differ_in_two_things(tmp_path: Path) -> None:
-    cells = ARITHMETIC_RATES.cells(effort(tmp_path, is_quick=False))
-    by_rate = {(cell.setting.name, cell.recipe): cell.job.config for cell in cells}
+def test_the_recipes_of_the_learning_rates_differ_in_two_options(tmp_path: Path) -> None:
+    runs = ARITHMETIC_RATES.runs(context_of(tmp_path, is_quick=False))
+    by_rate = {(run.setting.name, run.recipe): run.job.config for run in runs}
     for rate in PUBLISHED:
         ours, theirs = by_rate[rate, "ours"].dump(), by_rate[rate, "theirs"].dump()
         assert differences(theirs, ours).keys() == {"model.norm_placement", "training.schedule.warmup_steps"}
@@ -75,18 +76,18 @@ def test_the_recipes_of_the_rates_differ_in_two_things(tmp_path: Path) -> None:
         assert theirs["model"]["dropout"] == 0.2
 
 
-def test_rates(trained: list[str], tmp_path: Path) -> None:
+def test_learning_rates(trained: list[str], tmp_path: Path) -> None:
     settings = []
     for setting in ARITHMETIC_RATES.settings:
-        if setting.name in ("1e-2", "1e-7", OVERFITTED):
+        if setting.name in ("1e-2", "1e-7", OVERFIT):
             task = {"task.max_examples": 30}
             kept = {path: value for path, value in setting.overrides.items() if path not in PUBLISHED_FILE}
             settings.append(replace(setting, overrides={**kept, **task, **TINY_MODEL, **TINY_TRAINING}))
     study = replace(ARITHMETIC_RATES, settings=settings)
     document = reproduce(study, tmp_path, seeds=1)
     assert len(trained) == 6
-    high, low, by_heart = document["rows"]
-    assert (high["published"], low["published"], by_heart["published"]) == (0.25, 0.05, None)
+    high, low, overfit = document["rows"]
+    assert (high["published"], low["published"], overfit["published"]) == (0.25, 0.05, None)
     for row in document["rows"]:
         for recipe in ("theirs", "ours"):
             assert len(row[f"{recipe}_says"]) == len(row[f"{recipe}_exact_match"]) == 1
@@ -121,10 +122,10 @@ def test_attention_forms(tmp_path: Path) -> None:
     [(draw_reversals, words), (draw_sums, digits), (draw_sentences, words)],
     ids=["reversal", "sums", "sentences"],
 )
-def test_lengths_are_kept_apart(
+def test_lengths_of_splits_do_not_overlap(
     draw: Draw, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(length_data, "GRAMMAR_PAIRS", 200)
+    monkeypatch.setattr(positions, "GRAMMAR_PAIRS", 200)
     data = LengthData("data", draw, 2, 4, 40, 20, measure)
     for folder in ("one", "two"):
         data.write(tmp_path / folder)
@@ -144,16 +145,16 @@ def test_lengths_are_kept_apart(
         assert all(source == target[::-1] for pairs in rows.values() for source, target in pairs)
 
 
-def shrunk(domain: Domain, draw: Draw, longest: int = 3) -> Domain:
-    data = LengthData(domain.data.name, draw, 2, longest, 30, 16, domain.data.measure)
-    return replace(domain, data=data, options={**domain.options, **TINY_MODEL, **TINY_TRAINING})
+def shrunk(task: LengthTask, draw: Draw, longest: int = 3) -> LengthTask:
+    data = LengthData(task.data.name, draw, 2, longest, 30, 16, task.data.measure)
+    return replace(task, data=data, options={**task.options, **TINY_MODEL, **TINY_TRAINING})
 
 
 def test_positions_on_reversal(trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert THEORY.keys() == kinds(PositionConfig).keys()
-    monkeypatch.setattr(positions, "FEWEST", 1)
-    (domain,) = POSITIONS.quick_domains
-    document = reproduce(replace(POSITIONS, domains=[shrunk(domain, draw_reversals)]), tmp_path)
+    monkeypatch.setattr(positions, "MIN_EXAMPLES", 1)
+    (task,) = POSITIONS.quick_tasks
+    document = reproduce(replace(POSITIONS, tasks=[shrunk(task, draw_reversals)]), tmp_path)
     assert [row["position"] for row in document["rows"]] == sorted(kinds(PositionConfig))
     for row in document["rows"]:
         assert row["by_length"].keys() <= {"2", "3", "4", "5", "6"}
@@ -161,20 +162,21 @@ def test_positions_on_reversal(trained: list[str], tmp_path: Path, monkeypatch: 
     assert is_picture(tmp_path / "lengths-plot.png") and str(tmp_path) not in table_of(tmp_path)
     by_length = document["rows"][0]["by_length"]
     trained.clear()
-    study = replace(POSITIONS, domains=[shrunk(domain, draw_reversals)])
+    study = replace(POSITIONS, tasks=[shrunk(task, draw_reversals)])
     again = reproduce(study, tmp_path)
     assert trained == [] and again["rows"][0]["by_length"] == by_length
     kept = reproduce(study, tmp_path / "other", keep=tmp_path / "results.json")
     assert trained == [] and kept["rows"][0] == {**again["rows"][0], "kept": ["ours"]}
 
 
-def test_positions_where_answers_are_written(
+def test_positions_with_generated_outputs(
     trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(length_data, "GRAMMAR_PAIRS", 50)
+    monkeypatch.setattr(positions, "GRAMMAR_PAIRS", 50)
     monkeypatch.setattr(positions, "kinds", lambda family: {"rotary": None})
-    domains = [shrunk(ARITHMETIC, draw_sums), shrunk(TRANSLATION, draw_sentences, longest=6)]
-    sums, sentences = reproduce(replace(POSITIONS, domains=domains), tmp_path)["rows"]
+    _, arithmetic, translation = POSITIONS.tasks
+    tasks = [shrunk(arithmetic, draw_sums), shrunk(translation, draw_sentences, longest=6)]
+    sums, sentences = reproduce(replace(POSITIONS, tasks=tasks), tmp_path)["rows"]
     assert (sums["decoded"], sums["decoded_beyond"]) == (0.0, 0.0)
     assert sentences["decoded"] is not None and 0 <= sentences["beyond"] < 1
     assert "exact_match, beyond" in table_of(tmp_path) and "bleu, beyond" in table_of(tmp_path)
@@ -197,11 +199,12 @@ def test_reversal_shows_a_model_of_each_state(trained: list[str], tmp_path: Path
         assert is_picture(tmp_path / shown["file"]) and shown["file"] in table_of(tmp_path)
     del reached[1], reached[3]
     (tmp_path / "few").mkdir()
-    cells = [cell for cell in study.cells(effort(tmp_path, False)) if cell.seed == 0]
-    assert "No measured model is unsolved." in study.sections(study.more(cells, [], effort(tmp_path, False)))
+    context = context_of(tmp_path, False)
+    runs = [run for run in study.runs(context) if run.seed == 0]
+    assert "No measured model is unsolved." in study.sections(study.extra_results(runs, [], context))
 
 
-def test_reversal_stops_a_run_halfway_where_none_ended_so(trained: list[str], tmp_path: Path) -> None:
+def test_reversal_stops_a_run_halfway_if_none_ended_half_solved(trained: list[str], tmp_path: Path) -> None:
     class Staged(ReversalStudy):
         def value(self, results: Results) -> float:
             return 0.6 if results["steps"] == 1 else 1.0
@@ -224,8 +227,8 @@ def test_reversal_stops_a_run_halfway_where_none_ended_so(trained: list[str], tm
 
 
 def test_their_recipe_of_reversal_is_the_published_one(tmp_path: Path) -> None:
-    cells = REVERSAL_TABLE.cells(effort(tmp_path, is_quick=False))
-    theirs = {cell.setting.name: cell.job.config.dump() for cell in cells if cell.recipe == "theirs"}
+    runs = REVERSAL_TABLE.runs(context_of(tmp_path, is_quick=False))
+    theirs = {run.setting.name: run.job.config.dump() for run in runs if run.recipe == "theirs"}
     assert len(theirs) == 8
     for config in theirs.values():
         model, training = config["model"], config["training"]
@@ -237,7 +240,7 @@ def test_their_recipe_of_reversal_is_the_published_one(tmp_path: Path) -> None:
 
 @pytest.fixture
 def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handful of the TED set's lines, long ones among them."""
+    """A few lines in place of the TED set, some of them long."""
     folder = tmp_path / "data" / "ted_enfr"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -278,13 +281,13 @@ def test_translation_sets(is_quick: bool, trained: list[str], tmp_path: Path) ->
         (points,) = row[f"{recipe}_validations"]
         assert points and all(point.keys() == {"epoch", "step", "loss", "bleu"} for point in points)
     assert 0 < row["commonest"] < 1 and is_picture(out / "training.png")
-    assert ("Nothing was run at its full size." in table_of(out)) == is_quick
+    assert ("No model was run at its full size." in table_of(out)) == is_quick
     if is_quick:
         assert not others and not document["complaint"]
     else:
         assert [other["setting"] for other in others] == ["ted-set-1, full size"]
-        assert document["complaint"] == "ours did not learn by heart: ted-set-1, full size"
-        assert "*did not train*" in table_of(out) and "Full size, learned by heart" in table_of(out)
+        assert document["complaint"] == "our recipe did not memorise the pairs: ted-set-1, full size"
+        assert "*did not train*" in table_of(out) and "Full size, memorised" in table_of(out)
         kept = (out / "data" / "short" / "train.en").read_text(encoding="utf-8").splitlines()
         assert len(kept) == 15 and max(len(line.split()) for line in kept) == 6
     page = gf.report(out, tmp_path / "report.html", samples=0, maps=0)
@@ -292,7 +295,7 @@ def test_translation_sets(is_quick: bool, trained: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("talks")
-def test_what_is_learned_by_heart(trained: list[str], tmp_path: Path) -> None:
+def test_a_full_size_model_memorises_the_pairs(trained: list[str], tmp_path: Path) -> None:
     study = replace(TRANSLATION_SETS, settings=[], full_size=shrunk_full_size(steps=80))
     document = reproduce(study, tmp_path / "study")
     (row,) = document["rows"]
@@ -305,8 +308,8 @@ def test_what_is_learned_by_heart(trained: list[str], tmp_path: Path) -> None:
 
 def test_the_full_size_is_the_published_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation_sets, "_write_short_pairs", lambda folder: None)
-    cells = TRANSLATION_SETS.cells(effort(tmp_path, is_quick=False))
-    models = {(cell.setting.name, cell.recipe): cell.job.config.dump()["model"] for cell in cells}
+    runs = TRANSLATION_SETS.runs(context_of(tmp_path, is_quick=False))
+    models = {(run.setting.name, run.recipe): run.job.config.dump()["model"] for run in runs}
     published = [(2, 8, 512, 0.1), (4, 8, 512, 0.2), (4, 12, 768, 0.2), (6, 12, 768, 0.1)]
     for number, (layers, heads, width, dropout) in enumerate(published, start=1):
         for recipe in ("ours", "theirs"):
@@ -322,9 +325,7 @@ def document_of(output: str) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_quick_version_comes_to_its_end(
-    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_quick_version_finishes(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = main(["reproduce", name, "--quick", "--out", str(tmp_path / "study"), "--json"])
     output = capfd.readouterr()
     if code == 2 and "is not here" in output.err:

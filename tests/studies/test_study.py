@@ -1,4 +1,4 @@
-"""A study runs what is missing, once, and its table says what the runs say."""
+"""A study runs what is missing, once, and its table has the numbers of its runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glassformer.runs.folder import RunFolder, differences
 from glassformer.storage.checksums import ChecksummedFolder
 from glassformer.storage.files import json_bytes
 from glassformer.studies import STUDIES, find
-from glassformer.studies.recipes import Setting, Study
+from glassformer.studies.recipes import RecipeStudy, Setting
 from glassformer.studies.study import reproduce
 
 TINY = {
@@ -29,12 +29,12 @@ TINY = {
     "model.feed_forward_dim": 8,
     "training.max_steps": 3,
 }
-STUDY = Study(
+STUDY = RecipeStudy(
     "tiny", "A tiny table", "accuracy", [Setting("4×3", 0.5, "reversal", TINY)], "For the test.", seeds=2
 )
 
 
-def test_a_study_is_run_once_and_told_truly(tmp_path: Path) -> None:
+def test_a_study_runs_once_and_reports_its_runs(tmp_path: Path) -> None:
     document = reproduce(STUDY, tmp_path, workers=2)
     (row,) = document["rows"]
     runs = [RunFolder(path) for path in sorted((tmp_path / "runs").iterdir())]
@@ -54,7 +54,7 @@ def test_a_study_is_run_once_and_told_truly(tmp_path: Path) -> None:
 THEIRS = Setting("4×3", 0.5, "reversal", TINY, theirs={"model.norm_placement": "post"})
 
 
-def test_their_recipe_differs_in_what_it_says_alone(trained: list[str], tmp_path: Path) -> None:
+def test_their_recipe_differs_in_its_overrides_only(trained: list[str], tmp_path: Path) -> None:
     study = replace(STUDY, settings=[THEIRS], theirs_seeds=1)
     (row,) = reproduce(study, tmp_path)["rows"]
     assert trained == ["4×3, ours, seed 0", "4×3, ours, seed 1", "4×3, theirs, seed 0"]
@@ -74,7 +74,7 @@ def test_a_changed_option_is_another_run_and_an_added_one_is_not(trained: list[s
     reproduce(study, tmp_path)
     (path,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
     config = RunFolder(path).config()
-    del config["training"]["tensorboard"]  # as if the run were older than this option, its name with it
+    del config["training"]["tensorboard"]  # as if the run and its name were older than this option
     ChecksummedFolder(path).write({"config.json": json_bytes(config)})
     path.rename(path.with_name(f"{path.name[:-8]}01234567"))
     trained.clear()
@@ -85,7 +85,7 @@ def test_a_changed_option_is_another_run_and_an_added_one_is_not(trained: list[s
     assert trained == ["4×3, ours, seed 0"]
 
 
-def test_what_is_finished_can_be_told_before_the_rest_is(trained: list[str], tmp_path: Path) -> None:
+def test_finished_runs_can_be_reported_before_the_rest(trained: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run of this table is finished"):
         reproduce(STUDY, tmp_path / "nothing", trains=False)
     assert not (tmp_path / "nothing").exists()
@@ -100,7 +100,7 @@ def test_what_is_finished_can_be_told_before_the_rest_is(trained: list[str], tmp
     assert "**Not finished:** 3 runs" in table and " --finished`" in table
 
 
-def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], tmp_path: Path) -> None:
+def test_earlier_measurements_are_reused_and_reported(trained: list[str], tmp_path: Path) -> None:
     earlier = reproduce(STUDY, tmp_path / "earlier")
     trained.clear()
     study = replace(STUDY, settings=[THEIRS])
@@ -111,7 +111,7 @@ def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], 
     assert {name: row[name] for name in kept} == {name: earlier["rows"][0][name] for name in kept}
     assert row["kept"] == ["ours"]
     table = (tmp_path / "later" / "table.md").read_text(encoding="utf-8")
-    assert "Kept from an earlier measurement, not run again: ours of 4×3." in table
+    assert "Reused from an earlier measurement: ours of 4×3." in table
     assert f"Written by `glassformer reproduce tiny --keep {keep}`." in table
     with pytest.raises(UserError, match="not a full measurement of other"):
         reproduce(replace(study, name="other"), tmp_path / "other", keep=keep)
@@ -119,14 +119,14 @@ def test_what_was_measured_earlier_is_kept_and_that_is_said(trained: list[str], 
         reproduce(STUDIES["parameter-counts"], tmp_path / "counts", trains=False)
 
 
-def test_what_is_new_may_stand_before_what_is_kept(trained: list[str], tmp_path: Path) -> None:
+def test_new_settings_may_precede_reused_ones(trained: list[str], tmp_path: Path) -> None:
     reproduce(STUDY, tmp_path / "earlier", seeds=1)
     trained.clear()
     study = replace(STUDY, settings=[replace(STUDY.settings[0], name="new"), *STUDY.settings])
     reproduce(study, tmp_path / "later", seeds=1, keep=tmp_path / "earlier" / "results.json")
     assert trained == ["new, ours, seed 0"]
     table = (tmp_path / "later" / "table.md").read_text(encoding="utf-8")
-    assert "not run again: ours of 4×3." in table
+    assert "Reused from an earlier measurement: ours of 4×3." in table
 
 
 def test_the_interval_is_students() -> None:

@@ -1,4 +1,4 @@
-"""The transfer study: only what it says differs between its arms, and no arm sees what another may not."""
+"""Transfer studies: the arms differ in their options only, and no arm sees a test text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,26 @@ from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.experiment import resolve
 from glassformer.runs.folder import RunFolder, differences
 from glassformer.runs.transfer import MAY_DIFFER
-from glassformer.studies import STUDIES, bag_of_words, curves, jobs
-from glassformer.studies.jobs import Job, Say
-from glassformer.studies.pretraining_text import PretrainingText, TestTexts, TextPlan, TextSource, gather
-from glassformer.studies.study import Effort, reproduce
-from glassformer.studies.transfer_arms import ARMS, FROZEN, SCRATCH, Options, TransferStudy
+from glassformer.studies import STUDIES, transfer
+from glassformer.studies import study as jobs
+from glassformer.studies.study import Job, Log, StudyContext, reproduce
+from glassformer.studies.transfer import (
+    ARMS,
+    FROZEN,
+    SCRATCH,
+    TransferOptions,
+    TransferStudy,
+    accuracy_chart,
+)
+from glassformer.studies.transfer_data import (
+    BASELINE,
+    PretrainingText,
+    TestTexts,
+    TextPlan,
+    TextSource,
+    gather_text,
+    measure_baseline,
+)
 from glassformer.tasks.classification import ClassificationConfig
 from glassformer.training.context import StopSignals
 
@@ -36,7 +51,7 @@ TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferSt
 
 @pytest.fixture
 def study(tmp_path: Path) -> TransferStudy:
-    """Reviews in files; the text to pre-train on holds two test reviews, one as it is, one in disguise."""
+    """Reviews in files; the pre-training text contains two test reviews, one verbatim and one disguised."""
     data = {}
     for split, count in (("train", 40), ("validation", 20), ("test", 30)):
         data[split] = reviews(count, 0, split)
@@ -63,9 +78,9 @@ def study(tmp_path: Path) -> TransferStudy:
         classifier=str(tmp_path / "classifier.yaml"),
         pretraining="masked-language-model",
         labels=(10, None),
-        options=Options(pretraining={"training.max_steps": 4}),
+        options=TransferOptions(pretraining={"training.max_steps": 4}),
         text=TextPlan([TextSource({"train": str(tmp_path / "more.txt")})], ("train", "validation")),
-        published={(SCRATCH.name, None): 0.75},
+        published={10: {SCRATCH.name: 0.75}},
         seeds=2,
     )
 
@@ -80,20 +95,20 @@ def runs_of(folder: Path, row: dict[str, Any]) -> Iterator[RunFolder]:
     return (RunFolder(folder / "runs" / name) for name in row["runs"])
 
 
-def test_the_arms_differ_in_what_they_say_alone(
+def test_the_arms_differ_in_their_options_only(
     study: TransferStudy, trained: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "study"
     document = reproduce(study, folder)
     rows = {(row["arm"], row["labels"]): row for row in document["rows"]}
-    assert set(rows) == {(arm, n) for arm in [*(a.name for a in ARMS), bag_of_words.NAME] for n in (10, 40)}
+    assert set(rows) == {(arm, n) for arm in [*(a.name for a in ARMS), BASELINE] for n in (10, 40)}
     assert len(trained) == 1 + 3 * 2 * 2
 
     pretraining = folder / "runs" / document["pretraining"]["run"]
     tokenizer = (pretraining / "tokenizer.json").read_bytes()
     configs = {}
     for (arm, labels), row in rows.items():
-        if arm == bag_of_words.NAME:
+        if arm == BASELINE:
             continue
         for seed, run in enumerate(runs_of(folder, row)):
             assert (run.path / "tokenizer.json").read_bytes() == tokenizer
@@ -129,7 +144,7 @@ def test_the_arms_differ_in_what_they_say_alone(
     assert (folder / "curves.png").read_bytes()[:4] == b"\x89PNG" and (folder / "curves.svg").exists()
 
 
-def test_what_is_done_is_kept_and_a_changed_option_is_another_run(
+def test_finished_runs_are_reused_and_a_changed_option_is_another_run(
     study: TransferStudy, trained: list[str], tmp_path: Path
 ) -> None:
     study = replace(study, labels=(10,), seeds=1)
@@ -148,15 +163,15 @@ def test_what_is_done_is_kept_and_a_changed_option_is_another_run(
     ]
 
 
-def test_without_scikit_learn_the_control_is_left_out_and_that_is_said(
+def test_without_scikit_learn_the_baseline_is_omitted_and_that_is_reported(
     study: TransferStudy, trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bag_of_words, "is_available", lambda: False)
-    said: list[str] = []
-    document = reproduce(replace(study, labels=(10,), seeds=1), tmp_path / "study", say=said.append)
+    monkeypatch.setattr(transfer, "has_baseline", lambda: False)
+    lines: list[str] = []
+    document = reproduce(replace(study, labels=(10,), seeds=1), tmp_path / "study", log=lines.append)
     assert [row["arm"] for row in document["rows"]] == [arm.name for arm in ARMS]
     hint = "pip install 'glassformer[classic]'"
-    assert any(hint in line for line in said)
+    assert any(hint in line for line in lines)
     assert hint in (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
 
 
@@ -164,22 +179,22 @@ def test_no_test_text_is_pretrained_on(study: TransferStudy, tmp_path: Path) -> 
     assert study.text is not None
     task = resolve(study.classifier).task
     assert isinstance(task, ClassificationConfig)
-    # With a limit too, all texts of the train split are read: a text needs no label here.
-    text = gather(study.text, task.model_copy(update={"train_limit": 2}), tmp_path, is_quick=False)
+    # A limit on the labels does not limit the texts, which are read without labels.
+    text = gather_text(study.text, task.model_copy(update={"train_limit": 2}), tmp_path, is_quick=False)
     lines = text.path.read_text(encoding="utf-8").splitlines()
-    assert text.record["left_out"] == {"holds a test text": 2, "stands twice": 1, "empty": 0}
+    assert text.record["left_out"] == {"holds a test text": 2, "duplicate": 1, "empty": 0}
     assert len(lines) == text.record["lines"] == sum(text.record["by_source"].values())
     assert set(lines) >= {text for split in ("train", "validation") for text, _ in reviews(20, 0, split)}
     assert not any(text in line for line in lines for text, _ in reviews(30, 0, "test"))
 
 
-def test_a_text_is_found_whatever_its_case_and_signs() -> None:
+def test_a_text_is_found_in_any_case_and_punctuation() -> None:
     test = TestTexts(["it's so laddish and juvenile , only boys like it . ", "so dull .", "!!!"])
-    assert test.stand_in("They say IT’S SO LADDISH and juvenile, only boys like it, and I agree.")
-    assert test.stand_in("So dull!")
-    assert not test.stand_in("It was so dull that I left.")
-    assert not test.stand_in("It's so laddish and juvenile, only boys like that.")
-    assert not test.stand_in("…")
+    assert test.occur_in("They say IT’S SO LADDISH and juvenile, only boys like it, and I agree.")
+    assert test.occur_in("So dull!")
+    assert not test.occur_in("It was so dull that I left.")
+    assert not test.occur_in("It's so laddish and juvenile, only boys like that.")
+    assert not test.occur_in("…")
 
 
 def test_text_is_rewritten_as_the_sentences_are(tmp_path: Path) -> None:
@@ -188,16 +203,16 @@ def test_text_is_rewritten_as_the_sentences_are(tmp_path: Path) -> None:
     assert [" ".join(text.split()) for text in source.texts()] == ["well-made , isn't it ? yes !"]
 
 
-def test_the_control_never_looks_at_the_test_labels(study: TransferStudy, tmp_path: Path) -> None:
+def test_the_baseline_ignores_the_test_labels(study: TransferStudy, tmp_path: Path) -> None:
     task = resolve(study.classifier, {"task.train_limit": 30}).task
     assert isinstance(task, ClassificationConfig)
-    control = bag_of_words.measure(task)
+    control = measure_baseline(task)
     file = tmp_path / "test.tsv"
     swapped = (
         file.read_text(encoding="utf-8").replace("negative\t", "-\t").replace("positive\t", "negative\t")
     )
     file.write_text(swapped.replace("-\t", "positive\t"), encoding="utf-8")
-    turned = bag_of_words.measure(task)
+    turned = measure_baseline(task)
     assert (control.labels, control.test_examples) == (30, 30)
     assert turned.strength == control.strength
     assert turned.validation_accuracy == control.validation_accuracy
@@ -210,9 +225,9 @@ def test_the_control_never_looks_at_the_test_labels(study: TransferStudy, tmp_pa
 def test_the_pretrained_model_is_the_classifiers(
     study: TransferStudy, is_quick: bool, tmp_path: Path
 ) -> None:
-    effort = Effort(tmp_path, is_quick, 1, 1, 1, True, lambda text: None)
+    context = StudyContext(tmp_path, is_quick, 1, 1, 1, True, lambda text: None)
     text = PretrainingText(tmp_path / "text-0.txt", {"sha256": "0"}) if study.text else None
-    pretraining = study._pretraining_job(effort, text).config
+    pretraining = study._pretraining_job(context, text).config
     for arm in ARMS:
         for labels in study.quick_labels if is_quick else study.labels:
             config = study._config(arm, labels, is_quick)
@@ -221,29 +236,28 @@ def test_the_pretrained_model_is_the_classifiers(
             assert config.task.dump()["unseen_only"] and config.training.validate_every is None
 
 
-def test_a_curve_is_a_mean_over_all_seeds_or_none() -> None:
-    panel = curves.Panel("few", {"a": [[0.5, 0.6, 0.9], [0.7, 0.8]], "b": [[0.4]]}, control=0.65)
-    figure = curves.draw([panel, replace(panel, control=None)], "Title", "control", "caption")
-    with_control, without = figure.axes
-    lines = {line.get_label(): line for line in with_control.get_lines()}
-    assert list(lines["a"].get_xdata()) == [1, 2]
-    assert list(lines["a"].get_ydata()) == pytest.approx([0.6, 0.7])
-    assert set(lines["control"].get_ydata()) == {0.65}
-    assert len(without.get_lines()) == 2
+def test_a_chart_has_one_line_per_arm_and_the_baseline_as_a_level() -> None:
+    runs = [[0.5, 0.6, 0.9], [0.7, 0.8]]
+    rows: list[dict[str, Any]] = [{"labels": 10, "arm": "a", "accuracy_by_epoch": runs}]
+    without = accuracy_chart(rows)
+    with_level = accuracy_chart([*rows, {"labels": 10, "arm": "b", "control": {"validation_accuracy": 0.65}}])
+    assert without.title == "10 labels" and without.level is None and with_level.level == (BASELINE, 0.65)
+    (line,) = without.lines
+    assert line.points == [(1, pytest.approx(0.6)), (2, pytest.approx(0.7))]
 
 
 def test_a_signal_is_handed_on_to_the_runs(
     study: TransferStudy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Else a study that is told to stop leaves its trainings behind."""
+    """Otherwise a stopped study would leave its training processes running."""
     endless = [sys.executable, "-c", "import time; time.sleep(60)"]
     begun: list[subprocess.Popen[str]] = []
 
-    def train(job: Job, threads: int, say: Say, signals: StopSignals) -> dict[str, Any]:
+    def train(job: Job, threads: int, log: Log, signals: StopSignals) -> dict[str, Any]:
         child = subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         begun.append(child)
         os.kill(os.getpid(), signal.SIGTERM)
-        jobs._wait(child, job, say, signals)
+        jobs._wait(child, job, log, signals)
         return {}
 
     monkeypatch.setattr(jobs, "_train", train)

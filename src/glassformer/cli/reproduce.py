@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         with_theirs=not arguments.ours_only,
         trains=not arguments.finished,
         keep=arguments.keep,
-        say=output.print,
+        log=output.print,
     )
     columns = {
         key: heading

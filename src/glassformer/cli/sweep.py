@@ -170,7 +170,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             hint="glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE",
         )
     (study,) = arguments.overrides
-    from glassformer.studies.jobs import threads_for
+    from glassformer.core.system import threads_per_worker
     from glassformer.sweeps.storage import shown, storage_url
     from glassformer.sweeps.worker import serve, worker_name
 
@@ -181,7 +181,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         study,
         folder / "runs",
         name=worker_name(),
-        threads=threads_for(max(1, arguments.workers)),
+        threads=threads_per_worker(max(1, arguments.workers)),
         plugins=arguments.plugin,
         say=output.print,
         on_joined=lambda: output.print(f"joined {study}"),

@@ -1,36 +1,33 @@
-"""Published tables, regenerated: one file a table, found here by name."""
+"""Studies of published tables, by name; `glassformer reproduce NAME` runs one."""
 
 from __future__ import annotations
 
 from glassformer.core.errors import user_error
-from glassformer.studies.arithmetic_file import ARITHMETIC_FILE
-from glassformer.studies.arithmetic_preset import ARITHMETIC_PRESET
-from glassformer.studies.arithmetic_rates import ARITHMETIC_RATES
+from glassformer.studies.arithmetic import ARITHMETIC_FILE, ARITHMETIC_PRESET, ARITHMETIC_RATES
 from glassformer.studies.attention_forms import ATTENTION_FORMS
 from glassformer.studies.parameter_counts import PARAMETER_COUNTS
 from glassformer.studies.positions import POSITIONS
-from glassformer.studies.reversal_table import REVERSAL_TABLE
-from glassformer.studies.study import Table
-from glassformer.studies.transfer import TRANSFER, TRANSFER_BOOKS, TRANSFER_MOVIES
+from glassformer.studies.reversal import REVERSAL_TABLE
+from glassformer.studies.study import Study
+from glassformer.studies.transfer import TRANSFER_STUDIES
 from glassformer.studies.translation_sets import TRANSLATION_SETS
 
-_TABLES: tuple[Table, ...] = (
+_STUDIES: tuple[Study, ...] = (
     REVERSAL_TABLE,
     ARITHMETIC_PRESET,
     ARITHMETIC_FILE,
     ARITHMETIC_RATES,
-    TRANSFER,
-    TRANSFER_BOOKS,
-    TRANSFER_MOVIES,
+    *TRANSFER_STUDIES,
     PARAMETER_COUNTS,
     ATTENTION_FORMS,
     POSITIONS,
     TRANSLATION_SETS,
 )
-STUDIES: dict[str, Table] = {table.name: table for table in _TABLES}
+STUDIES: dict[str, Study] = {study.name: study for study in _STUDIES}
 
 
-def find(name: str) -> Table:
+def find(name: str) -> Study:
+    """Return the study of this name; raise a user error with a near match otherwise."""
     if name not in STUDIES:
         raise user_error("no such table", path="NAME", value=name, allowed=sorted(STUDIES))
     return STUDIES[name]

@@ -1,4 +1,4 @@
-"""Attention in four forms, from two loops to the fused kernel: the largest error, and the time, by length."""
+"""Attention in four forms, from two loops to the fused kernel: largest error and time by length."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.bench.attention import LARGEST_ALLOWED, AttentionBenchmark
-from glassformer.studies import charts
-from glassformer.studies.study import Effort, written_by
+from glassformer.plotting.lines import Axis, Chart, Line, draw, save
+from glassformer.studies.study import Row, StudyContext, heading, plural, table_head, table_row
 
 
 @dataclass(frozen=True)
 class AttentionForms:
+    """Time and error of each form of attention."""
+
     lengths: Sequence[int]
     quick_lengths: Sequence[int]
     about: str
@@ -20,75 +22,64 @@ class AttentionForms:
     title: str = "Attention in four forms: error and time"
     metric: str = "seconds"
     seeds: int = 1
-    """The same random numbers each time; the time is sampled instead."""
+    """One seed: the random numbers are fixed, and repeated timings give the spread."""
 
-    def measure(self, effort: Effort) -> dict[str, Any]:
-        effort.refuse_parts()
-        rows: list[dict[str, Any]] = []
+    def measure(self, context: StudyContext) -> dict[str, Any]:
+        """Run the attention benchmark for each mask and length."""
+        context.reject_partial_options()
+        rows: list[Row] = []
         complaints, machine = [], None
         for is_causal in (False, True):
-            for length in self.quick_lengths if effort.is_quick else self.lengths:
-                benchmark = AttentionBenchmark(length=length, causal=is_causal, threads=effort.threads)
+            for length in self.quick_lengths if context.is_quick else self.lengths:
+                benchmark = AttentionBenchmark(length=length, causal=is_causal, threads=context.threads)
                 result = benchmark.run(lambda done, total: None)
                 rows += [_row(row, length, is_causal) for row in result.rows]
                 complaints += [f"length {length}: {result.complaint}"] if result.complaint else []
                 machine = result.machine.document()
-                effort.say(f"length {length}{', causal' if is_causal else ''}: {len(result.rows)} forms")
+                context.log(f"length {length}{', causal' if is_causal else ''}: {len(result.rows)} forms")
         return {
             "about": self.about,
             "rows": rows,
             "machine": machine,
-            "plot": self._plot(rows, effort),
+            "plot": self._plot(rows, context),
             "complaint": "; ".join(complaints),
         }
 
-    def _plot(self, rows: Sequence[Mapping[str, Any]], effort: Effort) -> list[str]:
-        panels = []
+    def _plot(self, rows: Sequence[Row], context: StudyContext) -> list[str]:
+        charts = []
         for is_causal, title in ((False, "every key"), (True, "causal")):
             shown = [row for row in rows if row["is_causal"] == is_causal]
-            lines = []
-            for form in dict.fromkeys(row["form"] for row in shown):
-                own = [row for row in shown if row["form"] == form]
-                times = [row["ours"] for row in own]
-                lines.append(charts.Line(form, [row["length"] for row in own], [times]))
-            panels.append(
-                charts.Panel(
-                    title,
-                    lines,
-                    "length",
-                    "seconds a call",
-                    is_log=True,
-                    is_log_height=True,
-                    is_whole=True,
-                )
-            )
+            lines = [
+                Line(form, [(row["length"], row["ours"]) for row in shown if row["form"] == form])
+                for form in dict.fromkeys(row["form"] for row in shown)
+            ]
+            x, y = Axis("length", is_log=True, is_whole=True), Axis("seconds per call", is_log=True)
+            charts.append(Chart(title, lines, x, y))
         caption = "Medians; 4 sequences of 4 heads of width 32."
-        return charts.write(charts.draw(panels, self.title, caption), effort.folder / "times")
+        return save(draw(charts, self.title, caption), context.folder / "times")
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        lines = [f"# {document['title']}", "", document["about"], "", written_by(document), ""]
-        lines += ["| length | mask | form | milliseconds | quartiles | speed-up | largest error |"]
-        lines += ["|---|---|---|---|---|---|---|"]
+        """Text of `table.md`."""
+        heads = ("length", "mask", "form", "milliseconds", "quartiles", "speed-up", "largest error")
+        lines = [*heading(document), *table_head(*heads)]
         for row in document["rows"]:
             low, high = (f"{1e3 * value:.3f}" for value in row["quartiles"])
-            cells = [f"{row['length']}", "causal" if row["is_causal"] else "none", row["form"]]
+            cells = [row["length"], "causal" if row["is_causal"] else "none", row["form"]]
             cells += [f"{1e3 * row['ours']:.3f}", f"{low} … {high}", f"{row['speed_up']:,.1f} ×"]
-            cells += [f"{row['largest_error']:.1e}"]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(table_row([*cells, f"{row['largest_error']:.1e}"]))
         machine, threads = document["machine"], document["threads_per_worker"]
-        lines += ["", "![Seconds a call against the length](times.png)", ""]
+        lines += ["", "![Seconds per call against length](times.png)", ""]
         lines += [
             f"Error: the largest difference from the same attention in fp64; up to {LARGEST_ALLOWED:g} is"
-            " rounding. Speed-up: over the loop for one sequence, at the same length.",
+            " rounding. Speed-up: relative to the loop for one sequence, at the same length.",
             "",
-            f"Machine: {machine['cpu']}, {threads} thread{'s' if threads > 1 else ''},"
-            f" torch {machine['torch']}.",
+            f"Machine: {machine['cpu']}, {plural(threads, 'thread')}, torch {machine['torch']}.",
             "",
         ]
         return "\n".join(lines)
 
 
-def _row(row: Mapping[str, Any], length: int, is_causal: bool) -> dict[str, Any]:
+def _row(row: Mapping[str, Any], length: int, is_causal: bool) -> Row:
     return {
         "setting": f"{row['form']}, length {length}{', causal' if is_causal else ''}",
         "published": None,
@@ -111,5 +102,5 @@ ATTENTION_FORMS = AttentionForms(
     quick_lengths=(8, 16),
     about="Scaled dot-product attention of 4 sequences of 4 heads of width 32: two loops for one sequence,"
     " two loops over a batch, no loop, and the fused kernel that training uses. No published table has these"
-    " numbers: what is reproduced is that the forms are the same.",
+    " numbers: the study shows that the forms agree.",
 )

@@ -1,4 +1,4 @@
-"""Two published parameter counts, by the closed form and by counting what is built, term by term."""
+"""Two published parameter counts, by closed form and by counting the built model, term by term."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from typing import Any
 from glassformer.cost.parameters import count_by_module
 from glassformer.models.closed_form import Comparison, Count, compare
 from glassformer.runs.experiment import Experiment, resolve
-from glassformer.studies.study import Effort, written_by
+from glassformer.studies.study import Row, StudyContext, heading, table_head, table_row
 
 
 @dataclass(frozen=True)
-class ParameterCounts:
+class ParameterCountStudy:
+    """Published, closed-form and counted numbers of parameters."""
+
     published: Mapping[str, int]
-    """By preset."""
+    """Published count by preset."""
     about: str
     name: str = "parameter-counts"
     title: str = "Parameters of the published models, with their terms"
     metric: str = "parameters"
     seeds: int = 1
-    """A count has no chance in it."""
+    """One seed: a count is not random."""
 
-    def measure(self, effort: Effort) -> dict[str, Any]:
-        effort.refuse_parts()
+    def measure(self, context: StudyContext) -> dict[str, Any]:
+        """Build each model and count its parameters."""
+        context.reject_partial_options()
         rows = [_row(preset, published) for preset, published in self.published.items()]
         wrong = [row["setting"] for row in rows if len({row["published"], row["theirs"], row["ours"]}) > 1]
         for row in rows:
-            effort.say(f"{row['setting']}: {row['ours']:,}")
+            context.log(f"{row['setting']}: {row['ours']:,}")
         return {
             "about": self.about,
             "rows": rows,
@@ -36,16 +39,17 @@ class ParameterCounts:
         }
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        lines = [f"# {document['title']}", "", document["about"], "", written_by(document), ""]
-        lines += ["| preset | published | closed form | counted |", "|---|---|---|---|"]
+        """Text of `table.md`."""
+        lines = [*heading(document), *table_head("preset", "published", "closed form", "counted")]
         for row in document["rows"]:
-            lines += [f"| {row['setting']} | {row['published']:,} | {row['theirs']:,} | {row['ours']:,} |"]
+            counts = [f"{row[key]:,}" for key in ("published", "theirs", "ours")]
+            lines.append(table_row([row["setting"], *counts]))
         for row in document["rows"]:
             lines += ["", f"## {row['setting']}", "", *_terms_table(row["terms"])]
         return "\n".join([*lines, ""])
 
 
-def _row(preset: str, published: int) -> dict[str, Any]:
+def _row(preset: str, published: int) -> Row:
     experiment = Experiment(resolve(preset))
     by_module = count_by_module(experiment.build_model())
     terms = experiment.config.model.parameter_terms(experiment.task.task_type)
@@ -73,17 +77,18 @@ def _term(comparison: Comparison) -> dict[str, Any]:
 
 
 def _terms_table(terms: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["| module | formula | in numbers | closed form | counted |", "|---|---|---|---|---|"]
+    lines = table_head("module", "formula", "in numbers", "closed form", "counted")
     for term in terms:
         counts = ["" if term[key] is None else f"{term[key]:,}" for key in ("closed_form", "counted")]
-        cells = [f"`{term['module']}`", term["formula"] or "", term["numbers"] or "", *counts]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(
+            table_row([f"`{term['module']}`", term["formula"] or "", term["numbers"] or "", *counts])
+        )
     return lines
 
 
-PARAMETER_COUNTS = ParameterCounts(
+PARAMETER_COUNTS = ParameterCountStudy(
     published={"counting-classifier": 988_402, "counting-language-model": 1_008_100},
     about="Four post-norm blocks of width 200 over 100 symbols: a classifier of two classes, and a language"
-    " model whose output is not tied. The column of their recipe is the closed form, ours the parameters of"
-    " the model as it is built, counted.",
+    " model whose output is not tied. The column of their recipe is the closed form; ours is the count of the"
+    " parameters of the built model.",
 )

@@ -1,10 +1,15 @@
-"""Every positional encoding on three tasks, to the longest length of training and beyond: theory, seen."""
+"""Every positional encoding on three tasks, on the training lengths and on longer sequences.
+
+Examples are drawn by length: train and validation up to a length, test from there to twice that length. No
+example is in two files, and the same numbers give the same files.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,180 +18,273 @@ import numpy as np
 
 from glassformer.blocks.positions import PositionConfig
 from glassformer.core.registry import kinds
+from glassformer.datasets.grammar import translation_pairs
 from glassformer.evaluation.evaluate import evaluate
+from glassformer.plotting.lines import Axis, Chart, Line, draw, save
 from glassformer.runs.run import Run
-from glassformer.storage.files import json_bytes, replace_file
-from glassformer.studies import charts
-from glassformer.studies.jobs import Results
-from glassformer.studies.length_data import LengthData, digits, draw_reversals, draw_sentences, draw_sums
-from glassformer.studies.recipes import Cell, Overrides, Row, Setting, Study, both, number, with_interval
-from glassformer.studies.study import Effort
+from glassformer.storage.files import atomic_write, json_bytes
+from glassformer.studies.recipes import RecipeRun, RecipeStudy, Setting, costs, number, with_interval
+from glassformer.studies.study import (
+    Overrides,
+    Results,
+    Row,
+    StudyContext,
+    load_definition,
+    table_head,
+    table_row,
+)
 
-FEWEST = 8
-"""A length that fewer examples have is no point of the curve."""
+DEFINITION = load_definition("positions")
+THEORY: Mapping[str, str] = DEFINITION["theory"]
 
-SAME = {"training.divergence.spike_factor": None}
-"""All kinds train at the same rate: a jump of the loss, from which most come back, ends no run."""
+Pair = tuple[str, str]
+Measure = Callable[[str], int]
+"""Length of an input."""
+Draw = Callable[[str, int, int, np.random.Generator], Iterator[Pair]]
+"""Endless pairs for a split, with lengths from one number to another."""
 
-THEORY = {
-    "none": "Without positions an encoder sees a set: reversal can only guess among the tokens that are"
-    " there. A causal decoder can still count what it has written.",
-    "sinusoidal": "Absolute places: reversal can be learned. Waves go on beyond the longest training"
-    " length, but the model has never seen them there.",
-    "learned": "Absolute places, a vector each: those beyond the longest training length were never trained.",
-    "simple": "One number for the place: neighbours differ by 1 ÷ the longest length, so what asks for an"
-    " exact place is the harder to learn the longer sequences are. Beyond, the number only grows.",
-    "relative": "Distances, clipped: from place i to its mirror image the distance depends on i, so a"
-    " distance alone cannot reverse; only the ends of a sequence give places away. What depends on near"
-    " words should hold at any length.",
-    "t5": "Distances in buckets, a bias each: no place but near the ends, so hardly any reversal; far"
-    " distances look alike at any length.",
-    "alibi": "A penalty that grows with distance: no place, and the far end that reversal asks for is"
-    " punished most. Made for longer texts than those of training.",
-    "rotary": "Distances as angles, sharp ones: no place but what the ends of a sequence give away. Angles"
-    " beyond the longest training length are new.",
-}
-"""By kind; a plug-in's kind has none."""
+SEED = 0
+HELD_OUT = 5
+"""One in five sums is not in training, so that each split gets its share of the few short sums."""
+GRAMMAR_PAIRS = 4_000
+"""Sentences generated at a time, until enough have the right length."""
+MIN_EXAMPLES = 8
+"""Number of examples that a length needs to become a point of the curve."""
+
+
+def words(source: str) -> int:
+    """Number of words."""
+    return len(source.split())
+
+
+def digits(source: str) -> int:
+    """Number of digits of the first number; the second has the same number."""
+    return len(source.partition("+")[0])
 
 
 @dataclass(frozen=True)
-class Domain:
-    """A task, by length."""
+class LengthData:
+    """Files with examples of one task by length."""
+
+    name: str
+    draw: Draw
+    shortest: int
+    longest: int
+    """Longest training example; test examples are longer, up to twice this length."""
+    train_examples: int
+    other_examples: int
+    """Number of examples in validation, and in test."""
+    measure: Measure = words
+
+    @property
+    def folder(self) -> str:
+        """Folder name with a hash of everything that determines its content."""
+        content = (self.name, self.shortest, self.longest, self.train_examples, self.other_examples, SEED)
+        return f"{self.name}-{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
+
+    def files(self) -> dict[str, str]:
+        """Relative file name per split."""
+        return {split: f"{self.folder}/{split}.tsv" for split in ("train", "validation", "test")}
+
+    def lengths(self, file: Path) -> np.ndarray:
+        """Lengths of the inputs of a file, line by line."""
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return np.array([self.measure(line.partition("\t")[0]) for line in lines])
+
+    def write(self, parent: Path) -> None:
+        """Write the three files unless they exist."""
+        seen: set[str] = set()
+        bounds = {
+            "validation": (self.shortest, self.longest, self.other_examples),
+            "test": (self.longest + 1, 2 * self.longest, self.other_examples),
+            "train": (self.shortest, self.longest, self.train_examples),
+        }
+        files = {split: parent / name for split, name in self.files().items()}
+        if all(file.is_file() for file in files.values()):
+            return
+        for index, (split, (low, high, count)) in enumerate(bounds.items()):
+            drawn = self.draw(split, low, high, np.random.default_rng((SEED, index)))
+            lines: list[str] = []
+            while len(lines) < count:
+                source, target = next(drawn)
+                if source not in seen:
+                    seen.add(source)
+                    lines.append(f"{source}\t{target}\n")
+            files[split].parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(files[split], "".join(lines).encode())
+
+
+def draw_reversals(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:
+    """Draw sequences of ten categories, and their reversals."""
+    while True:
+        tokens = rng.integers(0, 10, rng.integers(low, high, endpoint=True)).astype(str).tolist()
+        yield " ".join(tokens), " ".join(reversed(tokens))
+
+
+def draw_sums(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:
+    """Draw two numbers with the same number of digits, and their sum."""
+    while True:
+        digits = int(rng.integers(low, high, endpoint=True))
+        first, second = rng.integers(10 ** (digits - 1), 10**digits, 2).tolist()
+        is_held_out = (first + 2 * second) % HELD_OUT == 0
+        if is_held_out == (split != "train"):
+            yield f"{first}+{second}", str(first + second)
+
+
+def draw_sentences(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:
+    """Draw English and French sentences of the offline grammar by the number of English words.
+
+    Word combinations of the train split do not occur in the other splits.
+    """
+    while True:
+        pairs = translation_pairs(GRAMMAR_PAIRS, int(rng.integers(2**31)), split)
+        yield from (pair for pair in pairs if low <= len(pair[0].split()) <= high)
+
+
+@dataclass(frozen=True)
+class LengthTask:
+    """A task, its data by length, and its options."""
 
     data: LengthData
-    what: str
-    """The preset whose options are taken where nothing else is said."""
+    source: str
+    """Preset that the options change."""
     unit: str
-    """Of the length."""
+    """Unit of the length."""
     options: Overrides
     decoded: str | None = None
-    """The metric of answers that the model writes by itself."""
+    """Metric of outputs that the model generates itself."""
 
 
 @dataclass(frozen=True)
-class PositionStudy(Study):
-    domains: Sequence[Domain] = ()
-    quick_domains: Sequence[Domain] = ()
+class PositionStudy(RecipeStudy):
+    """Accuracy by positional encoding, task and length."""
 
-    def chosen(self, effort: Effort) -> list[Setting]:
+    tasks: Sequence[LengthTask] = ()
+    quick_tasks: Sequence[LengthTask] = ()
+
+    def selected(self, context: StudyContext) -> list[Setting]:
+        """One setting per task and registered kind of position."""
         return [
-            _setting(domain, kind)
-            for domain in self._domains(effort)
-            for kind in sorted(kinds(PositionConfig))
+            _setting(task, kind) for task in self._tasks(context) for kind in sorted(kinds(PositionConfig))
         ]
 
-    def cells(self, effort: Effort) -> list[Cell]:
-        for domain in self._domains(effort):
-            domain.data.write(effort.folder / "data")
-        return super().cells(effort)
+    def runs(self, context: StudyContext) -> list[RecipeRun]:
+        """Write the data, then list the runs."""
+        for task in self._tasks(context):
+            task.data.write(context.folder / "data")
+        return super().runs(context)
 
-    def places(self, setting: Setting, effort: Effort) -> Overrides:
+    def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
+        """Absolute paths of the data."""
         files = setting.overrides["task"]["data"]
-        folder = (effort.folder / "data").resolve()
+        folder = (context.folder / "data").resolve()
         return {f"task.data.{split}": str(folder / files[split]) for split in ("train", "validation", "test")}
 
     @property
-    def measured(self) -> str:
+    def metric_label(self) -> str:
+        """Description of the metric for readers."""
         return f"{self.metric} of tokens"
 
     def value(self, results: Results) -> float:
-        """Up to the longest length of training, on examples that training did not see."""
+        """Metric on the validation set: training lengths, other examples."""
         return float(results["metrics"]["validation"][self.metric])
 
-    def more(self, cells: Sequence[Cell], rows: list[Row], effort: Effort) -> dict[str, Any]:
-        domains = {domain.data.name: domain for domain in self._domains(effort)}
+    def extra_results(
+        self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
+    ) -> dict[str, Any]:
+        """Add the accuracy on longer sequences, generated outputs and the accuracy by length."""
+        tasks = {task.data.name: task for task in self._tasks(context)}
         for row in rows:
-            task, _, kind = row["setting"].partition(", ")
-            own = [cell for cell in cells if cell.setting.name == row["setting"]]
-            if not own:  # kept from an earlier measurement
+            name, _, kind = row["setting"].partition(", ")
+            own = [run for run in runs if run.setting.name == row["setting"]]
+            if not own:  # reused from an earlier measurement
                 continue
-            row |= {"task": task, "position": kind, "theory": THEORY.get(kind, "")}
-            results = [cell.job.results()["metrics"] for cell in own]
+            row |= {"task": name, "position": kind, "theory": THEORY.get(kind, "")}
+            results = [run.job.results()["metrics"] for run in own]
             row["beyond"] = statistics.fmean(result["test"][self.metric] for result in results)
-            decoded = domains[task].decoded
-            for name, split in (("decoded", "validation"), ("decoded_beyond", "test")):
+            decoded = tasks[name].decoded
+            for key, split in (("decoded", "validation"), ("decoded_beyond", "test")):
                 values = [result[split][decoded] for result in results if decoded]
-                row[name] = statistics.fmean(values) if values else None
-            row["by_length"] = _mean_by_length(
-                [self._by_length(cell, domains[task].data, effort) for cell in own]
-            )
+                row[key] = statistics.fmean(values) if values else None
+            by_seed = [self._by_length(run, tasks[name].data, context) for run in own]
+            row["by_length"] = {
+                length: statistics.fmean(values[length] for values in by_seed) for length in by_seed[0]
+            }
         return {
             "tasks": {
-                name: {"longest": domain.data.longest, "unit": domain.unit, "decoded": domain.decoded}
-                for name, domain in domains.items()
+                name: {"longest": task.data.longest, "unit": task.unit, "decoded": task.decoded}
+                for name, task in tasks.items()
             },
-            "plot": self._plot(rows, domains, effort),
+            "plot": self._plot(rows, tasks, context),
         }
 
-    def _domains(self, effort: Effort) -> Sequence[Domain]:
-        return self.quick_domains if effort.is_quick else self.domains
+    def _tasks(self, context: StudyContext) -> Sequence[LengthTask]:
+        return self.quick_tasks if context.is_quick else self.tasks
 
-    def _by_length(self, cell: Cell, data: LengthData, effort: Effort) -> dict[str, float]:
-        """Kept in a file: it takes a while, and follows from the run alone."""
-        file = effort.folder / "lengths" / f"{cell.job.path.name}.json"
+    def _by_length(self, run: RecipeRun, data: LengthData, context: StudyContext) -> dict[str, float]:
+        """Accuracy by length, cached in a file because it takes long and depends on the run only."""
+        file = context.folder / "lengths" / f"{run.job.path.name}.json"
         if not file.is_file():
             file.parent.mkdir(exist_ok=True)
-            found = _accuracy_by_length(cell.job.path, data, effort.folder / "data", self.metric)
-            replace_file(file, json_bytes(found))
+            found = _accuracy_by_length(run.job.path, data, context.folder / "data", self.metric)
+            atomic_write(file, json_bytes(found))
         return dict(json.loads(file.read_bytes()))
 
-    def _plot(self, rows: Sequence[Row], domains: Mapping[str, Domain], effort: Effort) -> list[str]:
-        panels = []
-        for task in dict.fromkeys(row["task"] for row in rows):
-            own = [row for row in rows if row["task"] == task]
-            panels.append(
-                charts.Panel(
-                    task,
-                    [_line(row) for row in own if row["by_length"]],
-                    domains[task].unit,
-                    "accuracy of tokens",
-                    is_whole=True,
-                    is_fraction=True,
-                    limit=("longest in training", domains[task].data.longest + 0.5),
-                )
-            )
+    def _plot(self, rows: Sequence[Row], tasks: Mapping[str, LengthTask], context: StudyContext) -> list[str]:
+        charts = []
+        for name in dict.fromkeys(row["task"] for row in rows):
+            lines = [_line(row) for row in rows if row["task"] == name and row["by_length"]]
+            x, y = Axis(tasks[name].unit, is_whole=True), Axis("accuracy of tokens", is_percent=True)
+            limit = ("longest in training", tasks[name].data.longest + 0.5)
+            charts.append(Chart(name, lines, x, y, limit=limit))
         seeds = max(len(row["seeds"]) for row in rows)
-        caption = "Left of the line: lengths of training, other examples. "
+        caption = "Left of the line: training lengths, other examples. "
         caption += "One seed." if seeds == 1 else f"Means over {seeds} seeds."
-        return charts.write(charts.draw(panels, self.title, caption), effort.folder / "lengths-plot")
+        return save(draw(charts, self.title, caption), context.folder / "lengths-plot")
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
+        """One table per task, the most accurate encoding first."""
         lines: list[str] = []
-        for task, about in document["tasks"].items():
-            rows = [row for row in document["rows"] if row["task"] == task]
-            longest, decoded = about["longest"], about["decoded"]
+        for name, task in document["tasks"].items():
+            rows = [row for row in document["rows"] if row["task"] == name]
+            longest, decoded = task["longest"], task["decoded"]
             if not rows:
                 continue
             heads = ["position", f"to {longest}", f"{longest + 1} to {2 * longest}"]
             heads += [f"{decoded}, to {longest}", f"{decoded}, beyond"] if decoded else []
-            lines += ["", f"## {task}, by {about['unit']}", ""]
-            lines += [f"| {' | '.join([*heads, 'steps', 'seconds'])} |", f"|{'---|' * (len(heads) + 2)}"]
+            lines += ["", f"## {name}, by {task['unit']}", "", *table_head(*heads, "steps", "seconds")]
             for row in sorted(rows, key=lambda row: -row["ours"]):
                 cells = [row["position"], with_interval(row["ours"], row["interval"]), number(row["beyond"])]
                 cells += [f"{row[key]:.4g}" for key in ("decoded", "decoded_beyond") if decoded]
-                cells += [both(row, "steps", "d"), both(row, "seconds", ".0f")]
-                lines.append(f"| {' | '.join(cells)} |")
+                lines.append(table_row([*cells, *costs(row)]))
         return lines[1:]
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        lines = ["![Accuracy against the length](lengths-plot.png)", "", "## What the theory says", ""]
+        """Picture and theory."""
+        lines = ["![Accuracy against length](lengths-plot.png)", "", "## Theory", ""]
         theory = {row["position"]: row["theory"] for row in document["rows"]}
         return [*lines, *(f"- `{kind}`: {text}" for kind, text in theory.items() if text), ""]
 
 
-def _setting(domain: Domain, kind: str) -> Setting:
-    task = {**domain.options["task"], "data": {**domain.data.files(), "columns": {"input": 0, "target": 1}}}
-    options = {**SAME, **domain.options, "task": task, "model.position": {"kind": kind}}
-    return Setting(f"{domain.data.name}, {kind}", None, domain.what, options, is_quick=True)
+def _setting(task: LengthTask, kind: str) -> Setting:
+    data = {**task.data.files(), "columns": {"input": 0, "target": 1}}
+    options = {
+        # All kinds train at the same learning rate. Most recover from a spike of the loss.
+        "training.divergence.spike_factor": None,
+        **task.options,
+        "task": {**task.options["task"], "data": data},
+        "model.position": {"kind": kind},
+    }
+    return Setting(f"{task.data.name}, {kind}", None, task.source, options, is_quick=True)
 
 
-def _line(row: Row) -> charts.Line:
+def _line(row: Row) -> Line:
     lengths = sorted(map(int, row["by_length"]))
-    return charts.Line(row["position"], lengths, [[row["by_length"][str(length)] for length in lengths]])
+    return Line(row["position"], [(length, row["by_length"][str(length)]) for length in lengths])
 
 
 def _accuracy_by_length(path: Path, data: LengthData, folder: Path, metric: str) -> dict[str, float]:
-    """Teacher-forced, over validation (lengths of training) and test (longer ones)."""
+    """Teacher-forced accuracy on validation (training lengths) and test (longer sequences)."""
     run = Run(path)
     found: dict[str, float] = {}
     for split in ("validation", "test"):
@@ -194,7 +292,7 @@ def _accuracy_by_length(path: Path, data: LengthData, folder: Path, metric: str)
         lengths = data.lengths(folder / data.files()[split])
         for length in np.unique(lengths).tolist():
             chosen = np.flatnonzero(lengths == length)
-            if len(chosen) >= FEWEST:
+            if len(chosen) >= MIN_EXAMPLES:
                 name = f"{split} of length {length}"
                 run.task.splits[name] = examples.take(chosen)
                 measured = evaluate(run.model, run.task, name, run.config.evaluation, decodes=False)
@@ -202,78 +300,27 @@ def _accuracy_by_length(path: Path, data: LengthData, folder: Path, metric: str)
     return found
 
 
-def _mean_by_length(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {length: statistics.fmean(seed[length] for seed in seeds) for length in seeds[0]}
+def _task(data: LengthData, **options: Any) -> LengthTask:
+    task = DEFINITION["tasks"][data.name]
+    return LengthTask(data, task["source"], task["unit"], {**task["options"], **options}, task["decoded"])
 
 
-def _reversal(longest: int, train_examples: int, steps: int) -> Domain:
-    return Domain(
-        LengthData("reversal", draw_reversals, longest // 2, longest, train_examples, 400),
-        what="reversal",
-        unit="tokens",
-        options={
-            "task": {"kind": "tokens", "answer": "token-labels"},
-            "model.num_layers": 2,
-            "model.num_heads": 4,
-            "model.input": {"kind": "tokens"},
-            "training.optimizer.learning_rate": 3e-3,
-            "training.batch_tokens": 2048,
-            "training.max_steps": steps,
-            "training.validate_every": 200,
-            "training.validation_examples": None,
-            "training.stopping.target": None,
-        },
-    )
+def _reversal(longest: int, train_examples: int, steps: int) -> LengthTask:
+    data = LengthData("reversal", draw_reversals, longest // 2, longest, train_examples, 400)
+    return _task(data, **{"training.max_steps": steps})
 
-
-ARITHMETIC = Domain(
-    LengthData("arithmetic", draw_sums, 1, 2, 6000, 400, digits),
-    what="arithmetic",
-    unit="digits of a number",
-    options={
-        "task": {"kind": "tokens", "answer": "sequence", "separator": "", "shared_vocabulary": True},
-        "training.max_steps": 1500,
-        "training.max_epochs": None,
-        "training.validate_every": 500,
-        "evaluation.decode_during_training": False,
-    },
-    decoded="exact_match",
-)
-TRANSLATION = Domain(
-    LengthData("translation", draw_sentences, 2, 8, 20_000, 400),
-    what="translation",
-    unit="words of the English sentence",
-    options={
-        "task": {
-            "kind": "translation",
-            "tokenizer": {"kind": "bpe", "vocabulary_size": 1000},
-            "max_length": 48,
-        },
-        "model.hidden_dim": 64,
-        "model.feed_forward_dim": 256,
-        "training.batch_tokens": 1024,
-        "training.max_steps": 1200,
-        "training.max_epochs": None,
-        "training.validate_every": 600,
-        "evaluation.decode_during_training": False,
-    },
-    decoded="bleu",
-)
 
 POSITIONS = PositionStudy(
-    name="positions",
-    title="Positional encodings: to the lengths of training, and to twice those",
-    metric="accuracy",
+    name=DEFINITION["name"],
+    title=DEFINITION["title"],
+    metric=DEFINITION["metric"],
     settings=(),
-    about="Every kind of position on reversal (a label a token; training has 6 to 12 tokens), addition"
-    " (written digit by digit; numbers of 2 digits, and the few of 1) and translation (the offline grammar;"
-    " sentences of 2 to 8 words), each model as small as learns it in about a minute of one core. Measured"
-    " on other examples of the same lengths, and on longer ones up to twice the longest. Accuracy of tokens,"
-    " teacher-forced where answers are written; the columns with another name are of answers that the"
-    " model wrote by itself. The best checkpoint is chosen on the first of the two sets. One seed unless"
-    " `--seeds` says otherwise: differences of a few points may be chance. Nothing like it was published:"
-    " what is reproduced is what the theory says.",
+    about=DEFINITION["about"],
     seeds=1,
-    domains=[_reversal(12, 20_000, 1000), ARITHMETIC, TRANSLATION],
-    quick_domains=[_reversal(8, 8_000, 200)],
+    tasks=[
+        _reversal(12, 20_000, 1000),
+        _task(LengthData("arithmetic", draw_sums, 1, 2, 6000, 400, digits)),
+        _task(LengthData("translation", draw_sentences, 2, 8, 20_000, 400)),
+    ],
+    quick_tasks=[_reversal(8, 8_000, 200)],
 )

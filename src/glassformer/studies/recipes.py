@@ -1,8 +1,4 @@
-"""A table of settings × recipes × seeds, each an ordinary run: the published recipe and ours, side by side.
-
-A study that was interrupted goes on: finished runs are kept, unfinished ones are resumed. Every run's name
-holds a checksum of its options, so that nothing measured with other options can slip into the table.
-"""
+"""Studies that train settings × recipes × seeds: the published recipe and ours, side by side."""
 
 from __future__ import annotations
 
@@ -17,33 +13,47 @@ from glassformer.core.config import flatten, format_value, unflatten
 from glassformer.core.errors import user_error
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.experiment import resolve
-from glassformer.studies.jobs import Job, Results, key_of, run_path
-from glassformer.studies.study import Effort, test_value, written_by
+from glassformer.studies.study import (
+    Job,
+    Overrides,
+    Results,
+    Row,
+    StudyContext,
+    config_key,
+    heading,
+    metric_on_test,
+    plural,
+    run_path,
+    table_head,
+    table_row,
+)
 
 OURS, THEIRS = "ours", "theirs"
-Overrides = Mapping[str, Any]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A row of the table: what was published for it, and how we run it."""
+    """One row of the table: its published value, and how it is run here."""
 
     name: str
     published: float | None
-    what: str
+    source: str
+    """Preset that the overrides change."""
     overrides: Overrides
     theirs: Overrides | None = None
-    """The published recipe, as further overrides; None where it is not run."""
+    """Further overrides for the published recipe; None if it is not run."""
     is_quick: bool = False
+    """Part of the quick version."""
     quick: Overrides | None = None
-    """Further overrides of the small version."""
+    """Further overrides of the quick version."""
     is_full: bool = True
-    """Whether the full version has it: what is large there may have a small stand-in in the quick one."""
+    """Part of the full version; a small setting may replace a large one in the quick version only."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class RecipeRun:
+    """One run of a recipe."""
+
     setting: Setting
     recipe: str
     seed: int
@@ -51,7 +61,9 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Study:
+class RecipeStudy:
+    """A table with one row per setting. Subclasses add measurements, pictures and sections."""
+
     name: str
     title: str
     metric: str
@@ -59,213 +71,231 @@ class Study:
     about: str
     seeds: int = 3
     theirs_seeds: int | None = None
-    """Of the published recipe, where it takes long; none: as many as of ours."""
+    """Maximum number of seeds for the published recipe; None: the same as for ours."""
 
-    def measure(self, effort: Effort) -> dict[str, Any]:
-        cells = self.cells(effort)
-        if effort.trains:
-            self.train(cells, effort)
-        finished = [cell for cell in cells if cell.job.results()]
-        rows = self._rows(finished, effort)
+    def measure(self, context: StudyContext) -> dict[str, Any]:
+        """Train what is missing and summarise the finished runs."""
+        runs = self.runs(context)
+        if context.trains:
+            self.train(runs, context)
+        finished = [run for run in runs if run.job.results()]
+        rows = self._rows(finished, context)
         if not rows:
             raise user_error(
-                "no run of this table is finished", path=str(effort.folder), hint="leave --finished out"
+                "no run of this table is finished", path=str(context.folder), hint="omit --finished"
             )
         return {
             "about": self.about,
             "rows": rows,
-            "missing": [cell.job.name for cell in cells if cell not in finished],
+            "missing": [run.job.name for run in runs if run not in finished],
             "commands": {
-                **effort.kept.get("commands", {}),
-                **_commands(sorted(cells, key=self._place(effort)), effort.folder),
+                **context.earlier.get("commands", {}),
+                **_commands(sorted(runs, key=self._row_index(context)), context.folder),
             },
-            **self.more(finished, rows, effort),
+            **self.extra_results(finished, rows, context),
         }
 
-    def train(self, cells: Sequence[Cell], effort: Effort) -> None:
-        jobs = [cell.job for cell in cells]
-        effort.run(jobs, describe=lambda results: f"{self.metric} {self.value(results):.5f}")
+    def train(self, runs: Sequence[RecipeRun], context: StudyContext) -> None:
+        """Train the runs that are not finished."""
+        jobs = [run.job for run in runs]
+        context.run(jobs, describe=lambda results: f"{self.metric} {self.value(results):.5f}")
 
     @property
-    def measured(self) -> str:
-        """What the numbers of the table are, for people."""
+    def metric_label(self) -> str:
+        """Description of the metric for readers."""
         return f"test {self.metric}"
 
     def value(self, results: Results) -> float:
-        """What a run is measured by."""
-        return test_value(results, self.metric)
+        """Value of one run in the table."""
+        return metric_on_test(results, self.metric)
 
-    def more(self, cells: Sequence[Cell], rows: list[Row], effort: Effort) -> dict[str, Any]:
-        """Whatever else `results.json` should hold, pictures under `plot`; `rows` may be added to."""
+    def extra_results(
+        self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
+    ) -> dict[str, Any]:
+        """Further content of `results.json`, with picture files under `plot`; may extend `rows`."""
         return {}
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """What `table.md` says after its table, line by line."""
+        """Lines of `table.md` below the table."""
         return []
 
-    def places(self, setting: Setting, effort: Effort) -> Overrides:
-        """Options that say where things are: they do not make a run another one."""
+    def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
+        """Overrides with file paths; they do not identify a run."""
         return {}
 
-    def chosen(self, effort: Effort) -> list[Setting]:
+    def selected(self, context: StudyContext) -> list[Setting]:
+        """Settings of the full or the quick version."""
         return [
-            setting for setting in self.settings if (setting.is_quick if effort.is_quick else setting.is_full)
+            setting
+            for setting in self.settings
+            if (setting.is_quick if context.is_quick else setting.is_full)
         ]
 
-    def cells(self, effort: Effort) -> list[Cell]:
-        """All that are to be measured: not those that were measured earlier and are kept."""
-        kept = _kept(effort)
-        cells = []
-        for setting in self.chosen(effort):
+    def runs(self, context: StudyContext) -> list[RecipeRun]:
+        """All runs to measure, without those that an earlier measurement covers."""
+        earlier = _earlier_rows(context)
+        runs = []
+        for setting in self.selected(context):
             recipes: dict[str, Overrides] = {OURS: {}}
-            if setting.theirs is not None and effort.with_theirs:
+            if setting.theirs is not None and context.with_theirs:
                 recipes[THEIRS] = setting.theirs
             for recipe, changes in recipes.items():
-                if kept.get(setting.name, {}).get(recipe) is None:
-                    seeds = range(self._seeds(recipe, effort))
-                    cells += [self._cell(setting, recipe, changes, seed, effort) for seed in seeds]
-        # The longest first, so that the last of several workers does not wait alone.
-        sign = -1 if effort.workers > 1 else 1
-        return sorted(cells, key=lambda cell: sign * cell.job.config.dump()["task"].get("length", 0))
+                if earlier.get(setting.name, {}).get(recipe) is None:
+                    seeds = range(self._seed_count(recipe, context))
+                    runs += [self._run(setting, recipe, changes, seed, context) for seed in seeds]
+        # Longest first, so that no worker starts a long run while the others are already idle.
+        sign = -1 if context.workers > 1 else 1
+        return sorted(runs, key=lambda run: sign * run.job.config.dump()["task"].get("length", 0))
 
-    def _place(self, effort: Effort) -> Callable[[Cell], int]:
-        """Where a cell stands in the table, whenever it is run."""
-        names = [setting.name for setting in self.chosen(effort)]
-        return lambda cell: names.index(cell.setting.name)
+    def _row_index(self, context: StudyContext) -> Callable[[RecipeRun], int]:
+        names = [setting.name for setting in self.selected(context)]
+        return lambda run: names.index(run.setting.name)
 
-    def _seeds(self, recipe: str, effort: Effort) -> int:
-        return min(effort.seeds, self.theirs_seeds or effort.seeds) if recipe == THEIRS else effort.seeds
+    def _seed_count(self, recipe: str, context: StudyContext) -> int:
+        return min(context.seeds, self.theirs_seeds or context.seeds) if recipe == THEIRS else context.seeds
 
-    def _cell(self, setting: Setting, recipe: str, changes: Overrides, seed: int, effort: Effort) -> Cell:
-        quick = (setting.quick or {}) if effort.is_quick else {}
-        config = resolve(setting.what, setting.overrides)
-        # One after another: a later layer may replace as a whole what an earlier one set in part.
+    def _run(
+        self, setting: Setting, recipe: str, changes: Overrides, seed: int, context: StudyContext
+    ) -> RecipeRun:
+        quick = (setting.quick or {}) if context.is_quick else {}
+        config = resolve(setting.source, setting.overrides)
+        # One layer after another: a later one may replace a whole section that an earlier one changed.
         for layer in (changes, quick, {"seed": seed}):
             config = config.with_overrides(unflatten(layer))
         slug = setting.name.replace(",", "").replace(" ", "-")
-        key = key_of(config)
-        config = config.with_overrides(unflatten(self.places(setting, effort)))
-        path = run_path(effort.folder / "runs", f"{slug}-{recipe}-{seed}", config, key)
-        return Cell(setting, recipe, seed, Job(f"{setting.name}, {recipe}, seed {seed}", config, path))
+        key = config_key(config)
+        config = config.with_overrides(unflatten(self.path_overrides(setting, context)))
+        path = run_path(context.folder / "runs", f"{slug}-{recipe}-{seed}", config, key)
+        return RecipeRun(setting, recipe, seed, Job(f"{setting.name}, {recipe}, seed {seed}", config, path))
 
-    def _rows(self, cells: Sequence[Cell], effort: Effort) -> list[Row]:
-        kept, rows = _kept(effort), []
-        for setting in self.chosen(effort):
-            row: Row = {**kept.get(setting.name, {}), "setting": setting.name, "published": setting.published}
-            row.pop("kept", None)  # from a measurement before that one
+    def _rows(self, runs: Sequence[RecipeRun], context: StudyContext) -> list[Row]:
+        earlier, rows = _earlier_rows(context), []
+        for setting in self.selected(context):
+            row: Row = {
+                **earlier.get(setting.name, {}),
+                "setting": setting.name,
+                "published": setting.published,
+            }
+            row.pop("kept", None)  # refers to an even earlier measurement
             for recipe in (THEIRS, OURS):
-                runs = [cell for cell in cells if (cell.setting, cell.recipe) == (setting, recipe)]
-                measured = self._measured(runs)
-                if not runs and setting.name in kept:
-                    measured = {name: kept[setting.name].get(_key(recipe, name)) for name in measured}
+                own = [run for run in runs if (run.setting, run.recipe) == (setting, recipe)]
+                measured = self._summary(own)
+                if not own and setting.name in earlier:
+                    measured = {name: earlier[setting.name].get(_row_key(recipe, name)) for name in measured}
                     if measured[""] is not None:
                         row.setdefault("kept", []).append(recipe)
-                row |= {_key(recipe, name): value for name, value in measured.items()}
+                row |= {_row_key(recipe, name): value for name, value in measured.items()}
             if row[OURS] is not None or row[THEIRS] is not None:
                 rows.append(row)
         return rows
 
-    def _measured(self, runs: Sequence[Cell]) -> dict[str, Any]:
-        results = [cell.job.results() for cell in runs]
+    def _summary(self, runs: Sequence[RecipeRun]) -> dict[str, Any]:
+        results = [run.job.results() for run in runs]
         values = [self.value(result) for result in results]
         return {
             "": statistics.fmean(values) if values else None,
             "interval": student_interval(values),
             "lowest": min(values, default=None),
             "values": values,
-            "seeds": [cell.seed for cell in runs],
+            "seeds": [run.seed for run in runs],
             "steps": [result["steps"] for result in results],
             "seconds": [result["seconds"] for result in results],
             "config": runs[0].job.config.fingerprint() if runs else None,
         }
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        lines = [f"# {self.title}", "", document["about"], "", written_by(document), ""]
+        """Text of `table.md`."""
+        lines = heading(document)
         if document["missing"]:
             count = len(document["missing"])
             lines += [f"**Not finished:** {count} runs are missing, among them {document['missing'][0]}.", ""]
         lines += self.table(document)
-        lines += ["", *_explained(document, self.measured), "", *self.sections(document)]
+        lines += ["", *_explanation(document, self.metric_label), "", *self.sections(document)]
         return "\n".join(lines)
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
-        lines = ["| setting | published | their recipe | ours, mean | lowest seed | steps | seconds |"]
-        lines += ["|---|---|---|---|---|---|---|"]
+        """Lines of the table itself."""
+        lines = table_head(
+            "setting", "published", "their recipe", "ours, mean", "lowest seed", "steps", "seconds"
+        )
         for row in document["rows"]:
             cells = [row["setting"], number(row["published"])]
             cells += [with_interval(row[THEIRS], row.get("theirs_interval"))]
             cells += [with_interval(row[OURS], row.get("interval")), number(row.get("lowest"))]
-            cells += [both(row, "steps", "d"), both(row, "seconds", ".0f")]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(table_row([*cells, *costs(row)]))
         return lines
 
 
-def _kept(effort: Effort) -> dict[str, Row]:
-    """Of an earlier measurement, its rows by setting."""
-    return {row["setting"]: row for row in effort.kept.get("rows", [])}
+def _earlier_rows(context: StudyContext) -> dict[str, Row]:
+    """Rows of an earlier measurement by setting."""
+    return {row["setting"]: row for row in context.earlier.get("rows", [])}
 
 
-def _key(recipe: str, name: str) -> str:
-    """In a row: `ours`, `interval`, `seeds`; `theirs`, `theirs_interval`, `theirs_seeds`."""
+def _row_key(recipe: str, name: str) -> str:
+    """Key in a row: `ours`, `interval`, `seeds`; `theirs`, `theirs_interval`, `theirs_seeds`."""
     if not name:
         return recipe
     return name if recipe == OURS else f"{recipe}_{name}"
 
 
-def _commands(cells: Sequence[Cell], folder: Path) -> dict[str, list[str]]:
-    """For each recipe, how its first run would be typed in the study's folder."""
-    here = f"{folder.resolve()}/"
+def _commands(runs: Sequence[RecipeRun], folder: Path) -> dict[str, list[str]]:
+    """Command of each recipe's first run, with paths relative to the folder of the study."""
+    prefix = f"{folder.resolve()}/"
     commands: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.recipe in commands or cell.seed:
+    for run in runs:
+        if run.recipe in commands or run.seed:
             continue
-        preset = flatten(resolve(cell.setting.what).dump())
+        preset = flatten(resolve(run.setting.source).dump())
         words = [
-            f"{path}={format_value(value)}".replace(here, "")
-            for path, value in flatten(cell.job.config.dump()).items()
+            f"{path}={format_value(value)}".replace(prefix, "")
+            for path, value in flatten(run.job.config.dump()).items()
             if preset.get(path) != value and not (path not in preset and value == {})
         ]
-        commands[cell.recipe] = ["glassformer", "train", cell.setting.what, *words]
+        commands[run.recipe] = ["glassformer", "train", run.setting.source, *words]
     return commands
 
 
-def _explained(document: Mapping[str, Any], measured: str) -> list[str]:
+def _explanation(document: Mapping[str, Any], metric_label: str) -> list[str]:
     rows = document["rows"]
-    workers, threads = document["workers"], document["threads_per_worker"]
-    total = sum(
-        value for row in rows for key in ("seconds", "theirs_seconds") for value in row.get(key) or ()
-    )
+    seconds = [row.get(key) or () for row in rows for key in ("seconds", "theirs_seconds")]
+    total = sum(value for values in seconds for value in values)
     has_theirs = any(row.get("theirs_seeds") for row in rows)
-    most = max((len(row.get("seeds") or ()) for row in rows), default=0)
+    seeds = max((len(row.get("seeds") or ()) for row in rows), default=0)
+    workers, threads = document["workers"], document["threads_per_worker"]
     lines = [
-        f"Metric: {measured}."
-        + (" Brackets: 95 % intervals of the mean over seeds, by Student's t." if most > 1 else "")
-        + f" Steps and seconds: of each seed{', their recipe / ours' if has_theirs else ''}."
-        f" Training time of all runs together: {total / 60:.1f} minutes,"
-        f" with {workers} worker{'s' if workers > 1 else ''} of {threads} thread{'s' if threads > 1 else ''}."
+        f"Metric: {metric_label}."
+        + (" Brackets: 95 % intervals of the mean over seeds (Student's t)." if seeds > 1 else "")
+        + f" Steps and seconds: one value per seed{', their recipe / ours' if has_theirs else ''}."
+        f" Total training time: {total / 60:.1f} minutes,"
+        f" with {plural(workers, 'worker')} of {plural(threads, 'thread')}."
     ]
     kept: dict[str, list[str]] = {}
     for row in rows:
         if row.get("kept"):
             kept.setdefault(" and ".join(row["kept"]), []).append(row["setting"])
     for recipes, settings in kept.items():
-        lines += [f"Kept from an earlier measurement, not run again: {recipes} of {'; '.join(settings)}."]
+        lines += [f"Reused from an earlier measurement: {recipes} of {'; '.join(settings)}."]
     for recipe, words in document["commands"].items():
-        lines += [f"The first run by {'our' if recipe == OURS else 'their'} recipe: `{shlex.join(words)}`"]
+        lines += [f"First run with {'our' if recipe == OURS else 'their'} recipe: `{shlex.join(words)}`"]
     return "\n\n".join(lines).split("\n")
 
 
-def both(row: Row, name: str, form: str) -> str:
-    """Of each seed: by their recipe / by ours."""
-    parts = [
-        "+".join(format(value, form) for value in row.get(key) or ()) for key in (f"theirs_{name}", name)
-    ]
-    return " / ".join(part for part in parts if part)
+def costs(row: Row) -> list[str]:
+    """Cells with the steps and the seconds of each seed, their recipe / ours."""
+    cells = []
+    for name, form in (("steps", "d"), ("seconds", ".0f")):
+        values = [row.get(key) or () for key in (f"theirs_{name}", name)]
+        cells.append(
+            " / ".join("+".join(format(value, form) for value in seeds) for seeds in values if seeds)
+        )
+    return cells
 
 
 def with_interval(value: float | None, pair: Sequence[float] | None) -> str:
+    """Value with its interval in brackets."""
     return number(value) if pair is None else f"{number(value)} ({pair[0]:.4f} … {pair[1]:.4f})"
 
 
 def number(value: float | None) -> str:
+    """Value with five decimals; empty if there is none."""
     return "" if value is None else f"{value:.5f}"

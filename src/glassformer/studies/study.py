@@ -1,50 +1,183 @@
-"""What can be reproduced, and the files that a reproduction leaves: `results.json`, `table.md`, pictures."""
+"""Studies of published tables: run what is missing, write `results.json`, `table.md` and pictures.
+
+Every run of a study is a `glassformer train` process of its own. Finished runs are reused, stopped runs
+resumed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from glob import escape
+from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
-from glassformer.core.errors import user_error
-from glassformer.storage.files import json_bytes, replace_file
-from glassformer.studies.jobs import Job, Results, Say, run_all, threads_for
+import yaml
 
-# Two-sided 95 % quantiles of Student's t, by degrees of freedom.
+from glassformer.core.config import Tree, parse_yaml
+from glassformer.core.errors import UserError, user_error
+from glassformer.core.system import threads_per_worker
+from glassformer.runs.experiment import ExperimentConfig, resolve
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.files import atomic_write, json_bytes
+from glassformer.training.context import StopSignals
+
+Log = Callable[[str], None]
+Results = Mapping[str, Any]
+"""Content of a run's `results.json`."""
+Overrides = Mapping[str, Any]
+Row = dict[str, Any]
+
+POLL_SECONDS = 0.5
+STATUS_SECONDS = 30.0
+"""Interval between two progress lines of a long run."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """Where a study works, and how much of it is done."""
+class Job:
+    """One training run of a study."""
+
+    name: str
+    """Name in progress messages."""
+    config: ExperimentConfig
+    path: Path
+
+    def results(self) -> dict[str, Any]:
+        """Final results of the run; empty while it is not finished."""
+        folder = RunFolder(self.path)
+        return folder.results() if folder.exists() else {}
+
+
+def config_key(config: ExperimentConfig, *others: str) -> str:
+    """Short hash of everything that determines a run's results.
+
+    The hash is part of the run's name, so a run with other options cannot slip into a table.
+    """
+    return hashlib.sha256(json.dumps([config.fingerprint(), *others]).encode()).hexdigest()[:8]
+
+
+def run_path(folder: Path, name: str, config: ExperimentConfig, key: str) -> Path:
+    """Path of a run, or the path of an equal run that was started before an option was added."""
+    path = folder / f"{name}-{key}"
+    if RunFolder(path).exists():
+        return path
+    earlier = (other for other in sorted(folder.glob(f"{escape(name)}-*")) if _has_config(other, config))
+    return next(earlier, path)
+
+
+def _has_config(path: Path, config: ExperimentConfig) -> bool:
+    try:
+        return RunFolder(path).exists() and resolve(str(path)).identity() == config.identity()
+    except UserError:  # from another version, or with kinds of a plug-in that is not loaded
+        return False
+
+
+def run_all(
+    jobs: Sequence[Job], *, workers: int, threads: int, describe: Callable[[Results], str], log: Log
+) -> None:
+    """Run all jobs with a number of concurrent workers; `describe` summarises the results of one run.
+
+    A stop signal is forwarded to the runs, which save and stop.
+    """
+    done = 0
+
+    def run(job: Job) -> None:
+        nonlocal done
+        if signals.is_set():
+            return
+        results = job.results() or _train(job, threads, log, signals)
+        if results:
+            done += 1
+            log(f"{done}/{len(jobs)}  {job.name}: {describe(results)}")
+
+    with StopSignals(log) as signals, ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(run, jobs):
+            pass
+    if signals.is_set():
+        raise SystemExit(signals.exit_code)
+
+
+def _train(job: Job, threads: int, log: Log, signals: StopSignals) -> dict[str, Any]:
+    """Run `glassformer train --json` and return its document; empty if it was stopped."""
+    job.path.mkdir(parents=True, exist_ok=True)
+    file = job.path / "requested.yaml"
+    file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False), encoding="utf-8")
+    command = [sys.executable, "-m", "glassformer", "train", str(file), "--run", str(job.path), "--resume"]
+    child = subprocess.Popen(
+        [*command, "--quiet", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )
+    output, errors = _wait(child, job, log, signals)
+    if signals.is_set():
+        return {}
+    if child.returncode:
+        raise user_error(
+            f"training failed: {errors.strip()[-300:]}", path=str(job.path), hint=" ".join(command[2:])
+        )
+    return dict(json.loads(output))
+
+
+def _wait(child: subprocess.Popen[str], job: Job, log: Log, signals: StopSignals) -> tuple[str, str]:
+    """Wait for a run to end; return its standard output and standard error."""
+    last_logged = time.monotonic()
+    while True:
+        try:
+            return child.communicate(timeout=POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if signals.is_set():
+                child.terminate()
+                return child.communicate()
+        if time.monotonic() - last_logged > STATUS_SECONDS:
+            last_logged = time.monotonic()
+            status = RunFolder(job.path).status()
+            if status.total_steps:
+                log(f"{job.name}: step {status.step:,} of {status.total_steps:,}")
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """Folder and options of one reproduction."""
 
     folder: Path
     is_quick: bool
     seeds: int
     workers: int
     threads: int
+    """Threads per worker."""
     with_theirs: bool
-    say: Say
+    """Also run the published recipe."""
+    log: Log
     trains: bool = True
-    """Else only what is finished is told."""
-    kept: Mapping[str, Any] = field(default_factory=dict)
-    """An earlier `results.json`: what it has measured is not measured again."""
+    """False: only report the runs that are finished."""
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    """An earlier `results.json`, whose measurements are reused."""
 
     def run(self, jobs: Sequence[Job], describe: Callable[[Results], str]) -> None:
-        run_all(jobs, workers=self.workers, threads=self.threads, describe=describe, say=self.say)
+        """Run jobs with the workers and threads of this reproduction."""
+        run_all(jobs, workers=self.workers, threads=self.threads, describe=describe, log=self.log)
 
-    def refuse_parts(self) -> None:
-        """For tables that are measured whole or not at all."""
-        for option, is_asked in (("--finished", not self.trains), ("--keep", bool(self.kept))):
-            if is_asked:
-                raise user_error("this table is measured as a whole", path=option, hint="leave it out")
+    def reject_partial_options(self) -> None:
+        """Raise if an option asks for a part of a table that is only measured as a whole."""
+        for option, is_given in (("--finished", not self.trains), ("--keep", bool(self.earlier))):
+            if is_given:
+                raise user_error("this table is measured as a whole", path=option, hint="omit this option")
 
 
-class Table(Protocol):
-    """What can be reproduced."""
+class Study(Protocol):
+    """A published table that can be reproduced."""
 
     @property
     def name(self) -> str: ...
@@ -58,17 +191,25 @@ class Table(Protocol):
     @property
     def seeds(self) -> int: ...
 
-    def measure(self, effort: Effort) -> dict[str, Any]:
-        """Run what is missing; `rows`, and whatever else `results.json` should hold."""
+    def measure(self, context: StudyContext) -> dict[str, Any]:
+        """Run what is missing; return `rows` and further content of `results.json`."""
         ...
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        """What `table.md` shows of `results.json`."""
+        """Text of `table.md`, made from the content of `results.json`."""
         ...
 
 
+def load_definition(name: str) -> Tree:
+    """Read the published numbers, recipes and texts of a study from its YAML file in this package."""
+    file = resources.files("glassformer.studies") / f"{name}.yaml"
+    definition = parse_yaml(file.read_text(encoding="utf-8"), file.name)
+    assert isinstance(definition, dict)
+    return definition
+
+
 def reproduce(
-    table: Table,
+    study: Study,
     folder: Path,
     *,
     is_quick: bool = False,
@@ -77,17 +218,17 @@ def reproduce(
     with_theirs: bool = True,
     trains: bool = True,
     keep: Path | None = None,
-    say: Say = lambda text: None,
+    log: Log = lambda text: None,
 ) -> dict[str, Any]:
-    """Run what is missing, then write `table.md` and `results.json` into the folder and return the latter."""
+    """Run what is missing, write `results.json` and `table.md` into the folder, and return the former."""
     if seeds is not None and seeds < 1:
-        raise user_error("at least one run a setting", path="--seeds", value=seeds, hint="--seeds 3")
-    kept = {} if keep is None else _earlier(keep, table.name)
+        raise user_error("at least one run per setting", path="--seeds", value=seeds, hint="--seeds 3")
+    earlier = {} if keep is None else _read_earlier(keep, study.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise user_error(
-            f"cannot be made: {error.strerror}", path=str(folder), hint="another --out"
+            f"cannot be created: {error.strerror}", path=str(folder), hint="another --out"
         ) from None
     options: dict[str, Any] = {
         "--quick": is_quick,
@@ -95,40 +236,40 @@ def reproduce(
         "--workers": workers if workers > 1 else None,
     }
     options |= {"--ours-only": not with_theirs, "--finished": not trains, "--keep": keep}
-    seeds = seeds or (1 if is_quick else table.seeds)
-    threads = threads_for(workers)
+    seeds = seeds or (1 if is_quick else study.seeds)
+    threads = threads_per_worker(workers)
     try:
-        effort = Effort(folder, is_quick, seeds, workers, threads, with_theirs, say, trains, kept)
-        measured = table.measure(effort)
+        context = StudyContext(folder, is_quick, seeds, workers, threads, with_theirs, log, trains, earlier)
+        measured = study.measure(context)
     except BaseException:
-        with contextlib.suppress(OSError):  # what failed before its first run leaves nothing behind
+        with contextlib.suppress(OSError):  # a study that failed before its first run leaves no folder
             folder.rmdir()
         raise
     document = {
-        "name": table.name,
-        "title": table.title,
-        "metric": table.metric,
-        "command": ["glassformer", "reproduce", table.name, *_typed(options)],
+        "name": study.name,
+        "title": study.title,
+        "metric": study.metric,
+        "command": ["glassformer", "reproduce", study.name, *_words(options)],
         "is_quick": is_quick,
         "with_theirs": with_theirs,
         "workers": workers,
         "threads_per_worker": threads,
         **measured,
     }
-    replace_file(folder / "results.json", json_bytes(document))
-    replace_file(folder / "table.md", table.markdown(document).encode())
+    atomic_write(folder / "results.json", json_bytes(document))
+    atomic_write(folder / "table.md", study.markdown(document).encode())
     return document
 
 
-def _typed(options: Mapping[str, Any]) -> list[str]:
-    """Options that were given, as one would type them."""
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Command-line words of the options that were given."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     return [
         word for name, value in given.items() for word in ([name] if value is True else [name, str(value)])
     ]
 
 
-def _earlier(file: Path, name: str) -> dict[str, Any]:
+def _read_earlier(file: Path, name: str) -> dict[str, Any]:
     try:
         document = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -142,10 +283,28 @@ def _earlier(file: Path, name: str) -> dict[str, Any]:
     return document
 
 
-def test_value(results: Results, metric: str) -> float:
+def metric_on_test(results: Results, metric: str) -> float:
+    """Value of a metric on the test set."""
     return float(results["metrics"]["test"][metric])
 
 
-def written_by(document: Mapping[str, Any]) -> str:
-    """All options that decide what stands in the table, as they were typed: not where it was written."""
-    return f"Written by `{shlex.join(document['command'])}`."
+def heading(document: Mapping[str, Any]) -> list[str]:
+    """First lines of `table.md`: title, description and command."""
+    lines = [f"# {document['title']}", "", document["about"], ""]
+    command = document.get("command")
+    return [*lines, f"Written by `{shlex.join(command)}`.", ""] if command else lines
+
+
+def table_row(cells: Sequence[object]) -> str:
+    """One row of a Markdown table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def table_head(*headings: str) -> list[str]:
+    """Heading row and separator of a Markdown table."""
+    return [table_row(headings), f"|{'---|' * len(headings)}"]
+
+
+def plural(count: int, noun: str) -> str:
+    """Count with its noun: `1 worker`, `2 workers`."""
+    return f"{count} {noun}{'s' if count > 1 else ''}"

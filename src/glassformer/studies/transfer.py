@@ -1,122 +1,468 @@
-"""Does pre-training help to tell good reviews from bad ones? Three studies, each with its control arms.
+"""Transfer studies: does pre-training help to classify reviews? Arms × numbers of labels × seeds.
 
-What each study changes in the presets stands here, and only here.
+All runs that start from a pre-training share one. The three arms have the same tokenizer and the architecture
+of the classifier's preset: only the initial weights and the trained parameters differ. A bag-of-words
+baseline is the control.
 """
 
 from __future__ import annotations
 
-from glassformer.studies.pretraining_text import TextPlan, TextSource
-from glassformer.studies.transfer_arms import FINE_TUNED, FROZEN, SCRATCH, Options, TransferStudy
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-# A text's last sentence follows from all that was said before: who reads from left to right must foresee it.
-REVIEWS = Options(
-    quick_pretraining={"task.examples": 4000, "training.max_epochs": 2},
-    arms={
-        "model.is_causal": True,
-        "model.pooling": {"kind": "last"},
-        "training.batch_tokens": None,
-        "training.validation_examples": 500,
-    },
-    by_arm={
-        SCRATCH.name: {},
-        FROZEN.name: {"training.optimizer.learning_rate": 1e-2},
-        FINE_TUNED.name: {"training.optimizer.learning_rate": 5e-4},
-    },
-    by_labels={
-        100: {"training.batch_size": 10, "training.max_epochs": 20, "training.schedule.warmup_steps": 20},
-        400: {"training.batch_size": 20, "training.max_epochs": 20, "training.schedule.warmup_steps": 40},
-        2000: {"training.batch_size": 50, "training.max_epochs": 10, "training.schedule.warmup_steps": 80},
-    },
-    quick_arms={"task.examples": 2000, "training.max_epochs": 6, "model.num_layers": 1},
+from glassformer.core.config import Tree, unflatten
+from glassformer.core.errors import user_error
+from glassformer.core.system import threads_per_worker
+from glassformer.evaluation.intervals import student_interval
+from glassformer.plotting.lines import Axis, Chart, draw, mean_line, save
+from glassformer.runs.experiment import ExperimentConfig, resolve
+from glassformer.runs.folder import RunFolder
+from glassformer.storage.files import atomic_write, file_sha256
+from glassformer.studies.study import (
+    Job,
+    Overrides,
+    Results,
+    Row,
+    StudyContext,
+    config_key,
+    heading,
+    load_definition,
+    metric_on_test,
+    plural,
+    run_all,
+    table_head,
+    table_row,
 )
-# From so few texts small models learn too little of judgement by predicting words (docs/log.md). Which words
-# stand together tells more, and takes seconds: the pre-training is that and nothing else.
-WORD_VECTORS = {
-    "task.data.validation_fraction": 0.02,
-    "training.batch_tokens": 4096,
-    "training.embedding_init.kind": "co-occurrence",
-    "training.max_steps": 0,
-    "training.max_epochs": None,
-    "model.tied_output": False,
-}
-BOOKS = Options(
-    pretraining=WORD_VECTORS,
-    by_arm={
-        SCRATCH.name: {},
-        FROZEN.name: {"training.optimizer.learning_rate": 2e-3},
-        FINE_TUNED.name: {"training.optimizer.learning_rate": 4e-4},
-    },
-    quick_arms={"training.max_epochs": 2, "model.num_layers": 1, "model.hidden_dim": 32},
+from glassformer.studies.transfer_data import (
+    BASELINE,
+    BASELINE_HINT,
+    PretrainingText,
+    TextPlan,
+    TextSource,
+    gather_text,
+    has_baseline,
+    measure_baseline,
 )
-# A long review thinks the same from beginning to end: half of a vector is which words stand near each other,
-# half which stand in the same review.
-MOVIES = Options(
-    pretraining={**WORD_VECTORS, "training.embedding_init.text_share": 0.5},
-    by_arm={
-        SCRATCH.name: {},
-        FROZEN.name: {"training.optimizer.learning_rate": 2e-3},
-        FINE_TUNED.name: {"training.optimizer.learning_rate": 3.5e-4},
-    },
-    by_labels={
-        500: {"training.batch_tokens": 512, "training.max_epochs": 15, "training.schedule.warmup_steps": 50},
-        2000: {"training.batch_tokens": 1024, "training.max_epochs": 8},
-    },
-    quick_arms={"training.max_epochs": 2, "model.hidden_dim": 32},
-)
+from glassformer.tasks.classification import ClassificationConfig
+from glassformer.tasks.text import DataReport
 
-TRANSFER = TransferStudy(
-    name="transfer",
-    title="Transfer: made reviews with few labels",
-    about="Reviews that are made here, whose label no single word gives away. Pre-training reads made texts"
-    " of the same world without labels, none of which is a review of the test or validation split.",
-    classifier="classification",
-    pretraining="language-model",
-    labels=(100, 400, 2000),
-    options=REVIEWS,
-)
-TRANSFER_BOOKS = TransferStudy(
-    name="transfer-books",
-    title="Transfer: French book reviews",
-    about="`cls_books_fr`, without the test reviews that also stand in train. Pre-training is vectors of"
-    " words, from which words stand together in French sentences and in the text, without labels, of the"
-    " reviews of train and validation. The published model had 4 layers, width 200 and 2 heads.",
-    classifier="book-reviews",
-    pretraining="masked-language-model",
-    labels=(400, 1600),
-    options=BOOKS,
-    text=TextPlan(
-        sources=(
-            TextSource({"train": "tatoeba_enfr/fra.txt", "format": "tsv", "columns": {"input": 1}}),
-            TextSource({"train": "ted_enfr/train.fr"}),
-            TextSource({"train": "multi30k/train.fr"}),
-        ),
-        own_splits=("train", "validation"),
-        own_times=6,
-    ),
-    published={(SCRATCH.name, 1600): 0.75, (FINE_TUNED.name, 1600): 0.80},
-    quick_labels=(400,),
-)
-TRANSFER_MOVIES = TransferStudy(
-    name="transfer-movies",
-    title="Transfer: sentences of film reviews",
-    about="`movie_polarity`, split by sentence. Pre-training reads the long film reviews of `imdb` without"
-    " their labels, written in small letters and with signs between spaces, as the sentences are. It is"
-    " vectors of words: half of each from which words stand near each other, half from which stand in the"
-    " same review.",
-    classifier="movie-polarity",
-    pretraining="masked-language-model",
-    labels=(500, 2000, None),
-    options=MOVIES,
-    text=TextPlan(
-        sources=(
-            TextSource(
-                {"train": "imdb/train.jsonl.gz", "columns": {"input": "text"}},
-                as_polarity=True,
-            ),
-        ),
-        # Words of a single training sentence would share a vector that no other sentence has.
-        own_splits=(),
-        quick_lines=1000,
-    ),
-    quick_labels=(500,),
-)
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to initialise and train the classifier."""
+
+    name: str
+    is_pretrained: bool
+    freeze: tuple[str, ...] = ()
+
+
+SCRATCH = Arm("from scratch", is_pretrained=False)
+FROZEN = Arm("frozen backbone", is_pretrained=True, freeze=("backbone",))
+FINE_TUNED = Arm("full fine-tuning", is_pretrained=True)
+ARMS = (SCRATCH, FROZEN, FINE_TUNED)
+
+EVERY_ARM: Overrides = {"task.unseen_only": True, "training.validate_every": None}
+"""Overrides of all arms: a test set without texts of the train split, and one validation per epoch."""
+
+
+@dataclass(frozen=True)
+class TransferOptions:
+    """Overrides of the presets. Later fields win over earlier ones, in this order."""
+
+    pretraining: Overrides = field(default_factory=dict)
+    quick_pretraining: Overrides = field(default_factory=dict)
+    arms: Overrides = field(default_factory=dict)
+    """Overrides of all three arms."""
+    by_arm: Mapping[str, Overrides] = field(default_factory=dict)
+    by_labels: Mapping[int | None, Overrides] = field(default_factory=dict)
+    quick_arms: Overrides = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    """Number of labelled texts: as asked for (None: all), and the actual number."""
+
+    asked: int | None
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Name in rows and run names."""
+        return f"{self.number} labels"
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """One run of an arm."""
+
+    arm: Arm
+    labels: LabelCount
+    seed: int
+    job: Job
+
+
+@dataclass(frozen=True)
+class TransferStudy:
+    """One transfer study."""
+
+    name: str
+    title: str
+    about: str
+    classifier: str
+    """Preset of the arms."""
+    pretraining: str
+    """Preset of the pre-training; its model, tokenizer and length come from the classifier's preset."""
+    labels: Sequence[int | None]
+    """Numbers of labelled texts; None: all."""
+    options: TransferOptions
+    text: TextPlan | None = None
+    """Pre-training text; None: the preset generates its own."""
+    published: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Published accuracies by number of labels and arm."""
+    quick_labels: Sequence[int | None] = (100,)
+    seeds: int = 3
+    metric: str = "accuracy"
+
+    def measure(self, context: StudyContext) -> dict[str, Any]:
+        """Pre-train once, train all arms, measure the baseline."""
+        context.reject_partial_options()
+        labels = self._label_counts(context)
+        text = self._gather_text(context)
+        pretraining = self._pretraining_job(context, text)
+        context.log(f"pre-training in {pretraining.path}")
+        threads = threads_per_worker(1)
+        run_all([pretraining], workers=1, threads=threads, describe=_describe_pretraining, log=context.log)
+        runs = self._runs(context, labels, pretraining)
+        context.run(
+            [run.job for run in runs],
+            describe=lambda results: f"test {self.metric} {metric_on_test(results, self.metric):.4f}",
+        )
+        rows = [
+            self._row(arm, count, [run for run in runs if (run.arm, run.labels) == (arm, count)])
+            for count in labels
+            for arm in ARMS
+        ]
+        left_out = {}
+        if has_baseline():
+            rows += [self._baseline_row(count, context) for count in labels]
+        else:
+            left_out[BASELINE] = f"scikit-learn is not installed: {BASELINE_HINT}"
+            context.log(f"omitted: {BASELINE}; {left_out[BASELINE]}")
+        return {
+            "about": self.about,
+            "rows": rows,
+            "left_out": left_out,
+            "pretraining": _pretraining_record(pretraining, self.pretraining, text),
+            "plot": self._plot(rows, context),
+        }
+
+    def markdown(self, document: Mapping[str, Any]) -> str:
+        """Text of `table.md`."""
+        return _markdown(document)
+
+    def _label_counts(self, context: StudyContext) -> list[LabelCount]:
+        """Check the data and the numbers of labels before anything is trained."""
+        texts = _classification(self._config(SCRATCH, None, context.is_quick)).texts(DataReport())
+        total = len(texts["train"])
+        asked = self.quick_labels if context.is_quick else self.labels
+        for count in asked:
+            if count is not None and count > total:
+                raise user_error(
+                    f"the study needs {count:,} labels, and there are {total:,}",
+                    path=texts["train"].name,
+                    hint="use the complete data set of the catalogue",
+                )
+        return [LabelCount(count, total if count is None else count) for count in asked]
+
+    def _gather_text(self, context: StudyContext) -> PretrainingText | None:
+        if self.text is None:
+            return None
+        context.log("gathering the pre-training text")
+        task = _classification(self._config(SCRATCH, None, context.is_quick))
+        text = gather_text(self.text, task, context.folder, is_quick=context.is_quick)
+        removed = text.record["left_out"]["holds a test text"]
+        context.log(f"{text.path}: {text.record['lines']:,} lines; removed {removed:,} with a test text")
+        return text
+
+    def _pretraining_job(self, context: StudyContext, text: PretrainingText | None) -> Job:
+        """Pre-training with the architecture, tokenizer and length of the classifier, unless overridden."""
+        target = self._config(SCRATCH, None, context.is_quick)
+        task: Tree = {
+            "tokenizer": target.dump()["task"]["tokenizer"],
+            "max_length": _classification(target).max_length,
+        }
+        if text is not None:
+            task["data"] = {"train": text.path.name, "format": "text"}
+        # The classifier has another output, so tying it is an option of the pre-training alone.
+        model = {name: value for name, value in target.model.dump().items() if name != "tied_output"}
+        quick = self.options.quick_pretraining if context.is_quick else {}
+        config = resolve(self.pretraining, {"task": task, "model": model, "seed": 0})
+        config = config.with_overrides(unflatten({**self.options.pretraining, **quick}))
+        key = config_key(config)
+        if text is not None:
+            config = config.with_overrides({"task": {"data": {"train": str(text.path)}}})
+        return Job("pre-training", config, context.folder / "runs" / f"pretraining-{key}")
+
+    def _config(self, arm: Arm, labels: int | None, is_quick: bool, seed: int = 0) -> ExperimentConfig:
+        """Config of an arm, without the paths of the tokenizer and the pre-trained weights."""
+        options = self.options
+        changes = {
+            **options.arms,
+            **options.by_arm.get(arm.name, {}),
+            **options.by_labels.get(labels, {}),
+            **(options.quick_arms if is_quick else {}),
+            **EVERY_ARM,
+            "task.train_limit": labels,
+            "training.freeze": list(arm.freeze),
+            "seed": seed,
+        }
+        return resolve(self.classifier, changes)
+
+    def _runs(self, context: StudyContext, labels: Sequence[LabelCount], pretraining: Job) -> list[ArmRun]:
+        tokenizer = _copy_tokenizer(pretraining, context.folder)
+        runs = []
+        # Longest first, so that no worker starts a long run while the others are already idle.
+        for count in reversed(labels):
+            for arm in ARMS:
+                for seed in range(context.seeds):
+                    config = self._config(arm, count.asked, context.is_quick, seed)
+                    start = pretraining.path.name if arm.is_pretrained else ""
+                    key = config_key(config, tokenizer.name, start)
+                    paths = {
+                        "task.tokenizer": {"kind": "file", "path": str(tokenizer)},
+                        "training.start_from": str(pretraining.path) if arm.is_pretrained else None,
+                    }
+                    name = f"{count.name}, {arm.name}, seed {seed}"
+                    slug = name.replace(",", "").replace(" ", "-")
+                    path = context.folder / "runs" / f"{slug}-{key}"
+                    job = Job(name, config.with_overrides(unflatten(paths)), path)
+                    runs.append(ArmRun(arm, count, seed, job))
+        return runs
+
+    def _row(self, arm: Arm, labels: LabelCount, runs: Sequence[ArmRun]) -> Row:
+        results = [run.job.results() for run in runs]
+        values = [metric_on_test(result, self.metric) for result in results]
+        return {
+            "setting": f"{arm.name}, {labels.name}",
+            "published": self.published.get(labels.asked or 0, {}).get(arm.name),
+            "theirs": None,
+            "ours": statistics.fmean(values),
+            "interval": student_interval(values),
+            "lowest": min(values),
+            "seeds": [run.seed for run in runs],
+            "arm": arm.name,
+            "labels": labels.number,
+            "values": values,
+            "seconds": [result["seconds"] for result in results],
+            "steps": [result["steps"] for result in results],
+            "parameters": results[0]["parameters"],
+            "accuracy_by_epoch": [_metric_by_epoch(run.job, self.metric) for run in runs],
+            "best_epoch": [_best_epoch(run.job) for run in runs],
+            "runs": [run.job.path.name for run in runs],
+        }
+
+    def _baseline_row(self, labels: LabelCount, context: StudyContext) -> Row:
+        name = f"{BASELINE}, {labels.name}"
+        task = _classification(self._config(SCRATCH, labels.asked, context.is_quick))
+        result = measure_baseline(task)
+        context.log(f"{name}: test {self.metric} {result.test_accuracy:.4f}")
+        return {
+            "setting": name,
+            "published": None,
+            "theirs": None,
+            "ours": result.test_accuracy,
+            "interval": list(result.interval),
+            "lowest": result.test_accuracy,
+            "seeds": [],
+            "arm": BASELINE,
+            "labels": labels.number,
+            "values": [result.test_accuracy],
+            "seconds": [result.seconds],
+            "control": {**asdict(result), "interval": list(result.interval)},
+        }
+
+    def _plot(self, rows: Sequence[Row], context: StudyContext) -> list[str]:
+        charts = [
+            accuracy_chart([row for row in rows if row["labels"] == number])
+            for number in dict.fromkeys(row["labels"] for row in rows)
+        ]
+        seeds = f"Mean of {context.seeds} seeds; bands from the lowest to the highest. "
+        caption = (seeds if context.seeds > 1 else "One seed. ") + "Each panel has its own number of epochs."
+        return save(draw(charts, self.title, caption), context.folder / "curves")
+
+
+def accuracy_chart(rows: Sequence[Row]) -> Chart:
+    """Validation accuracy by epoch for one number of labels: one line per arm, the baseline as a level."""
+    curves = {row["arm"]: row["accuracy_by_epoch"] for row in rows if "accuracy_by_epoch" in row}
+    level = next((row["control"]["validation_accuracy"] for row in rows if "control" in row), None)
+    return Chart(
+        f"{rows[0]['labels']:,} labels",
+        [mean_line(arm, range(1, max(map(len, runs)) + 1), runs) for arm, runs in curves.items()],
+        Axis("epoch", is_whole=True),
+        Axis("validation accuracy", is_percent=True),
+        level=None if level is None else (BASELINE, level),
+    )
+
+
+def _classification(config: ExperimentConfig) -> ClassificationConfig:
+    assert isinstance(config.task, ClassificationConfig)  # from a preset of this package
+    return config.task
+
+
+def _copy_tokenizer(pretraining: Job, folder: Path) -> Path:
+    """Copy the tokenizer to the study's folder, so that the arm from scratch needs no pre-training."""
+    source = pretraining.path / "tokenizer.json"
+    path = folder / f"tokenizer-{file_sha256(source)[:8]}.json"
+    if not path.exists():
+        atomic_write(path, source.read_bytes())
+    return path
+
+
+def _describe_pretraining(results: Results) -> str:
+    name = results["primary_metric"]
+    return f"validation {name} {results['metrics']['validation'][name]:.4f}"
+
+
+def _pretraining_record(job: Job, preset: str, text: PretrainingText | None) -> dict[str, Any]:
+    results = job.results()
+    copied = ("seed", "steps", "epochs", "seconds", "parameters", "best_step")
+    return {
+        "preset": preset,
+        "task": job.config.task.kind,
+        "embedding_init": job.config.training.embedding_init.kind,
+        "run": job.path.name,
+        **{name: results[name] for name in copied},
+        "validation": results["metrics"]["validation"],
+        "text": text.record if text else None,
+    }
+
+
+def _metric_by_epoch(job: Job, metric: str) -> list[float]:
+    """Metric of each epoch; an epoch repeated after a roll-back counts with its last value."""
+    events = (event for event in RunFolder(job.path).events if event["event"] == "validation")
+    found = {event["epoch"]: float(event[metric]) for event in events}
+    return [found[epoch] for epoch in sorted(found)]
+
+
+def _best_epoch(job: Job) -> int | None:
+    """Epoch whose weights were tested."""
+    best = job.results()["best_step"]
+    events = (event for event in RunFolder(job.path).events if event["event"] == "validation")
+    return next((event["epoch"] for event in events if event["step"] == best), None)
+
+
+# ---------------------------------------------------------------- table.md
+
+
+def _markdown(document: Mapping[str, Any]) -> str:
+    rows: Sequence[Row] = document["rows"]
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    labels = list(dict.fromkeys(row["labels"] for row in rows))
+    cells = {(row["arm"], row["labels"]): row for row in rows}
+    lines = [*heading(document), "## Test accuracy", ""]
+    lines += _grid(arms, labels, lambda arm, count: _accuracy(cells[arm, count]))
+    lines += _published_lines(arms, labels, cells)
+    lines += ["", *_explanation(document), ""]
+    lines += ["## Validation accuracy after the first epoch, mean", ""]
+    trained = [arm for arm in arms if "accuracy_by_epoch" in cells[arm, labels[0]]]
+    lines += _grid(trained, labels, lambda arm, count: _first_epoch(cells[arm, count]))
+    plot = next(name for name in document["plot"] if name.endswith(".png"))
+    lines += ["", f"![Validation accuracy against epochs]({plot})", ""]
+    lines += ["## Pre-training", "", *_pretraining_lines(document["pretraining"]), ""]
+    return "\n".join(lines)
+
+
+def _grid(arms: Sequence[str], labels: Sequence[int], show: Callable[[str, int], str]) -> list[str]:
+    rows = [table_row([f"{count:,}", *(show(arm, count) for arm in arms)]) for count in labels]
+    return [*table_head("labels", *arms), *rows]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _accuracy(row: Row) -> str:
+    if row["interval"] is None:
+        return f"{_percent(row['ours'])} %"
+    low, high = row["interval"]
+    return f"{_percent(row['ours'])} % ({_percent(low)} … {_percent(min(high, 1.0))})"
+
+
+def _first_epoch(row: Row) -> str:
+    return f"{_percent(statistics.fmean(run[0] for run in row['accuracy_by_epoch']))} %"
+
+
+def _published_lines(
+    arms: Sequence[str], labels: Sequence[int], cells: Mapping[tuple[str, int], Row]
+) -> list[str]:
+    lines = []
+    for count in labels:
+        values = [cells[arm, count]["published"] for arm in arms]
+        if any(value is not None for value in values):
+            shown = ("" if value is None else f"about {100 * value:.0f} %" for value in values)
+            lines.append(table_row([f"{count:,}, published", *shown]))
+    return lines
+
+
+def _explanation(document: Mapping[str, Any]) -> list[str]:
+    rows: Sequence[Row] = document["rows"]
+    seeds = len(rows[0]["seeds"])
+    control = next((row["control"] for row in rows if "control" in row), None)
+    seconds = sum(value for row in rows if "control" not in row for value in row["seconds"])
+    lines = [
+        f"Models: mean of {plural(seeds, 'seed')}, with the best weights on the validation split"
+        + (" and the 95 % interval of the mean over seeds (Student's t)" if seeds > 1 else "")
+        + ". All have the same architecture and tokenizer. The pre-trained arms start from **one**"
+        " pre-training (seed 0), so their intervals do not cover the variation between pre-trainings."
+    ]
+    if control is not None:
+        lines += [
+            f"{BASELINE}: words and word pairs, C chosen on the validation split. It is deterministic,"
+            f" so there is one run; its interval is over the {control['test_examples']:,} test texts"
+            " (bootstrap), a variation that the other intervals do not show. It has the same labels,"
+            " validation texts and test texts."
+        ]
+    lines += [f"Omitted: {arm}; {why}." for arm, why in document["left_out"].items()]
+    workers, threads = document["workers"], document["threads_per_worker"]
+    lines += [
+        f"Total training time without the pre-training: {seconds / 60:.1f} minutes, with"
+        f" {plural(workers, 'worker')} of {plural(threads, 'thread')}."
+    ]
+    return "\n\n".join(lines).split("\n")
+
+
+def _pretraining_lines(record: Mapping[str, Any]) -> list[str]:
+    measured = ", ".join(f"{name} {value:.4g}" for name, value in record["validation"].items())
+    training = (
+        f"{record['steps']:,} steps in {record['seconds'] / 60:.1f} minutes."
+        f" On its validation split: {measured}."
+        if record["steps"]
+        else "no training step: initial weights only."
+    )
+    facts = [f"Preset `{record['preset']}`"]
+    facts += [f"task `{record['task']}`"] if "task" in record else []
+    facts += [f"{record['parameters']:,} parameters"]
+    facts += [f"embedding init: {record['embedding_init']}"] if "embedding_init" in record else []
+    lines = [f"{', '.join(facts)}; {training}"]
+    text = record["text"]
+    if text is not None:
+        left_out = "; ".join(f"{why} {count:,}" for why, count in text["left_out"].items())
+        lines += ["", f"Text: {text['lines']:,} lines, SHA-256 `{text['sha256']}`. Omitted: {left_out}.", ""]
+        lines += [f"- {name}: {count:,}" for name, count in text["by_source"].items()]
+        if text.get("own_times", 1) > 1:
+            lines += ["", f"One epoch reads the task's own texts {text['own_times']} times."]
+    return lines
+
+
+def _study(name: str, definition: Mapping[str, Any]) -> TransferStudy:
+    text = definition.get("text")
+    if text is not None:
+        text = TextPlan(**{**text, "sources": [TextSource(**source) for source in text["sources"]]})
+    options = TransferOptions(**definition["options"])
+    return TransferStudy(name=name, **{**definition, "options": options, "text": text})
+
+
+TRANSFER_STUDIES = [_study(name, definition) for name, definition in load_definition("transfer").items()]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import user_error
-from glassformer.storage.files import json_bytes, replace_file, storage_error
-from glassformer.studies.jobs import threads_for
+from glassformer.core.system import threads_per_worker
+from glassformer.storage.files import atomic_write, json_bytes, storage_error
 from glassformer.sweeps.definition import Definition
 from glassformer.sweeps.queue import Board, living, outcome_of
 from glassformer.sweeps.results import write_results
@@ -113,7 +113,7 @@ def conduct(
         database.set_heartbeat(definition.heartbeat)
         deadline = None if minutes is None else time.time() + 60 * minutes
         board = Board.create(database, study, definition, deadline)
-        crew = WorkerPool(url, study, folder / "runs", workers, threads_for(workers), plugins)
+        crew = WorkerPool(url, study, folder / "runs", workers, threads_per_worker(workers), plugins)
         try:
             trials = board.settle()
             if not board.is_over(trials):
@@ -166,7 +166,7 @@ def _mark(folder: Path, study: str, url: str, definition: Definition) -> None:
         held = json.loads(path.read_bytes()).get("study") if path.exists() else study
         if held != study:
             raise user_error(f"holds another sweep ({held})", path=str(folder), hint="another --out, or none")
-        replace_file(
+        atomic_write(
             path, json_bytes({"study": study, "storage": shown(url), "definition": definition.to_json()})
         )
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from glassformer.core.config import Tree, flatten, parse_overrides, unflatten
 from glassformer.core.errors import user_error
-from glassformer.runs.experiment import Experiment, ExperimentConfig, overlay, read_source
+from glassformer.runs.experiment import Experiment, ExperimentConfig, apply_overrides, read_source
 from glassformer.sweeps.space import Point, Space, parse_space, split_arguments
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Definition:
         changed = {**flatten(self.fixed), **point}
         if seed is not None:
             changed["seed"] = seed
-        return overlay(self.tree, unflatten(changed))
+        return apply_overrides(self.tree, unflatten(changed))
 
 
 def define(

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.evaluation.metrics import falls, is_better
+from glassformer.plotting.lines import FILE_DPI, STYLES
+from glassformer.plotting.lines import save as write
 from glassformer.plotting.style import ALARM, BODY, FAINT, HEADING, INK, MUTED, TITLE, fonts
-from glassformer.studies.charts import FILE_DPI, STYLES, write
 from glassformer.sweeps.definition import Definition, short
 from glassformer.sweeps.queue import Board
 from glassformer.sweeps.space import is_number

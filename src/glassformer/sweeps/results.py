@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.core.config import dump_yaml
 from glassformer.evaluation.intervals import student_interval
 from glassformer.evaluation.metrics import falls, is_better
-from glassformer.storage.files import finite, json_bytes, replace_file
+from glassformer.storage.files import atomic_write, finite, json_bytes
 from glassformer.sweeps.definition import Definition, setting_text, short
 from glassformer.sweeps.plots import draw_curves, write_explorations
 from glassformer.sweeps.queue import Board, Key, attempts, is_given_up, key_of, living, outcome_of
@@ -56,13 +56,13 @@ def write_results(board: Board, folder: Path, command: Sequence[str] = ()) -> di
     for entry in entries:
         document["counts"][entry["state"]] += 1
     if best is not None:
-        replace_file(folder / "best.yaml", _best_yaml(definition, best, folder).encode())
+        atomic_write(folder / "best.yaml", _best_yaml(definition, best, folder).encode())
         document["written"] += ["best.yaml", *draw_curves(definition, rows, folder)]
         importances, files = write_explorations(board, folder)
         document["importances"] = importances
         document["written"] += files
-    replace_file(folder / "table.md", markdown(definition, document).encode())
-    replace_file(folder / "results.json", json_bytes(finite(document)))
+    atomic_write(folder / "table.md", markdown(definition, document).encode())
+    atomic_write(folder / "results.json", json_bytes(finite(document)))
     return document
 
 

@@ -21,7 +21,7 @@ from glassformer.core.registry import load_plugin
 from glassformer.evaluation.metrics import falls
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.storage.files import finite
 from glassformer.sweeps.definition import setting_text
 from glassformer.sweeps.queue import Board, Claim, Lost, join
@@ -148,7 +148,7 @@ class TrialRun:
         if folder.exists() and (results := folder.results()):
             return results  # its worker died between the end of training and telling it
         listener = Listener(self.board, self.claim, folder)
-        training = Training(
+        training = TrainingSession(
             config, folder, listener, lambda: pulse.is_lost or listener.is_hopeless or is_unwanted()
         )
         try:

@@ -1,0 +1,176 @@
+"""Arithmetic tables: our preset, the published file, and a sweep of learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassformer.plotting.lines import Axis, Chart, draw, mean_line, save
+from glassformer.runs.run import Run
+from glassformer.studies.recipes import OURS, THEIRS, RecipeRun, RecipeStudy, Setting
+from glassformer.studies.study import (
+    Row,
+    StudyContext,
+    load_definition,
+    metric_on_test,
+    table_head,
+    table_row,
+)
+
+DEFINITION = load_definition("arithmetic")
+TEXTS = ("name", "title", "metric", "about")
+
+FILE = "two_digit_op/two_digit_op.json"
+"""Name in the catalogue of public data sets."""
+PROBE = "POSITIVE 04 add NEGATIVE 11"
+PROBE_ANSWER = "-7"
+WORKING_SHARE = 0.9
+"""A learning rate works if it reaches this share of the best accuracy of its recipe."""
+PUBLISHED = DEFINITION["rates"]["published"]
+PUBLISHED_FILE = {"task.data.train": FILE, "task.leaky": True}
+OVERFIT = "64 expressions, memorised"
+OVERFIT_RATE = 1e-3
+
+
+def _texts(section: str) -> dict[str, str]:
+    return {name: DEFINITION[section][name] for name in TEXTS}
+
+
+def _file_setting(name: str, published: float | None, is_leaky: bool) -> Setting:
+    section = DEFINITION["file"]
+    overrides = {"task.data.train": FILE, "task.leaky": is_leaky, **section["overrides"]}
+    return Setting(name, published, "arithmetic", overrides, is_quick=True, quick=section["quick"])
+
+
+def _recipe(rate: float, placement: str, warmup_steps: int) -> dict[str, Any]:
+    """Options in which the recipes differ: the norm placement and the warm-up."""
+    return {
+        "training.optimizer": {"kind": "adam", "learning_rate": rate},
+        "training.schedule": {"kind": "constant", "warmup_steps": warmup_steps},
+        "model.norm_placement": placement,
+    }
+
+
+def _rate_settings() -> list[Setting]:
+    section = DEFINITION["rates"]
+    settings = [
+        Setting(
+            name=rate,
+            published=published,
+            source="arithmetic",
+            overrides={
+                **PUBLISHED_FILE,
+                **section["overrides"],
+                **_recipe(float(rate), "pre", warmup_steps=40),
+            },
+            theirs=_recipe(float(rate), "post", warmup_steps=0),
+            is_quick=rate in section["quick_rates"],
+            quick=section["quick"],
+        )
+        for rate, published in PUBLISHED.items()
+    ]
+    ours = {**section["overrides"], **_recipe(OVERFIT_RATE, "pre", warmup_steps=20), **section["overfit"]}
+    theirs = {**_recipe(OVERFIT_RATE, "post", warmup_steps=0), "model.dropout": 0.2}
+    # The preset has more expressions, more epochs and a decaying learning rate: enough to answer everything.
+    return [
+        *settings,
+        Setting(OVERFIT, None, "arithmetic-overfit", ours, theirs, is_quick=True),
+        Setting("our preset, 30 epochs", None, "arithmetic", {}),
+    ]
+
+
+@dataclass(frozen=True)
+class LearningRateStudy(RecipeStudy):
+    """Sweep of learning rates, with exact match and the prediction for one probe."""
+
+    def extra_results(
+        self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
+    ) -> dict[str, Any]:
+        """Add exact match and probe predictions to the rows; find the working rates; draw the curves."""
+        for row in rows:
+            for recipe in (THEIRS, OURS):
+                own = [run for run in runs if (run.setting.name, run.recipe) == (row["setting"], recipe)]
+                if own or f"{recipe}_says" not in row:  # otherwise reused from an earlier measurement
+                    row[f"{recipe}_exact_match"] = [
+                        metric_on_test(run.job.results(), "exact_match") for run in own
+                    ]
+                    row[f"{recipe}_says"] = [_predict_probe(run) for run in own]
+        swept = [row for row in rows if row["setting"] in PUBLISHED]
+        return {
+            "probe": {"input": PROBE, "answer": PROBE_ANSWER},
+            "range": {recipe: _working_rates(swept, recipe) for recipe in ("published", THEIRS, OURS)},
+            "plot": self._plot(swept, context) if swept else [],
+        }
+
+    def _plot(self, rows: Sequence[Row], context: StudyContext) -> list[str]:
+        labels = {"published": "published", THEIRS: "their recipe", OURS: "ours: pre-norm, warm-up"}
+        lines = []
+        for recipe, label in labels.items():
+            shown = [row for row in rows if row[recipe] is not None]
+            key = "values" if recipe == OURS else f"{recipe}_values"
+            by_seed = list(zip(*(row.get(key, [row[recipe]]) for row in shown), strict=False))
+            if by_seed:
+                lines.append(mean_line(label, [float(row["setting"]) for row in shown], by_seed))
+        x, y = Axis("learning rate", is_log=True), Axis("test accuracy of tokens", is_percent=True)
+        caption = "Lines: means over seeds; bands from the lowest seed to the highest."
+        return save(draw([Chart("", lines, x, y)], self.title, caption), context.folder / "rates")
+
+    def sections(self, document: Mapping[str, Any]) -> list[str]:
+        """Working learning rates, exact match and probe predictions."""
+        lines = [
+            "## Which learning rates work",
+            "",
+            f"A learning rate works if it reaches {100 * WORKING_SHARE:.0f} % of the best accuracy"
+            " in its column.",
+            "",
+        ]
+        for recipe, name in (("published", "As published"), (THEIRS, "Their recipe"), (OURS, "Ours")):
+            found = document["range"][recipe]
+            shown = f"best {found['best']:.3f}; {', '.join(found['rates'])}" if found else "not measured"
+            lines += [f"- {name}: {shown}."]
+        lines += ["", "![Accuracy against learning rate](rates.png)", ""] if document["plot"] else [""]
+        lines += [f"## Exact match, and the prediction for `{PROBE}`", ""]
+        lines += table_head("learning rate", "exact match, theirs", "ours", "prediction, theirs", "ours")
+        for row in document["rows"]:
+            exact = [row[f"{recipe}_exact_match"] for recipe in (THEIRS, OURS)]
+            cells = ["/".join(f"{value:.3f}" for value in values) for values in exact]
+            cells += ["/".join(row[f"{recipe}_says"]) for recipe in (THEIRS, OURS)]
+            lines.append(table_row([row["setting"], *cells]))
+        return [*lines, "", f"The correct result is {PROBE_ANSWER}.", ""]
+
+
+def _predict_probe(run: RecipeRun) -> str:
+    return str(Run(run.job.path).predict(PROBE)["output"]) or "nothing"
+
+
+def _working_rates(rows: Sequence[Row], recipe: str) -> dict[str, Any] | None:
+    measured = [row for row in rows if row[recipe] is not None]
+    if not measured:
+        return None
+    best = max(row[recipe] for row in measured)
+    rates = [row["setting"] for row in measured if row[recipe] >= WORKING_SHARE * best]
+    return {"best": best, "rates": rates}
+
+
+ARITHMETIC_PRESET = RecipeStudy(
+    settings=[
+        Setting(
+            "−49…49, 60 % in training",
+            None,
+            "arithmetic",
+            {},
+            is_quick=True,
+            quick=DEFINITION["preset"]["quick"],
+        )
+    ],
+    **_texts("preset"),
+)
+ARITHMETIC_FILE = RecipeStudy(
+    settings=[
+        _file_setting("de-duplicated", None, is_leaky=False),
+        _file_setting("as published, leaky", 1.0, is_leaky=True),
+    ],
+    **_texts("file"),
+)
+ARITHMETIC_RATES = LearningRateStudy(settings=_rate_settings(), **_texts("rates"))
