@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from glassformer.core.config import validate
-from glassformer.inspection import AttentionMaps, Checks, SiteMaps
+from glassformer.inspection.maps import AttentionMaps, Checks, SiteMaps
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 
 BuildExperiment = Callable[..., Experiment]
@@ -34,11 +34,11 @@ def experiment(task: dict[str, Any], **model: Any) -> Experiment:
 
 
 def make_maps(weights: np.ndarray, allowed: np.ndarray | None = None, **about: str) -> AttentionMaps:
-    """Maps of one place, from weights of two axes or four."""
+    """Maps of one site, from weights of two axes or four."""
     four = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float32)
     mask = None if allowed is None else allowed.reshape((1,) * (4 - allowed.ndim) + allowed.shape)
     layers, heads, queries, keys = four.shape
-    place = SiteMaps(
+    site = SiteMaps(
         name="self-attention",
         weights=four,
         allowed=mask,
@@ -46,7 +46,7 @@ def make_maps(weights: np.ndarray, allowed: np.ndarray | None = None, **about: s
         heads=list(range(heads)),
         queries=[f"q{number}" for number in range(queries)],
         keys=[f"k{number}" for number in range(keys)],
-        query_axis="token that looks",
-        key_axis="token it looks at",
+        query_axis="query token",
+        key_axis="key token",
     )
-    return AttentionMaps({"encoder": place}, Checks(1e-7, 1e-6, 1.0), dict(about))
+    return AttentionMaps({"encoder": site}, Checks(1e-7, 1e-6, 1.0), dict(about))

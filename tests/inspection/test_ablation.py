@@ -19,17 +19,17 @@ from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.generation import BeamConfig, GreedyConfig
 from glassformer.inspection.ablation import (
     Edge,
+    ablate_edge,
+    ablate_head,
     compare,
-    cut,
+    edge_effects,
+    head_effects,
     mean_output,
-    scores,
-    shown_answer,
-    switch_off,
-    without_edge,
-    without_head,
-    without_token,
+    measure_examples,
+    show_output,
+    token_effects,
 )
-from glassformer.inspection.examples import first_example, groups_of, question
+from glassformer.inspection.examples import first_example, group_examples, reference_input
 from glassformer.inspection.record import HeadId, attention_at, attentions
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment
@@ -81,7 +81,7 @@ def test_without_a_change_it_is_what_the_evaluator_measures(
 ) -> None:
     of, model = built[name]
     count = min(8, len(of.task.splits["test"]))
-    ours = scores(model, of.task, groups_of(of.task, "test", count), GreedyConfig())
+    ours = measure_examples(model, of.task, group_examples(of.task, "test", count), GreedyConfig())
     theirs = measure(model, of.task, "test", EvaluationConfig(max_examples=count)).metrics
     assert len(ours.loss) == count
     assert ours.loss.sum() / ours.count.sum() == pytest.approx(theirs["loss"], rel=1e-4)
@@ -100,14 +100,14 @@ def test_every_shape_can_be_asked_and_is_left_as_it_was(
     of, model = built[name]
     before, weights = kernels(model), {k: v.clone() for k, v in model.state_dict().items()}
     state = torch.get_rng_state()
-    asked = question(model, of.task, tokens_of(of))
+    example = reference_input(model, of.task, tokens_of(of))
     where = HeadId("encoder", 0, 1)
-    off = without_head(model, of.task, where, "mean", groups_of(of.task, "test", 4), asked=asked)
-    edge = without_edge(model, of.task, Edge(where, 2, 1), asked, split="test", examples=3)
-    token = without_token(model, of.task, asked, 2, split="train", examples=6)
+    off = head_effects(model, of.task, where, "mean", group_examples(of.task, "test", 4), example=example)
+    edge = edge_effects(model, of.task, Edge(where, 2, 1), example, split="test", examples=3)
+    token = token_effects(model, of.task, example, 2, split="train", examples=6)
     for effects in (off, edge, token):
         document = effects.document()
-        assert document["trust"] == "cause" and document["answer"].keys() >= {"before", "after"}
+        assert document["trust"] == "cause" and document["output"].keys() >= {"before", "after"}
         assert {"before", "after", "change", "interval"} == document["metrics"]["loss"].keys()
         for effect in effects.metrics.values():
             assert effect.change == pytest.approx(effect.after - effect.before)
@@ -127,24 +127,24 @@ def test_a_head_switched_off_equals_a_projection_without(
 ) -> None:
     """Zero: the head's columns of the output projection might as well be zero."""
     of, model = built["sequence to sequence"]
-    groups = groups_of(of.task, "test", 6)
+    groups = group_examples(of.task, "test", 6)
     where = HeadId("cross", 1, 1)
-    changed = scores(model, of.task, groups, None, switch_off(model, where, "zero", groups))
+    changed = measure_examples(model, of.task, groups, None, ablate_head(model, where, "zero", groups))
     by_hand = experiment(TASKS["sequence to sequence"]).build_model()
     by_hand.load_state_dict(model.state_dict())
     attention = attention_at(by_hand, where)
     with torch.no_grad():
         attention.output.weight[:, attention.head_dim :] = 0
-    expected = scores(by_hand, of.task, groups, None)
+    expected = measure_examples(by_hand, of.task, groups, None)
     np.testing.assert_allclose(changed.loss, expected.loss, rtol=1e-4)
     np.testing.assert_array_equal(changed.exact, expected.exact)  # type: ignore[arg-type]
-    untouched = scores(model, of.task, groups, None)
+    untouched = measure_examples(model, of.task, groups, None)
     assert not np.allclose(changed.loss, untouched.loss, rtol=1e-4)
 
 
 def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[Experiment, Model]]) -> None:
     of, model = built["texts of all lengths"]
-    groups = groups_of(of.task, "test", 5)
+    groups = group_examples(of.task, "test", 5)
     assert len(groups) > 1  # of several lengths, none of them padded
     seen: list[Tensor] = []
     where = HeadId("encoder", 1, 0)
@@ -170,8 +170,8 @@ def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[
 # ---------------------------------------------------------------- an edge
 
 
-@pytest.mark.parametrize("renormalises", [True, False])
-def test_a_cut_row_is_the_softmax_without_the_key(renormalises: bool) -> None:
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_a_cut_row_is_the_softmax_without_the_key(renormalise: bool) -> None:
     _, model = sharp(experiment(TASKS["per token"]))
     where = HeadId("encoder", 0, 1)
     q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
@@ -180,11 +180,11 @@ def test_a_cut_row_is_the_softmax_without_the_key(renormalises: bool) -> None:
     bias = torch.randn(1, 2, 5, 5)
     attention = attention_at(model, where)
     whole = attention.kernel(q, k, v, Mask(allowed=allowed), bias, 0.0)
-    with cut(model, Edge(where, 3, 2), renormalises=renormalises)():
+    with ablate_edge(model, Edge(where, 3, 2), renormalise=renormalise)():
         found = attention.kernel(q, k, v, Mask(allowed=allowed), bias, 0.0)
     weights = reference.weights(explicit_scores(q, k, bias), allowed)[:, 1, 3].clone()
     weights[:, 2] = 0
-    if renormalises:
+    if renormalise:
         weights = weights / weights.sum(-1, keepdim=True)
     torch.testing.assert_close(found[:, 1, 3], (weights[:, None] @ v[:, 1])[:, 0])
     found[:, 1, 3] = whole[:, 1, 3]
@@ -195,15 +195,15 @@ def test_the_only_key_of_a_row_leaves_zeros() -> None:
     _, model = sharp(experiment(TASKS["next token"]))
     where = HeadId("encoder", 0, 0)
     q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
-    with cut(model, Edge(where, 0, 0))():
+    with ablate_edge(model, Edge(where, 0, 0))():
         found = attention_at(model, where).kernel(q, k, v, Mask(is_causal=True), None, 0.0)
     assert (found[0, 0, 0] == 0).all() and (found[0, 1, 0] != 0).any()
 
 
-@pytest.mark.parametrize("place", ["decoder", "cross"])
+@pytest.mark.parametrize("site", ["decoder", "cross"])
 @pytest.mark.parametrize("decoding", [GreedyConfig(), BeamConfig(size=3)], ids=lambda each: each.kind)
 def test_an_edge_is_cut_in_the_cached_decoding_too(
-    place: Any, decoding: Any, built: dict[str, tuple[Experiment, Model]]
+    site: Any, decoding: Any, built: dict[str, tuple[Experiment, Model]]
 ) -> None:
     """Against a decoding without a cache, which runs over all that was written at each step."""
     from glassformer.generation import NoCache, generate
@@ -212,7 +212,7 @@ def test_an_edge_is_cut_in_the_cached_decoding_too(
     tokens = torch.from_numpy(tokens_of(of))[None]
     answers = []
     for query, key in ((0, 0), (1, 1), (2, 1)):
-        change = cut(model, Edge(HeadId(place, 0, 1), query, key))
+        change = ablate_edge(model, Edge(HeadId(site, 0, 1), query, key))
         options = {"begin": 10, "end": 11, "max_length": 5, "strategy": decoding}
         with change():
             cached = generate(model, {"tokens": tokens, "attention_mask": None}, **options)
@@ -232,32 +232,32 @@ def test_an_edge_is_cut_in_the_cached_decoding_too(
 
 def test_what_is_not_there_is_said(built: dict[str, tuple[Experiment, Model]]) -> None:
     of, model = built["sequence to sequence"]
-    asked = question(model, of.task, tokens_of(of))
-    for where, place in (
-        (HeadId("middle", 0, 0), "place"),  # type: ignore[arg-type]
+    example = reference_input(model, of.task, tokens_of(of))
+    for where, path in (
+        (HeadId("middle", 0, 0), "site"),  # type: ignore[arg-type]
         (HeadId("cross", 2, 0), "layer"),
         (HeadId("cross", 0, 2), "head"),
         (HeadId("cross", -1, 0), "layer"),
     ):
         with pytest.raises(ErrorDetail) as caught:
-            switch_off(model, where, "zero", [])
-        assert caught.value.place == place and caught.value.lines()
-    for edge, place in (
+            ablate_head(model, where, "zero", [])
+        assert caught.value.path == path and caught.value.lines()
+    for edge, path in (
         (Edge(HeadId("cross", 0, 0), 99, 0), "query"),
         (Edge(HeadId("cross", 0, 0), 0, 99), "key"),
         (Edge(HeadId("decoder", 0, 0), 1, 2), "key"),
     ):
         with pytest.raises(ErrorDetail) as caught:
-            without_edge(model, of.task, edge, asked, split="test")
-        assert caught.value.place == place
-    with pytest.raises(ErrorDetail, match="cannot be hidden"):  # BOS stands in every expression
-        without_token(model, of.task, asked, 0, split="test", examples=5)
+            edge_effects(model, of.task, edge, example, split="test")
+        assert caught.value.path == path
+    with pytest.raises(ErrorDetail, match="no replacement found"):  # every expression begins with BOS
+        token_effects(model, of.task, example, 0, split="test", examples=5)
     with pytest.raises(ErrorDetail, match="no such token"):
-        without_token(model, of.task, asked, 99, split="test", examples=5)
+        token_effects(model, of.task, example, 99, split="test", examples=5)
     with pytest.raises(ErrorDetail, match="at least 1"):
-        groups_of(of.task, "test", 0)
+        group_examples(of.task, "test", 0)
     with pytest.raises(ErrorDetail, match="not one of the choices"):
-        switch_off(model, HeadId("cross", 0, 0), "half", [])  # type: ignore[arg-type]
+        ablate_head(model, HeadId("cross", 0, 0), "half", [])  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- a model that has learned something
@@ -270,9 +270,9 @@ def reversing(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(str(folder / "reversal.yaml"), REVERSAL, run=folder / "run")
 
 
-@pytest.mark.parametrize("how", ["zero", "mean"])
-def test_without_its_only_head_a_reversal_model_guesses(how: Any, reversing: Run) -> None:
-    effects = reversing.switch_off("encoder", 0, 0, how=how, examples=100, text="0 1 2 3 4 5 6 7")
+@pytest.mark.parametrize("ablation", ["zero", "mean"])
+def test_without_its_only_head_a_reversal_model_guesses(ablation: Any, reversing: Run) -> None:
+    effects = reversing.ablate_head("encoder", 0, 0, ablation=ablation, examples=100, text="0 1 2 3 4 5 6 7")
     accuracy, chance = effects.metrics["accuracy"], 1 / 8
     assert accuracy.before > 0.99
     # One place in eight may still be known without reading any other, none can be in this task.
@@ -286,8 +286,8 @@ def test_without_its_only_head_a_reversal_model_guesses(how: Any, reversing: Run
 
 def test_the_edge_that_matters_is_the_bright_one(reversing: Run) -> None:
     """Position 2 reads position 5: without that edge its answer is wrong, and without another it is not."""
-    bright = reversing.cut_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 5, examples=50)
-    other = reversing.cut_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 3, examples=50)
+    bright = reversing.ablate_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 5, examples=50)
+    other = reversing.ablate_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 3, examples=50)
     assert bright.examples == other.examples == 50
     assert bright.metrics["accuracy"].change == pytest.approx(-1 / 8, abs=0.04)
     assert bright.metrics["accuracy"].interval is not None and bright.metrics["accuracy"].interval[1] < -0.08
@@ -311,19 +311,19 @@ def test_of_a_text_without_a_right_answer_the_models_own_is_the_measure(
     built: dict[str, tuple[Experiment, Model]],
 ) -> None:
     of, model = built["texts of all lengths"]
-    asked = question(model, of.task, tokens_of(of))
-    assert "own answer" in asked.reference
-    (loss,) = scores(model, of.task, [asked.group], None).loss
-    chosen = of.task.predict(model, [asked.group.inputs[0]])[0][0]
+    example = reference_input(model, of.task, tokens_of(of))
+    assert "own output" in example.reference
+    (loss,) = measure_examples(model, of.task, [example.group], None).loss
+    chosen = of.task.predict(model, [example.group.inputs[0]])[0][0]
     assert loss == pytest.approx(-math.log(chosen.probability or 0), rel=1e-4)
-    assert shown_answer(model, of.task, asked.group.inputs[0], None) == of.task.show_output(chosen.tokens)
+    assert show_output(model, of.task, example.group.inputs[0], None) == of.task.show_output(chosen.tokens)
 
 
 def test_every_verb_of_the_run_ends_in_json(reversing: Run, tmp_path: Path) -> None:
     import json
 
     json.dumps(reversing.trace("1 2 3").document(), allow_nan=False)
-    json.dumps(reversing.heads(4, switch_off="zero"), allow_nan=False)
+    json.dumps(reversing.heads(4, ablate_head="zero"), allow_nan=False)
     json.dumps(reversing.logit_lens("1 2 3").document(), allow_nan=False)
     reversing.rollout("1 2 3").save(tmp_path / "rollout.npz")
 

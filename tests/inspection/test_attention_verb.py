@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from glassformer.cli import main
-from glassformer.inspection import AttentionMaps, head_statistics
+from glassformer.inspection.maps import AttentionMaps
+from glassformer.inspection.statistics import head_statistics
 from glassformer.runs.run import Run
 from glassformer.runs.session import train
 
@@ -71,7 +72,7 @@ def test_the_document(trained_once: Path, tmp_path: Path, capsys: pytest.Capture
     assert (document["run"], document["out"], document["input"]) == (str(trained_once), str(out), "3 1 2 0")
     assert document["output"] == Run(trained_once).predict("3 1 2 0")["output"]
     assert document["checks"]["passed"] is True and document["checks"]["row_error"] < 1e-5
-    part = document["parts"]["encoder"]
+    part = document["sites"]["encoder"]
     assert (part["layers"], part["heads"], part["queries"], part["keys"]) == ([0], [1], 4, 4)
     maps = AttentionMaps.load(out)
     assert maps["encoder"].queries == ["3", "1", "2", "0"]
@@ -98,7 +99,7 @@ def test_without_input_the_first_test_example_is_read(trained_once: Path) -> Non
         (["--heads", "2"], "heads: no number 2"),
         (["--rows", "4"], "--rows 0:100"),
         (["--rows", "7:9"], "rows: no such rows"),
-        (["--part", "crosss"], "allowed: encoder"),
+        (["--site", "crosss"], "allowed: encoder"),
         (["--checkpoint", "lattest"], "did you mean 'latest'?"),
     ],
 )
@@ -129,7 +130,7 @@ def test_a_trained_reversal_model_reads_backwards_and_its_control_does_not(rever
     run = Run(reversal_run)
     assert run.evaluate("test")["metrics"]["accuracy"] > 0.99
     trained, control = (
-        head_statistics(run.attention(is_untrained=is_untrained)["encoder"]) for is_untrained in (False, True)
+        head_statistics(run.attention(untrained=untrained)["encoder"]) for untrained in (False, True)
     )
     assert trained.patterns["anti-diagonal"].mass.item() >= 0.9
     assert abs(control.patterns["anti-diagonal"].above_uniform.item()) < 0.15
@@ -137,7 +138,7 @@ def test_a_trained_reversal_model_reads_backwards_and_its_control_does_not(rever
 
 
 def test_the_untrained_control_is_the_same_each_time(trained_once: Path) -> None:
-    one, other = (Run(trained_once).attention("3 1 2", is_untrained=True) for _ in range(2))
+    one, other = (Run(trained_once).attention("3 1 2", untrained=True) for _ in range(2))
     np.testing.assert_array_equal(one["encoder"].weights, other["encoder"].weights)
     assert "untrained" in one.title
     trained = Run(trained_once).attention("3 1 2")

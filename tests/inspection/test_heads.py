@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from glassformer.evaluation.intervals import mean_intervals
-from glassformer.inspection import AttentionMaps, attention_maps, head_statistics, read
 from glassformer.inspection.attribution import logit_lens, rollout
-from glassformer.inspection.examples import groups_of, read_written
+from glassformer.inspection.examples import group_examples, prepare_generated, prepare_input
 from glassformer.inspection.heads import average_heads, heads_document
-from glassformer.inspection.record import capture
+from glassformer.inspection.maps import AttentionMaps
+from glassformer.inspection.record import attention_maps, capture
+from glassformer.inspection.statistics import head_statistics
 from glassformer.runs.experiment import Experiment
 from glassformer.runs.session import train
 from glassformer.tasks.arithmetic import ArithmeticTask
@@ -29,37 +30,39 @@ def test_averages_are_those_of_the_single_maps(
 ) -> None:
     monkeypatch.setattr("glassformer.inspection.heads.CELLS_AT_ONCE", block)
     model, task = arithmetic.build_model(), arithmetic.task
-    groups = groups_of(task, "test", 5)
+    groups = group_examples(task, "test", 5)
     averages = average_heads(model, task, groups)
     assert list(averages) == ["encoder", "decoder", "cross"]
     inputs = [row for group in groups for row in group.inputs]
-    written = [[*right, task.end] for group in groups for right in group.written or []]  # type: ignore[attr-defined]
+    written = [[*right, task.end] for group in groups for right in group.references or []]  # type: ignore[attr-defined]
     single = [
-        attention_maps(model, read_written(model, task, tokens, answer))
+        attention_maps(model, prepare_generated(model, task, tokens, answer))
         for tokens, answer in zip(inputs, written, strict=True)
     ]
-    for place, of_place in averages.items():
-        found = [head_statistics(maps[place]) for maps in single]
+    for site, site_maps in averages.items():
+        found = [head_statistics(maps[site]) for maps in single]
         names = found[0].patterns
-        assert of_place.patterns.keys() == names.keys()
+        assert site_maps.patterns.keys() == names.keys()
         for name in names:
             for kind in ("mass", "above_uniform", "value_weighted"):
                 expected = np.mean([getattr(each.patterns[name], kind) for each in found], axis=0)
-                np.testing.assert_allclose(of_place.patterns[name][kind].mean, expected, atol=1e-5)
+                np.testing.assert_allclose(site_maps.patterns[name][kind].mean, expected, atol=1e-5)
         for kind in ("entropy", "distance", "value_share"):
             expected = np.mean([getattr(each, kind) for each in found], axis=0)
-            np.testing.assert_allclose(getattr(of_place, kind).mean, expected, atol=1e-5)
-            low, high = getattr(of_place, kind).low, getattr(of_place, kind).high
+            np.testing.assert_allclose(getattr(site_maps, kind).mean, expected, atol=1e-5)
+            low, high = getattr(site_maps, kind).low, getattr(site_maps, kind).high
             assert (np.isnan(expected) | ((low <= expected + 1e-6) & (expected - 1e-6 <= high))).all()
 
 
 def test_texts_of_all_lengths_are_never_padded() -> None:
     of = experiment({"kind": "classification", "examples": 20, "max_length": 24})
-    model, groups = of.build_model(), groups_of(of.task, "test", 5)
+    model, groups = of.build_model(), group_examples(of.task, "test", 5)
     assert all(group.batch.inputs["attention_mask"] is None for group in groups) and len(groups) > 1
     averages = average_heads(model, of.task, groups)["encoder"]
     rows = [row for group in groups for row in group.inputs]
-    found = [head_statistics(attention_maps(model, read(model, of.task, row))["encoder"]) for row in rows]
+    found = [
+        head_statistics(attention_maps(model, prepare_input(model, of.task, row))["encoder"]) for row in rows
+    ]
     np.testing.assert_allclose(
         averages.entropy.mean, np.mean([each.entropy for each in found], axis=0), atol=1e-5
     )
@@ -67,12 +70,12 @@ def test_texts_of_all_lengths_are_never_padded() -> None:
 
 def test_a_document_has_the_control_beside_it(reversal: Experiment) -> None:
     model, control = reversal.build_model(), reversal.build_model()
-    groups = groups_of(reversal.task, "test", 2)
+    groups = group_examples(reversal.task, "test", 2)
     document = heads_document(model, control, reversal.task, groups)
     assert document["trust"] == "fact" and document["examples"] == 2
-    assert document["places"] == document["untrained"]  # the same first weights
+    assert document["sites"] == document["untrained"]  # the same first weights
     assert "untrained" not in heads_document(model, None, reversal.task, groups)
-    encoder = document["places"]["encoder"]
+    encoder = document["sites"]["encoder"]
     assert (encoder["layers"], encoder["heads"]) == ([0, 1], [0, 1])
     mass = encoder["patterns"]["anti-diagonal"]["mass"]
     assert np.shape(mass["mean"]) == (2, 2) and np.shape(mass["interval"]) == (2, 2, 2)
@@ -102,7 +105,7 @@ def test_value_norms_are_the_lengths_of_what_is_added(arithmetic: Experiment) ->
     """Weight × value through the head's part of the output projection, by hand for each cell of one head."""
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = np.asarray(task.splits["test"].inputs[0]).astype(np.int64)
-    reading = read(model, task, tokens)
+    reading = prepare_input(model, task, tokens)
     maps = attention_maps(model, reading)
     seen: dict[str, torch.Tensor] = {}
     attention = model.decoder.layers[1].cross_attention  # type: ignore[union-attr, index]
@@ -134,13 +137,13 @@ def test_value_norms_are_the_lengths_of_what_is_added(arithmetic: Experiment) ->
 def test_value_norms_and_patterns_come_back_from_a_file(arithmetic: Experiment, tmp_path: Path) -> None:
     model = arithmetic.build_model()
     tokens = np.asarray(arithmetic.task.splits["test"].inputs[0]).astype(np.int64)
-    maps = attention_maps(model, read(model, arithmetic.task, tokens))
+    maps = attention_maps(model, prepare_input(model, arithmetic.task, tokens))
     maps.save(tmp_path / "maps.npz")
     again = AttentionMaps.load(tmp_path / "maps.npz")
-    for place in maps.places:
-        np.testing.assert_array_equal(again[place].value_norms, maps[place].value_norms)  # type: ignore[arg-type]
-        assert again[place].patterns.keys() == maps[place].patterns.keys()
-        assert head_statistics(again[place]).document() == head_statistics(maps[place]).document()
+    for site in maps.sites:
+        np.testing.assert_array_equal(again[site].value_norms, maps[site].value_norms)  # type: ignore[arg-type]
+        assert again[site].patterns.keys() == maps[site].patterns.keys()
+        assert head_statistics(again[site]).document() == head_statistics(maps[site]).document()
 
 
 # ---------------------------------------------------------------- digits
@@ -181,8 +184,8 @@ def test_alignment_of_a_map_that_is_known(arithmetic: Experiment) -> None:
     weights[1, 0] = 0.1
     from dataclasses import replace
 
-    place = replace(make_maps(weights)["encoder"], is_cross=True, patterns=cells)
-    pattern = head_statistics(place).patterns["same digit"]
+    site = replace(make_maps(weights)["encoder"], is_cross=True, patterns=cells)
+    pattern = head_statistics(site).patterns["same digit"]
     assert pattern.mass.item() == pytest.approx((0.9 + 2 / 9) / 2)
     assert pattern.uniform.item() == pytest.approx(2 / 9)
     assert pattern.above_uniform.item() == pytest.approx((0.9 - 2 / 9) / 2)
@@ -200,10 +203,10 @@ def test_a_trained_arithmetic_model_has_three_kinds_of_maps(tmp_path: Path) -> N
         "training.threads": 1,
     }
     run = train(str(tmp_path / "a.yaml"), options, run=tmp_path / "run")
-    assert list(run.attention().places) == ["encoder", "decoder", "cross"]
+    assert list(run.attention().sites) == ["encoder", "decoder", "cross"]
     document = run.heads(6)
-    assert list(document["places"]) == list(document["untrained"]) == ["encoder", "decoder", "cross"]
-    assert "same digit" in document["places"]["cross"]["patterns"]
+    assert list(document["sites"]) == list(document["untrained"]) == ["encoder", "decoder", "cross"]
+    assert "same digit" in document["sites"]["cross"]["patterns"]
 
 
 # ---------------------------------------------------------------- hints
@@ -222,7 +225,7 @@ def test_rollout_of_known_maps() -> None:
 def test_rollout_of_a_decoder_adds_up_over_both_of_its_sources(arithmetic: Experiment) -> None:
     model = arithmetic.build_model()
     tokens = np.asarray(arithmetic.task.splits["test"].inputs[0]).astype(np.int64)
-    maps = attention_maps(model, read(model, arithmetic.task, tokens))
+    maps = attention_maps(model, prepare_input(model, arithmetic.task, tokens))
     rolled = rollout(maps)
     both = rolled["decoder"].weights.sum(-1) + rolled["cross"].weights.sum(-1)
     np.testing.assert_allclose(both, 1, atol=1e-5)
@@ -233,10 +236,10 @@ def test_rollout_of_a_decoder_adds_up_over_both_of_its_sources(arithmetic: Exper
 def test_the_last_lens_is_the_models_own_answer_and_the_first_has_read_nothing(reversal: Experiment) -> None:
     model, task = reversal.build_model().eval(), reversal.task
     tokens = np.asarray(task.splits["test"].inputs[0]).astype(np.int64)
-    lens = logit_lens(model, task, read(model, task, tokens), top=3)
+    lens = logit_lens(model, task, prepare_input(model, task, tokens), top=3)
     assert lens.layers == [0, 1, 2] and lens.positions == [str(token) for token in tokens]
     (answer,) = task.predict(model, [tokens])[0]
-    assert lens.answers == task.output_symbols(answer.tokens)
+    assert lens.outputs == task.output_symbols(answer.tokens)
     for row, probability in zip(lens.guesses[-1], answer.probabilities, strict=True):
         assert row[0].probability == pytest.approx(probability, rel=1e-5) and len(row) == 3
     with torch.inference_mode():
@@ -253,9 +256,11 @@ def test_the_last_lens_is_the_models_own_answer_and_the_first_has_read_nothing(r
 def test_the_lens_of_a_decoder_and_of_a_classifier(arithmetic: Experiment) -> None:
     tokens = np.asarray(arithmetic.task.splits["test"].inputs[0]).astype(np.int64)
     model = arithmetic.build_model()
-    lens = logit_lens(model, arithmetic.task, read(model, arithmetic.task, tokens))
-    assert len(lens.layers) == 4 and lens.answers == lens.positions  # it writes what is likeliest
+    lens = logit_lens(model, arithmetic.task, prepare_input(model, arithmetic.task, tokens))
+    assert len(lens.layers) == 4 and lens.outputs == lens.positions  # it writes what is likeliest
     of = experiment({"kind": "palindrome", "length": 6, "categories": 4, "train_examples": 8})
     row = np.asarray(of.task.splits["test"].inputs[0]).astype(np.int64)
     classifier = of.build_model()
-    assert logit_lens(classifier, of.task, read(classifier, of.task, row)).positions == ["the whole"]
+    assert logit_lens(classifier, of.task, prepare_input(classifier, of.task, row)).positions == [
+        "whole sequence"
+    ]

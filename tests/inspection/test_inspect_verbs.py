@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glassformer.cli import main
-from glassformer.inspection import AttentionMaps
+from glassformer.inspection.maps import AttentionMaps
 from glassformer.runs.run import Run
 from glassformer.runs.session import train
 
@@ -52,17 +52,17 @@ def test_a_trace_and_the_maps_of_its_branches(
     adding: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = document(capsys, "trace", adding, "4 + -11", "--decoding", BEAM)
-    answers = [answer for answer in found["answers"] if answer["is_answer"]]
-    predicted = Run(adding).predict("4 + -11", {"kind": "beam", "size": 3, "n_best": 2})["answers"]
+    answers = [answer for answer in found["outputs"] if answer["is_returned"]]
+    predicted = Run(adding).predict("4 + -11", {"kind": "beam", "size": 3, "n_best": 2})["candidates"]
     assert [answer["output"] for answer in answers] == [answer["output"] for answer in predicted]
     nodes = found["tree"]["nodes"]
     dropped = next(node for node in nodes if node["state"] == "dropped")
     out = tmp_path / "branch.npz"
     asked = ("attention", adding, "4 + -11", "--decoding", BEAM, "--out", out)
     chosen = document(capsys, *asked)
-    assert chosen["branch"] == f"{answers[0]['branch']} (chosen)" and chosen["checks"]["passed"]
-    other = document(capsys, *asked, "--branch", dropped["id"])
-    assert other["branch"] == f"{dropped['id']} (dropped)" and "beam" in other["decoding"]
+    assert chosen["node"] == f"{answers[0]['node']} (chosen)" and chosen["checks"]["passed"]
+    other = document(capsys, *asked, "--node", dropped["id"])
+    assert other["node"] == f"{dropped['id']} (dropped)" and "beam" in other["decoding"]
     maps = AttentionMaps.load(out)
     assert maps["cross"].queries[-1] == dropped["token"]
     assert len(maps["cross"].queries) == dropped["step"] + 1
@@ -75,13 +75,13 @@ def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.Captur
             ("chosen", "dropped", "logit lens (a hint)"),
         ),
         (("trace", adding, "1 + 2"), ("→", "p = ")),
-        (("heads", adding, "--examples", 4, "--switch-off", "zero"), ("same", "fact:", "cause:", "cross")),
+        (("heads", adding, "--examples", 4, "--ablate", "zero"), ("same", "fact:", "cause:", "cross")),
         (
             ("intervene", adding, "1 + 2", "--edge", "cross:0:1:0:2"),
             ("before", "cause:", "by the right answer"),
         ),
         (("intervene", adding, "--head", "decoder:0:0", "--examples", 4), ("4 examples", "95 %")),
-        (("intervene", adding, "1 + 2", "--token", 3), ("hidden behind", "most frequent")),
+        (("intervene", adding, "1 + 2", "--token", 3), ("replaced by", "most frequent")),
         (("attention", adding, "--rollout", "--out", tmp_path / "rollout.svg"), ("✓ each row", "rolled out")),
     ):
         code, out, err = ask(capsys, *arguments)
@@ -94,14 +94,14 @@ def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.Captur
     [
         (["trace", "RUN", "1 + 2", "--decoding", "beem"], "did you mean 'beam'?"),
         (["trace", "RUN", "1 + 2", "--decoding", "kind=beam,size=many"], "decoding.size"),
-        (["trace", "RUN", "1 + 2", "--decoding", "kind=greedy,size=2"], "unknown key"),
+        (["trace", "RUN", "1 + 2", "--decoding", "kind=greedy,size=2"], "unknown option"),
         (["trace", "RUN", "1 + 2", "--alternatives", "0"], "alternatives: at least 1"),
         (["trace", "RUN", "1 ? 2"], "not one operation"),
-        (["attention", "RUN", "1 + 2", "--branch", "999"], "no such branch"),
+        (["attention", "RUN", "1 + 2", "--node", "999"], "no such node"),
         (["attention", "RUN", "1 + 2", "--rollout", "--layers", "0"], "--rollout"),
         (["heads", "RUN", "--examples", "0"], "examples: at least 1"),
         (["heads", "RUN", "--split", "tset"], "did you mean 'test'?"),
-        (["heads", "RUN", "--switch-off", "zer"], "did you mean 'zero'?"),
+        (["heads", "RUN", "--ablate", "zer"], "did you mean 'zero'?"),
         (["intervene", "RUN"], "--head --edge --token"),
         (["intervene", "RUN", "--head", "cross:0"], "--head encoder:0:0"),
         (["intervene", "RUN", "--head", "crss:0:0"], "did you mean 'cross'?"),
@@ -109,7 +109,7 @@ def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.Captur
         (["intervene", "RUN", "--edge", "cross:0:0:0:x"], "--edge cross:0:0:2:3"),
         (["intervene", "RUN", "--edge", "cross:0:0:0:99"], "key: no such key"),
         (["intervene", "RUN", "--edge", "decoder:0:0:1:2"], "no token sees what comes after it"),
-        (["intervene", "RUN", "--token", "0"], "cannot be hidden"),
+        (["intervene", "RUN", "--token", "0"], "no replacement found"),
         (["intervene", "RUN", "--token", "99"], "no such token"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_model_that_writes_nothing_has_no_branches(
 ) -> None:
     for arguments in (
         ("trace", trained_once, "1 2", "--decoding", "beam"),
-        ("attention", trained_once, "1 2", "--branch", 0),
+        ("attention", trained_once, "1 2", "--node", 0),
     ):
         code, _, err = ask(capsys, *arguments)
         assert code == 2 and "token by token" in err

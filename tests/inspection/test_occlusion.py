@@ -24,8 +24,11 @@ GOOD = {"good": 2.0, "fine": 1.0, "bad": -3.0}
 class Letters(SequenceClassificationTask):
     """Every letter is a token, so that a word is several."""
 
-    def __init__(self, is_real: bool = False) -> None:
-        super().__init__(SequenceClassification(128, 60, outputs=1 if is_real else 2, is_real=is_real), {})
+    def __init__(self, is_regression: bool = False) -> None:
+        super().__init__(
+            SequenceClassification(128, 60, outputs=1 if is_regression else 2, is_regression=is_regression),
+            {},
+        )
 
     def parse(self, text: str) -> np.ndarray:
         if not text.strip():
@@ -39,10 +42,10 @@ class Letters(SequenceClassificationTask):
 class Looker(Model):
     """Adds up what the words that it knows are worth; everything else it passes over."""
 
-    def __init__(self, is_real: bool = False) -> None:
-        super().__init__(Letters(is_real).shape)
-        self.head: Head = (RegressionHead if is_real else ClassHead)(nn.Identity(), 1, 1 if is_real else 2)
-        self.is_real = is_real
+    def __init__(self, is_regression: bool = False) -> None:
+        super().__init__(Letters(is_regression).task_type)
+        self.head: Head = (RegressionHead if is_regression else ClassHead)(1, 1 if is_regression else 2)
+        self.is_regression = is_regression
         self.batches: list[int] = []
 
     def forward(self, **inputs: Tensor | None) -> Tensor:
@@ -55,7 +58,7 @@ class Looker(Model):
             text = "".join(map(chr, kept.tolist()))
             scores.append(sum(worth for word, worth in GOOD.items() if word in text))
         worth = torch.tensor(scores)[:, None]
-        return worth if self.is_real else torch.cat([torch.zeros_like(worth), worth], 1)
+        return worth if self.is_regression else torch.cat([torch.zeros_like(worth), worth], 1)
 
 
 def test_the_one_word_that_matters() -> None:
@@ -86,12 +89,12 @@ def test_no_space_is_left_where_the_last_word_was() -> None:
 
 
 def test_a_number_changes_by_what_the_word_is_worth() -> None:
-    effects = word_effects(Looker(is_real=True), Letters(is_real=True), "fine and bad")
+    effects = word_effects(Looker(is_regression=True), Letters(is_regression=True), "fine and bad")
     assert [effect.effect for effect in effects] == pytest.approx([1, 0, -3])
 
 
 def test_a_text_without_spaces_falls_apart_into_its_characters() -> None:
-    effects = word_effects(Looker(is_real=True), Letters(is_real=True), "xbady")
+    effects = word_effects(Looker(is_regression=True), Letters(is_regression=True), "xbady")
     assert [effect.word for effect in effects] == list("xbady")
     assert [effect.effect for effect in effects] == pytest.approx([0, -3, -3, -3, 0])
     (alone,) = word_effects(Looker(), Letters(), "x")
@@ -101,7 +104,7 @@ def test_a_text_without_spaces_falls_apart_into_its_characters() -> None:
 def test_long_texts_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "so good so fine so bad so so"
     whole = word_effects(Looker(), Letters(), text)
-    monkeypatch.setattr(attribution, "TOKENS_AT_ONCE", 3 * len(text))
+    monkeypatch.setattr(attribution, "TOKENS_PER_BATCH", 3 * len(text))
     model = Looker()
     assert word_effects(model, Letters(), text) == whole
     assert model.batches == [3, 3, 3]
@@ -110,8 +113,8 @@ def test_long_texts_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
 class Beginning(Letters):
     """Reads the first letters alone."""
 
-    def __init__(self, length: int, is_real: bool = False) -> None:
-        super().__init__(is_real)
+    def __init__(self, length: int, is_regression: bool = False) -> None:
+        super().__init__(is_regression)
         self.shape = replace(self.shape, max_length=length)
 
     def parse(self, text: str) -> np.ndarray:
@@ -120,18 +123,18 @@ class Beginning(Letters):
 
 def test_words_beyond_what_is_read_have_no_effect_and_say_so() -> None:
     text = "so good so well bad fine"
-    effects = word_effects(Looker(is_real=True), Beginning(12, is_real=True), text)
+    effects = word_effects(Looker(is_regression=True), Beginning(12, is_regression=True), text)
     assert [effect.is_read for effect in effects] == [True, True, True, True, False, False]
     assert [effect.effect for effect in effects] == pytest.approx([0, 2, 0, 0, None, None])
     # Without "so so ", "bad" would be read, if it took the place of what is left out.
-    effects = word_effects(Looker(is_real=True), Beginning(14, is_real=True), "so so so good bad")
+    effects = word_effects(Looker(is_regression=True), Beginning(14, is_regression=True), "so so so good bad")
     assert [effect.effect for effect in effects] == pytest.approx([0, 0, 0, 2, None])
 
 
 @pytest.mark.parametrize("length", range(1, 26))
 def test_what_is_read_wherever_it_ends(length: int) -> None:
     text = "so good so  well bad fine"
-    effects = word_effects(Looker(is_real=True), Beginning(length, is_real=True), text)
+    effects = word_effects(Looker(is_regression=True), Beginning(length, is_regression=True), text)
     starts = [0, 3, 8, 12, 17, 21]
     assert [effect.is_read for effect in effects] == [start < length for start in starts]
     worth = {"good": 2.0 if length >= 7 else 0.0, "bad": -3.0 if length >= 20 else 0.0}
@@ -142,7 +145,7 @@ def test_what_is_read_wherever_it_ends(length: int) -> None:
 
 
 def test_characters_beyond_what_is_read() -> None:
-    effects = word_effects(Looker(is_real=True), Beginning(4, is_real=True), "xbadbad")
+    effects = word_effects(Looker(is_regression=True), Beginning(4, is_regression=True), "xbadbad")
     assert [effect.is_read for effect in effects] == [True] * 4 + [False] * 3
     assert [effect.effect for effect in effects[:4]] == pytest.approx([0, -3, -3, -3])
 

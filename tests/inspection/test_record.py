@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from pathlib import Path
 
@@ -17,24 +16,15 @@ from glassformer.blocks.masks import Mask
 from glassformer.blocks.positions import ALiBiConfig, NoPositionConfig
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.generation import BeamConfig, generate
-from glassformer.inspection import (
-    AttentionMaps,
-    Selection,
-    attention_maps,
-    head_statistics,
-    read,
-    read_answer,
-)
-from glassformer.inspection import maps as selection_module
-from glassformer.inspection.maps import EVERYTHING
-from glassformer.inspection.record import AttentionRecorder, capture
+from glassformer.inspection import maps as maps_module
+from glassformer.inspection import record as record_module
+from glassformer.inspection.examples import prepare_input, prepare_prediction
+from glassformer.inspection.maps import EVERYTHING, AttentionMaps, Selection
+from glassformer.inspection.record import AttentionRecorder, attention_maps, capture
+from glassformer.inspection.statistics import head_statistics
 from glassformer.runs.experiment import Experiment
 
 from .conftest import experiment
-
-capture_module = importlib.import_module(
-    "glassformer.inspection.record"
-)  # the package exports a function so named
 
 
 def first_tokens(of: Experiment) -> np.ndarray:
@@ -43,7 +33,7 @@ def first_tokens(of: Experiment) -> np.ndarray:
 
 def maps_of(of: Experiment, selection: Selection = EVERYTHING) -> AttentionMaps:
     model = of.build_model()
-    return attention_maps(model, read(model, of.task, first_tokens(of)), selection)
+    return attention_maps(model, prepare_input(model, of.task, first_tokens(of)), selection)
 
 
 def random_heads(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,48 +45,48 @@ def random_heads(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_weights_and_output_equal_the_reference_for_made_up_heads(
     block_cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_module, "BLOCK_CELLS", block_cells)
+    monkeypatch.setattr(record_module, "BLOCK_CELLS", block_cells)
     q, k, v = random_heads(5, 7)
     allowed = torch.rand(1, 1, 5, 7) > 0.4
     allowed[0, 0, 2] = False  # a query that may attend to nothing
     bias = torch.randn(1, 2, 5, 7)
-    tap = AttentionRecorder(EVERYTHING)
-    output = tap.kernel("encoder")(q, k, v, Mask(allowed=allowed), bias, 0.5)
+    recorder = AttentionRecorder(EVERYTHING)
+    output = recorder.kernel("encoder")(q, k, v, Mask(allowed=allowed), bias, 0.5)
     expected = reference.weights(q @ k.transpose(-2, -1) / math.sqrt(4) + bias, allowed)
-    (record,) = tap.records["encoder"]
+    (record,) = recorder.records["encoder"]
     torch.testing.assert_close(record.weights_BHLM, expected)
     torch.testing.assert_close(output, expected @ v)
     assert (record.weights_BHLM[0, :, 2] == 0).all()
-    assert tap.row_error < 1e-6
+    assert recorder.row_error < 1e-6
 
 
 def test_a_row_that_does_not_add_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "weights", lambda scores, mask: scores.softmax(-1) * 0.9)
     q, k, v = random_heads(3, 3)
-    tap = AttentionRecorder(EVERYTHING)
-    tap.kernel("encoder")(q, k, v, Mask(), None, 0.0)
-    assert tap.row_error == pytest.approx(0.1, abs=1e-6)
+    recorder = AttentionRecorder(EVERYTHING)
+    recorder.kernel("encoder")(q, k, v, Mask(), None, 0.0)
+    assert recorder.row_error == pytest.approx(0.1, abs=1e-6)
 
 
 def test_a_weight_that_is_no_number_is_noticed() -> None:
     q, k, v = random_heads(3, 3)
-    tap = AttentionRecorder(EVERYTHING)
-    tap.kernel("encoder")(q * torch.nan, k, v, Mask(), None, 0.0)
-    tap.kernel("encoder")(q, k, v, Mask(), None, 0.0)
-    assert math.isnan(tap.row_error)
+    recorder = AttentionRecorder(EVERYTHING)
+    recorder.kernel("encoder")(q * torch.nan, k, v, Mask(), None, 0.0)
+    recorder.kernel("encoder")(q, k, v, Mask(), None, 0.0)
+    assert math.isnan(recorder.row_error)
 
 
 def test_every_attention_is_tapped_and_the_checks_hold(arithmetic: Experiment) -> None:
     maps = maps_of(arithmetic)
-    assert list(maps.places) == ["encoder", "decoder", "cross"]
+    assert list(maps.sites) == ["encoder", "decoder", "cross"]
     source, target = len(first_tokens(arithmetic)), len(maps["decoder"].queries)
     assert maps["encoder"].weights.shape == (2, 2, source, source)
     assert maps["decoder"].weights.shape == (3, 2, target, target)
     assert maps["cross"].weights.shape == (3, 2, target, source)
-    for place in maps.places.values():
-        assert place.weights.dtype == np.float32
-        np.testing.assert_allclose(place.weights.sum(-1), 1, atol=1e-6)
-    assert maps.checks.passed and maps.checks.answer_error < 1e-5
+    for site in maps.sites.values():
+        assert site.weights.dtype == np.float32
+        np.testing.assert_allclose(site.weights.sum(-1), 1, atol=1e-6)
+    assert maps.checks.passed and maps.checks.logit_error < 1e-5
     assert maps["encoder"].allowed is None
     decoder = maps["decoder"]
     assert decoder.allowed is not None
@@ -106,15 +96,15 @@ def test_every_attention_is_tapped_and_the_checks_hold(arithmetic: Experiment) -
 
 def test_a_kernel_that_answers_otherwise_fails_the_check(reversal: Experiment) -> None:
     model = reversal.build_model()
-    reading = read(model, reversal.task, first_tokens(reversal))
+    reading = prepare_input(model, reversal.task, first_tokens(reversal))
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.kernel = lambda q, k, v, mask, bias, dropout: fused_kernel(
                 3 * q, k, v, mask, bias, dropout
             )
     checks = attention_maps(model, reading).checks
-    assert checks.rows_agree and not checks.answers_agree and not checks.passed
-    assert any(line.startswith("✗ answers differ") for _, line in checks.lines())
+    assert checks.rows_agree and not checks.logits_agree and not checks.passed
+    assert any(line.startswith("✗ logits differ") for _, line in checks.lines())
 
 
 def test_the_model_is_as_it_was_even_after_an_error(reversal: Experiment) -> None:
@@ -140,16 +130,16 @@ def test_dropout_plays_no_part(reversal: Experiment) -> None:
     model = reversal.build_model()
     model.train()
     tokens = first_tokens(reversal)
-    one, other = (attention_maps(model, read(model, reversal.task, tokens)) for _ in range(2))
+    one, other = (attention_maps(model, prepare_input(model, reversal.task, tokens)) for _ in range(2))
     np.testing.assert_array_equal(one["encoder"].weights, other["encoder"].weights)
-    assert one["encoder"].answers == other["encoder"].answers
+    assert one["encoder"].outputs == other["encoder"].outputs
 
 
 def test_one_pass_over_the_answer_sees_what_the_cached_decoding_saw(arithmetic: Experiment) -> None:
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
-    maps = attention_maps(model, read(model, task, tokens))
-    with capture(model) as tap:
+    maps = attention_maps(model, prepare_input(model, task, tokens))
+    with capture(model) as recorder:
         generate(
             model,
             {"tokens": torch.from_numpy(tokens)[None]},
@@ -157,27 +147,27 @@ def test_one_pass_over_the_answer_sees_what_the_cached_decoding_saw(arithmetic: 
             end=task.end,
             forbidden=[task.begin],
         )
-    for place in ("decoder", "cross"):
-        records, layers = tap.records[place], len(maps[place].layers)
-        steps = len(maps[place].queries)
+    for site in ("decoder", "cross"):
+        records, layers = recorder.records[site], len(maps[site].layers)
+        steps = len(maps[site].queries)
         assert len(records) == layers * steps
         for number, record in enumerate(records):
             step, layer = divmod(number, layers)
-            row = maps[place].weights[layer, :, step]
+            row = maps[site].weights[layer, :, step]
             seen = record.weights_BHLM[0, :, 0].numpy()
             np.testing.assert_allclose(row[:, : seen.shape[1]], seen, atol=1e-5)
             assert (row[:, seen.shape[1] :] == 0).all()
-    assert len(tap.records["encoder"]) == 2
+    assert len(recorder.records["encoder"]) == 2
 
 
 def test_names_of_a_written_answer(arithmetic: Experiment) -> None:
     """Rows are called after what is written there, columns after what is read."""
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
-    reading = read(model, task, tokens)
+    reading = prepare_input(model, task, tokens)
     assert reading.answer is not None
     written = task.output_symbols(reading.answer.tokens)
-    cross, decoder = reading.names["cross"], reading.names["decoder"]
+    cross, decoder = reading.labels["cross"], reading.labels["decoder"]
     assert decoder.keys[0] == "BOS"
     assert decoder.queries[:-1] == decoder.keys[1:]
     assert (decoder.queries if decoder.queries[-1] != "EOS" else decoder.queries[:-1]) == written
@@ -188,8 +178,8 @@ def test_an_answer_that_was_not_chosen_can_be_looked_at(arithmetic: Experiment) 
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
     (answers,) = task.predict(model, [tokens], BeamConfig(size=3, n_best=3))
-    readings = [read_answer(model, task, tokens, answer) for answer in answers]
-    assert len({tuple(reading.names["decoder"].queries) for reading in readings}) == 3
+    readings = [prepare_prediction(model, task, tokens, answer) for answer in answers]
+    assert len({tuple(reading.labels["decoder"].queries) for reading in readings}) == 3
     for reading in readings:
         assert attention_maps(model, reading).checks.passed
 
@@ -199,7 +189,7 @@ def test_an_answer_that_was_not_chosen_can_be_looked_at(arithmetic: Experiment) 
 )
 def test_classifiers_and_language_models_have_maps_too(task: dict[str, object]) -> None:
     maps = maps_of(experiment({**task, "train_examples": 8, "validation_examples": 2, "test_examples": 2}))
-    assert list(maps.places) == ["encoder"]
+    assert list(maps.sites) == ["encoder"]
     assert maps["encoder"].name == "self-attention"
     assert maps["encoder"].has_masked == (task["kind"] == "random-tokens")
     assert maps.checks.passed
@@ -211,25 +201,25 @@ def test_layers_heads_and_rows_can_be_chosen(reversal: Experiment) -> None:
     np.testing.assert_array_equal(some.weights, every.weights[1:, 1:, 3:5])
     assert (some.layers, some.heads, some.first_query, some.is_part) == ([1], [1], 3, True)
     assert some.queries == every.queries[3:5] and some.keys == every.keys
-    assert some.answers == (every.answers or [])[3:5]
+    assert some.outputs == (every.outputs or [])[3:5]
 
 
 def test_chosen_rows_across_blocks(reversal: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     every = maps_of(reversal)["encoder"]
-    monkeypatch.setattr(capture_module, "BLOCK_CELLS", 4 * 9 * 2)  # four rows at a time
+    monkeypatch.setattr(record_module, "BLOCK_CELLS", 4 * 9 * 2)  # four rows at a time
     some = maps_of(reversal, Selection(rows=(3, 9)))["encoder"]
     np.testing.assert_allclose(some.weights, every.weights[:, :, 3:9], atol=1e-6)
 
 
 def test_one_part_can_be_chosen(arithmetic: Experiment) -> None:
-    maps = maps_of(arithmetic, Selection(part="cross", layers=[2]))
-    assert list(maps.places) == ["cross"]
+    maps = maps_of(arithmetic, Selection(site="cross", layers=[2]))
+    assert list(maps.sites) == ["cross"]
     assert maps["cross"].name == "cross-attention" and maps["cross"].layers == [2]
     assert np.isnan(head_statistics(maps["cross"]).distance).all()
 
 
 @pytest.mark.parametrize(
-    ("selection", "place"),
+    ("selection", "path"),
     [
         (Selection(layers=[2]), "layers"),
         (Selection(layers=[-1]), "layers"),
@@ -238,13 +228,13 @@ def test_one_part_can_be_chosen(arithmetic: Experiment) -> None:
         (Selection(heads=[]), "heads"),
         (Selection(rows=(9, 12)), "rows"),
         (Selection(rows=(3, 3)), "rows"),
-        (Selection(part="cross"), "part"),
+        (Selection(site="cross"), "site"),
     ],
 )
-def test_what_is_not_there_is_refused(selection: Selection, place: str, reversal: Experiment) -> None:
+def test_what_is_not_there_is_refused(selection: Selection, path: str, reversal: Experiment) -> None:
     with pytest.raises(ErrorDetail) as caught:
         maps_of(reversal, selection)
-    assert caught.value.place == place
+    assert caught.value.path == path
     assert len(caught.value.lines()) > 1
 
 
@@ -253,17 +243,17 @@ def test_maps_that_do_not_fit_are_refused_with_an_offer(
 ) -> None:
     sizes, lengths = {"encoder": [2, 2]}, {"encoder": (9, 9)}
     whole, one_layer = (
-        selection_module.needed_bytes(selection, sizes, lengths, capture_module.BLOCK_CELLS)
+        maps_module.needed_bytes(selection, sizes, lengths, record_module.BLOCK_CELLS)
         for selection in (EVERYTHING, Selection(layers=[0]))
     )
     assert one_layer < whole
-    monkeypatch.setattr(selection_module, "peak_memory", lambda: 0)
-    monkeypatch.setattr(selection_module, "available_memory", lambda: one_layer)
+    monkeypatch.setattr(maps_module, "peak_memory", lambda: 0)
+    monkeypatch.setattr(maps_module, "available_memory", lambda: one_layer)
     with pytest.raises(ErrorDetail) as caught:
         maps_of(reversal)
-    assert "memory" in caught.value.problem and "--layers 0" in caught.value.hint
+    assert "memory" in caught.value.message and "--layers 0" in caught.value.hint
     assert maps_of(reversal, Selection(layers=[0]))["encoder"].weights.shape[0] == 1
-    monkeypatch.setattr(selection_module, "available_memory", lambda: 0)
+    monkeypatch.setattr(maps_module, "available_memory", lambda: 0)
     with pytest.raises(ErrorDetail, match="a shorter input"):
         maps_of(reversal)
 
@@ -275,9 +265,9 @@ def test_a_position_that_biases_scores_is_part_of_the_weights() -> None:
 
     def weights(config: ALiBiConfig | NoPositionConfig) -> Tensor:
         position = config.build(hidden_dim=8, num_heads=2, max_length=6, is_causal=False)
-        with capture(attention) as tap:
+        with capture(attention) as recorder:
             attention(x, PositionContext(position, positions, positions))
-        return tap.records["encoder"][0].weights_BHLM
+        return recorder.records["encoder"][0].weights_BHLM
 
     assert not torch.allclose(weights(ALiBiConfig()), weights(NoPositionConfig()), atol=1e-3)
 
@@ -287,10 +277,10 @@ def test_npz_brings_everything_back(arithmetic: Experiment, tmp_path: Path) -> N
     maps.save(tmp_path / "maps.npz")
     again = AttentionMaps.load(tmp_path / "maps.npz")
     assert again.checks == maps.checks and again.about == maps.about
-    assert list(again.places) == list(maps.places)
-    for place, of_place in maps.places.items():
-        np.testing.assert_array_equal(again[place].weights, of_place.weights)
-        assert again[place].document() == of_place.document()
+    assert list(again.sites) == list(maps.sites)
+    for site, site_maps in maps.sites.items():
+        np.testing.assert_array_equal(again[site].weights, site_maps.weights)
+        assert again[site].document() == site_maps.document()
     np.testing.assert_array_equal(again["decoder"].allowed, maps["decoder"].allowed)
     assert again["cross"].allowed is None
 

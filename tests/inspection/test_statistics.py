@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassformer.inspection import head_statistics
+from glassformer.inspection.statistics import head_statistics
 
 from .conftest import make_maps
 

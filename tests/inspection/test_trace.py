@@ -1,4 +1,4 @@
-"""A trace is what the decoding really did, and the maps of its branches are what the decoding attended to."""
+"""A trace is what the decoding really did, and the maps of its nodes are what the decoding attended to."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from glassformer.generation import (
     generate,
     observing,
 )
-from glassformer.inspection import attention_maps, capture
-from glassformer.inspection.examples import read_written
-from glassformer.inspection.trace import Trace, read_branch, trace
+from glassformer.inspection.examples import prepare_generated
+from glassformer.inspection.record import attention_maps, capture
+from glassformer.inspection.trace import Trace, prepare_node, trace
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment
 
@@ -31,7 +31,7 @@ DECODINGS = [GreedyConfig(), SampleConfig(temperature=2.0, seed=3), BeamConfig(s
 
 
 def sharpened(of: Experiment) -> Model:
-    """First weights are near uniform; larger ones make branches that differ."""
+    """First weights are near uniform; larger ones make nodes that differ."""
     model = of.build_model()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,59 +54,59 @@ def test_answers_are_those_of_the_decoding(decoding: DecodingConfig, arithmetic:
     model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
     traced = trace(model, arithmetic.task, tokens, decoding)
     (answers,) = arithmetic.task.predict(model, [tokens], decoding)
-    given = [outcome for outcome in traced.answers if outcome.is_answer]
+    given = [outcome for outcome in traced.outputs if outcome.is_returned]
     assert len(given) == len(answers)
     for outcome, answer in zip(given, answers, strict=True):
         assert outcome.output == arithmetic.task.show_output(answer.tokens)
         assert outcome.probability == pytest.approx(answer.probability)
         is_ended = len(answer.probabilities) > len(answer.tokens)
-        assert outcome.branch is not None
-        assert traced.written(outcome.branch) == [*answer.tokens, *[arithmetic.task.end] * is_ended]  # type: ignore[attr-defined]
-    scores = [outcome.score for outcome in traced.answers if outcome.score is not None]
+        assert outcome.node is not None
+        assert traced.generated(outcome.node) == [*answer.tokens, *[arithmetic.task.end] * is_ended]  # type: ignore[attr-defined]
+    scores = [outcome.score for outcome in traced.outputs if outcome.score is not None]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_the_tree_adds_up(arithmetic: Experiment) -> None:
     model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
     traced = trace(model, arithmetic.task, tokens, BeamConfig(size=3), alternatives=4)
-    assert traced.branches is not None
-    states = {branch.state for branch in traced.branches}
+    assert traced.nodes is not None
+    states = {node.state for node in traced.nodes}
     assert {"chosen", "dropped", "kept"} <= states
-    for branch in traced.branches:
-        if branch.parent is None:
-            assert branch.step == 0 and branch.total == pytest.approx(branch.log_probability)
+    for node in traced.nodes:
+        if node.parent is None:
+            assert node.step == 0 and node.total == pytest.approx(node.log_probability)
             continue
-        parent = traced.branches[branch.parent]
-        assert parent.step == branch.step - 1 and parent.state in ("kept", "chosen")
-        assert branch.total == pytest.approx(parent.total + branch.log_probability)
-    by_step = {step: [b for b in traced.branches if b.step == step] for step in range(len(traced.steps))}
+        parent = traced.nodes[node.parent]
+        assert parent.step == node.step - 1 and parent.state in ("kept", "chosen")
+        assert node.total == pytest.approx(parent.total + node.log_probability)
+    by_step = {step: [b for b in traced.nodes if b.step == step] for step in range(len(traced.steps))}
     for step, moment in enumerate(traced.steps):
-        assert moment.branch is not None and traced.branches[moment.branch] in by_step[step]
-        assert traced.branches[moment.branch].state == "chosen"
+        assert moment.node is not None and traced.nodes[moment.node] in by_step[step]
+        assert traced.nodes[moment.node].state == "chosen"
         assert len(moment.alternatives) == 4
         probabilities = [each.probability for each in moment.alternatives]
         assert probabilities == sorted(probabilities, reverse=True)
         shown = {each.token: each.probability for each in moment.alternatives}
         if moment.chosen in shown:
             assert shown[moment.chosen] == pytest.approx(moment.probability)
-    assert traced.answers[0].probability == pytest.approx(
+    assert traced.outputs[0].probability == pytest.approx(
         math.prod(moment.probability or 0 for moment in traced.steps)
     )
     document = traced.document()
-    assert [node["id"] for node in document["tree"]["nodes"]] == list(range(len(traced.branches)))
+    assert [node["id"] for node in document["tree"]["nodes"]] == list(range(len(traced.nodes)))
 
 
 def test_a_branch_of_probability_is_the_models_own(arithmetic: Experiment) -> None:
-    """Read anew without a cache, each token of each branch has the log-probability that the tree says."""
+    """Read anew without a cache, each token of each node has the log-probability that the tree says."""
     model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
     traced = trace(model, arithmetic.task, tokens, BeamConfig(size=2))
-    assert traced.branches is not None
+    assert traced.nodes is not None
     model.eval()
-    for number, branch in enumerate(traced.branches):
-        reading = read_written(model, arithmetic.task, tokens, traced.written(number))
+    for number, node in enumerate(traced.nodes):
+        reading = prepare_generated(model, arithmetic.task, tokens, traced.generated(number))
         with torch.inference_mode():
             logits = model(**reading.inputs)[0, -1]
-        assert float(logits.log_softmax(-1)[branch.token]) == pytest.approx(branch.log_probability, abs=1e-4)
+        assert float(logits.log_softmax(-1)[node.token]) == pytest.approx(node.log_probability, abs=1e-4)
 
 
 @pytest.mark.parametrize("decoding", DECODINGS, ids=lambda decoding: decoding.kind)
@@ -114,33 +114,33 @@ def test_a_branch_of_probability_is_the_models_own(arithmetic: Experiment) -> No
 def test_maps_of_a_branch_are_what_the_decoding_attended_to(
     task: str, decoding: DecodingConfig, request: pytest.FixtureRequest
 ) -> None:
-    """Every branch, dropped ones too: row by row against what the cached steps recorded."""
+    """Every node, dropped ones too: row by row against what the cached steps recorded."""
     of: Experiment = request.getfixturevalue(task)
     model, tokens = sharpened(of), tokens_of(of, None if task == "arithmetic" else 3)
-    with capture(model) as tap, observing() as observed:
+    with capture(model) as recorder, observing() as observed:
         of.task.predict(model, [tokens], decoding)
-    place = "cross" if task == "arithmetic" else "encoder"
+    site = "cross" if task == "arithmetic" else "encoder"
     layers = 3 if task == "arithmetic" else 2
-    calls = tap.records[place]  # type: ignore[index]
+    calls = recorder.records[site]  # type: ignore[index]
     assert len(calls) == layers * len(observed.rows[0])
     traced = trace(model, of.task, tokens, decoding)
-    assert traced.branches is not None
+    assert traced.nodes is not None
     candidates = [candidate for step in observed.rows[0] for candidate in step.candidates]
-    assert len(candidates) == len(traced.branches)
-    for number in range(len(traced.branches)):
-        reading, about = read_branch(model, of.task, tokens, decoding, number)
-        maps = attention_maps(model, reading)[place]
-        assert about["branch"] == f"{number} ({traced.branches[number].state})"
+    assert len(candidates) == len(traced.nodes)
+    for number in range(len(traced.nodes)):
+        reading, about = prepare_node(model, of.task, tokens, decoding, number)
+        maps = attention_maps(model, reading)[site]
+        assert about["node"] == f"{number} ({traced.nodes[number].state})"
         at: int | None = number
         while at is not None:
-            step = traced.branches[at].step
+            step = traced.nodes[at].step
             row = step if task == "arithmetic" else len(tokens) - 1 + step
             for layer in range(layers):
                 recorded = calls[step * layers + layer].weights_BHLM[candidates[at].branch, :, -1]
                 keys = recorded.shape[-1]
                 np.testing.assert_allclose(maps.weights[layer, :, row, :keys], recorded, atol=1e-5)
                 assert (maps.weights[layer, :, row, keys:] == 0).all()
-            at = traced.branches[at].parent
+            at = traced.nodes[at].parent
 
 
 def test_observing_notes_and_changes_nothing(arithmetic: Experiment) -> None:
@@ -187,11 +187,11 @@ def test_what_is_not_written_has_steps_and_no_tree(task: dict[str, Any], steps: 
     for moment in traced.steps:
         assert moment.chosen == moment.alternatives[0].token and len(moment.alternatives) == 2
         assert moment.probability == pytest.approx(moment.alternatives[0].probability)
-    assert traced.answers[0].probability == pytest.approx(
+    assert traced.outputs[0].probability == pytest.approx(
         math.prod(moment.probability or 0 for moment in traced.steps)
     )
-    with pytest.raises(ErrorDetail, match="no branches"):
-        traced.written(0)
+    with pytest.raises(ErrorDetail, match="no search tree"):
+        traced.generated(0)
     with pytest.raises(ErrorDetail, match="at least 1"):
         trace(model, of.task, tokens_of(of), alternatives=0)
 
@@ -199,4 +199,4 @@ def test_what_is_not_written_has_steps_and_no_tree(task: dict[str, Any], steps: 
 def test_a_branch_that_is_not_there(arithmetic: Experiment) -> None:
     traced: Trace = trace(arithmetic.build_model(), arithmetic.task, tokens_of(arithmetic))
     with pytest.raises(ErrorDetail, match="numbered from 0"):
-        traced.written(10_000)
+        traced.generated(10_000)

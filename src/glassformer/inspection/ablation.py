@@ -1,4 +1,4 @@
-"""Ablations: remove a head, an attention edge or a token, and measure the effect."""
+"""Ablations: remove a head, an attention edge or a token, and measure the effect on the model."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from glassformer.data.batching import Batch
 from glassformer.evaluation.intervals import Interval, percentile_interval, resampled_sums
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
-from glassformer.inspection.examples import Group, Question, groups_of, next_token
+from glassformer.inspection.examples import ExampleGroup, ReferenceInput, group_examples, next_token
 from glassformer.inspection.maps import Trust
 from glassformer.inspection.record import HeadId, attention_at, layers, swap_kernels
 from glassformer.models.base import Model, evaluating
 from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
 from glassformer.tasks.base import Task
 
-How = Literal["zero", "mean"]
-HOWS: tuple[How, ...] = ("zero", "mean")
+Ablation = Literal["zero", "mean"]
+ABLATIONS: tuple[Ablation, ...] = ("zero", "mean")
 
 Change = Callable[[], AbstractContextManager[None]]
-"""Entered anew for each pass or decoding, since an edge counts the queries from the first on."""
+"""Context manager factory that applies an ablation; called once per pass or decoding."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One cell of one head's map."""
+    """One cell of one head's attention map: a query reads a key."""
 
     where: HeadId
     query: int
@@ -46,13 +46,13 @@ class Edge:
         return f"{self.where}, from query {self.query} to key {self.key}"
 
 
-def switch_off(model: Model, where: HeadId, how: How, groups: Sequence[Group]) -> Change:
-    """The head adds nothing, or always its mean over these examples and all their positions."""
-    if how not in HOWS:
-        raise ErrorDetail("not one of the choices", path="how", value=how, allowed=list(HOWS))
+def ablate_head(model: Model, where: HeadId, ablation: Ablation, groups: Sequence[ExampleGroup]) -> Change:
+    """Replace a head's output by zero, or by its mean over all positions of these examples."""
+    if ablation not in ABLATIONS:
+        raise ErrorDetail("no such ablation", path="ablation", value=ablation, allowed=list(ABLATIONS))
     attention = attention_at(model, where)
     inner = attention.kernel
-    constant_K = mean_output(model, where, groups) if how == "mean" else torch.tensor(0.0)
+    constant_K = mean_output(model, where, groups) if ablation == "mean" else torch.tensor(0.0)
 
     def kernel(
         q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
@@ -64,8 +64,8 @@ def switch_off(model: Model, where: HeadId, how: How, groups: Sequence[Group]) -
     return lambda: swap_kernels(model, {attention: kernel})
 
 
-def mean_output(model: Model, where: HeadId, groups: Sequence[Group]) -> Tensor:
-    """What a head mixes on average, before the output projection."""
+def mean_output(model: Model, where: HeadId, groups: Sequence[ExampleGroup]) -> Tensor:
+    """Return the mean output of a head before the output projection, over all positions."""
     attention = attention_at(model, where)
     inner, device = attention.kernel, next(model.parameters()).device
     sums_K, count = torch.zeros(attention.head_dim, dtype=torch.float64), 0
@@ -85,17 +85,17 @@ def mean_output(model: Model, where: HeadId, groups: Sequence[Group]) -> Tensor:
     return sums_K / max(count, 1)
 
 
-def cut(model: Model, edge: Edge, *, renormalises: bool = True) -> Change:
-    """The query may not read this key: the rest of the row adds up to 1 again, as behind a mask.
+def ablate_edge(model: Model, edge: Edge, *, renormalise: bool = True) -> Change:
+    """Remove one attention weight. By default the rest of the row is renormalised, as behind a mask.
 
-    Without `renormalises` the weight alone is taken away, and nothing fills its place: exactly what came
-    through this edge is missing, but the row is one that the model never had in training.
+    Without `renormalise` only this edge's contribution is removed. The row then sums to less than 1, which
+    the model never saw in training.
     """
     attention, where = attention_at(model, edge.where), edge.where
     inner = attention.kernel
 
     def change() -> AbstractContextManager[None]:
-        seen = 0
+        seen = 0  # queries so far: a decoding makes one call per step
 
         def kernel(
             q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
@@ -103,9 +103,9 @@ def cut(model: Model, edge: Edge, *, renormalises: bool = True) -> Change:
             nonlocal seen
             mixed_BHLK = inner(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
             queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
-            # With a cache a step brings one query. To its own past it is the last; of the input's keys it
-            # must be counted.
-            first = seen if where.place == "cross" else keys - queries
+            # With a cache each step has one query. In self-attention the number of keys gives its position;
+            # in cross-attention the queries must be counted.
+            first = seen if where.site == "cross" else keys - queries
             seen += queries
             at = edge.query - first
             if not (0 <= at < queries and edge.key < keys):
@@ -118,7 +118,7 @@ def cut(model: Model, edge: Edge, *, renormalises: bool = True) -> Change:
             allowed_B11M = torch.ones_like(scores_B11M, dtype=torch.bool)
             if allowed is not None:
                 allowed_B11M = allowed_B11M & allowed
-            if renormalises:
+            if renormalise:
                 allowed_B11M[..., edge.key] = False
             weights_B11M = reference.weights(scores_B11M, allowed_B11M)
             weights_B11M[..., edge.key] = 0.0
@@ -131,14 +131,14 @@ def cut(model: Model, edge: Edge, *, renormalises: bool = True) -> Change:
     return change
 
 
-def check_edge(task: Task, edge: Edge, group: Group) -> None:
-    """A ErrorDetail if the maps of these inputs can have no such cell, or one that is masked anyway.
+def check_edge(task: Task, edge: Edge, group: ExampleGroup) -> None:
+    """Raise ErrorDetail if the maps of these inputs do not have this cell, or if it is masked.
 
-    What the model itself writes may be longer than the right answer.
+    The bound for generated tokens is the longest target, since an output may be longer than the reference.
     """
-    written = task.task_type.max_target_length if isinstance(task.task_type, Seq2Seq) else group.keys
-    queries = group.keys if edge.where.place == "encoder" else written
-    keys = written if edge.where.place == "decoder" else group.keys
+    generated = task.task_type.max_target_length if isinstance(task.task_type, Seq2Seq) else group.keys
+    queries = group.keys if edge.where.site == "encoder" else generated
+    keys = generated if edge.where.site == "decoder" else group.keys
     for name, number, count in (("query", edge.query, queries), ("key", edge.key, keys)):
         if not 0 <= number < count:
             raise ErrorDetail(
@@ -147,29 +147,32 @@ def check_edge(task: Task, edge: Edge, group: Group) -> None:
                 value=number,
                 hint="0",
             )
-    is_causal = edge.where.place == "decoder" or isinstance(task.task_type, CausalLM)
+    is_causal = edge.where.site == "decoder" or isinstance(task.task_type, CausalLM)
     if is_causal and edge.key > edge.query:
         raise ErrorDetail(
-            "no token sees what comes after it", path="key", value=edge.key, hint="a key before"
+            "the edge is masked: a token cannot attend to a later one",
+            path="key",
+            value=edge.key,
+            hint=f"a key of at most {edge.query}",
         )
 
 
-def as_long_as(task: Task, group: Group, edge: Edge) -> Callable[[int, int], bool]:
-    """Whether an example of such lengths has the same cell: its input is as long, its answer long enough.
+def has_same_cell(task: Task, group: ExampleGroup, edge: Edge) -> Callable[[int, int], bool]:
+    """Return a filter for examples that have the same cell: inputs of equal length, targets long enough.
 
-    A text that a language model reads need only be long enough.
+    Texts of a language model only need to be long enough.
     """
     tokens = len(group.inputs[0])
     furthest = max(edge.query, edge.key)
     if isinstance(task.task_type, CausalLM):
         return lambda length, _: length > furthest + 1
-    if edge.where.place == "encoder":
+    if edge.where.site == "encoder":
         return lambda length, _: length == tokens
     return lambda length, target: length == tokens and target > edge.query + 1
 
 
 def _cell(tensor: Tensor | None, heads: slice, rows: slice, shape: tuple[int, int]) -> Tensor | None:
-    """One head's one row of something that broadcasts to (B, H, L, M)."""
+    """Slice one row of one head from a tensor that broadcasts to (B, H, L, M)."""
     if tensor is None:
         return None
     while tensor.ndim < 4:
@@ -180,35 +183,40 @@ def _cell(tensor: Tensor | None, heads: slice, rows: slice, shape: tuple[int, in
 
 @dataclass(frozen=True)
 class Effect:
+    """One metric before and after an intervention."""
+
     before: float
     after: float
     change: float
     interval: Interval | None
-    """Of the change; None for a single example."""
+    """95 % interval of the change; None for a single example."""
 
 
 @dataclass(frozen=True)
 class Effects:
-    what: str
-    """What was changed, for people."""
+    """Effects of one intervention on the metrics and on one output."""
+
+    intervention: str
+    """Description of the change, for display."""
     examples: int
     metrics: dict[str, Effect]
-    measured_by: str
-    """Which answers loss and accuracy are measured by."""
-    answer: dict[str, Any] | None = None
-    """To the one input, if there is one: before and after."""
+    reference: str
+    """Description of the reference outputs that loss and accuracy are measured against."""
+    output: dict[str, Any] | None = None
+    """Output for the one input, if there is one: `before` and `after`."""
     input_metrics: dict[str, Effect] | None = None
-    """Of the one input alone, where `metrics` are over several examples."""
+    """Effects on the one input alone, if `metrics` cover several examples."""
     trust: Trust = "cause"
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
+        """Return the effects for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Scores:
-    """A number for each example."""
+class ExampleMetrics:
+    """One number per example: summed loss, number of targets, correct targets, exact match."""
 
     loss: np.ndarray
     count: np.ndarray
@@ -216,42 +224,43 @@ class Scores:
     exact: np.ndarray | None
 
 
-def scores(
+def measure_examples(
     model: Model,
     task: Task,
-    groups: Sequence[Group],
+    groups: Sequence[ExampleGroup],
     decoding: DecodingConfig | None,
     change: Change = nullcontext,
-) -> Scores:
-    """Losses as in training, after the right tokens; exact matches of what the model writes by itself."""
+) -> ExampleMetrics:
+    """Measure each example: the loss with teacher forcing, and exact match of the decoded output."""
     device = next(model.parameters()).device
     tally, exact = Tally(model, is_thorough=True), []
     with evaluating(model), torch.inference_mode():
         for group in groups:
             with change():
                 tally.add(group.batch.to(device))
-            if group.written is not None:
+            if group.references is not None:
                 with change():
-                    answers = task.predict(model, group.inputs, decoding)
+                    predictions = task.predict(model, group.inputs, decoding)
                 exact += [
-                    answer[0].tokens == right for answer, right in zip(answers, group.written, strict=True)
+                    best[0].tokens == right for best, right in zip(predictions, group.references, strict=True)
                 ]
     loss, count = tally.column("loss").astype(np.float64), tally.column("count").astype(np.float64)
     correct = tally.column("correct").astype(np.float64)
     if not len(correct):
         predicted, actual = tally.column("predicted"), tally.column("actual")
         is_class = np.issubdtype(actual.dtype, np.integer)
-        return Scores(loss, count, (predicted == actual).astype(np.float64) if is_class else None, None)
+        hits = (predicted == actual).astype(np.float64) if is_class else None
+        return ExampleMetrics(loss, count, hits, None)
     if exact:
-        return Scores(loss, count, correct, np.array(exact, dtype=np.float64))
+        return ExampleMetrics(loss, count, correct, np.array(exact, dtype=np.float64))
     is_exact = (
         (correct == count).astype(np.float64) if isinstance(task.task_type, TokenClassification) else None
     )
-    return Scores(loss, count, correct, is_exact)
+    return ExampleMetrics(loss, count, correct, is_exact)
 
 
-def compare(before: Scores, after: Scores) -> dict[str, Effect]:
-    """Metrics before and after on the same examples."""
+def compare(before: ExampleMetrics, after: ExampleMetrics) -> dict[str, Effect]:
+    """Compare the metrics before and after on the same examples, with paired bootstrap intervals."""
     ones = np.ones(len(before.loss))
     pairs = {"loss": (before.loss, after.loss, before.count)}
     if before.correct is not None and after.correct is not None:
@@ -271,97 +280,110 @@ def _effect(before: np.ndarray, after: np.ndarray, count: np.ndarray) -> Effect:
     return Effect(old, new, new - old, interval)
 
 
-def effects_of(
-    what: str,
+def measure_effects(
+    description: str,
     model: Model,
     task: Task,
     change: Change,
     *,
-    groups: Sequence[Group] = (),
-    asked: Question | None = None,
+    groups: Sequence[ExampleGroup] = (),
+    example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Over these examples, or over the one input if there are none; its answer in either case."""
-    answer, of_input = None, None
-    if asked is not None:
-        before, after = (scores(model, task, [asked.group], decoding, each) for each in (nullcontext, change))
-        of_input = compare(before, after)
-        answer = {
-            name: shown_answer(model, task, asked.group.inputs[0], decoding, each)
+    """Measure an ablation on `groups`, or on the one `example` if there are no groups."""
+
+    def compared(on: Sequence[ExampleGroup]) -> tuple[int, dict[str, Effect]]:
+        before, after = (measure_examples(model, task, on, decoding, each) for each in (nullcontext, change))
+        return len(before.loss), compare(before, after)
+
+    output, input_metrics = None, None
+    if example is not None:
+        _, input_metrics = compared([example.group])
+        output = {
+            name: show_output(model, task, example.group.inputs[0], decoding, each)
             for name, each in (("before", nullcontext), ("after", change))
         }
     if not groups:
-        if asked is None or of_input is None:
-            raise ErrorDetail("nothing to measure on", path="examples", hint="an input, or examples")
-        return Effects(what, 1, of_input, asked.reference, answer)
-    before, after = (scores(model, task, groups, decoding, each) for each in (nullcontext, change))
-    return Effects(
-        what, len(before.loss), compare(before, after), "the right answers of the examples", answer, of_input
-    )
+        if example is None or input_metrics is None:
+            raise ErrorDetail("nothing to measure on", path="examples", hint="give an input, or examples")
+        return Effects(description, 1, input_metrics, example.reference, output)
+    count, metrics = compared(groups)
+    return Effects(description, count, metrics, "the correct outputs of the examples", output, input_metrics)
 
 
-def without_head(
+def head_effects(
     model: Model,
     task: Task,
     where: HeadId,
-    how: How,
-    groups: Sequence[Group],
+    ablation: Ablation,
+    groups: Sequence[ExampleGroup],
     *,
-    asked: Question | None = None,
+    example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    change = switch_off(model, where, how, groups)
-    what = f"{where} switched off ({how})"
-    return effects_of(what, model, task, change, groups=groups, asked=asked, decoding=decoding)
+    """Ablate one head and measure the effect."""
+    change = ablate_head(model, where, ablation, groups)
+    description = f"{where} ablated ({ablation})"
+    return measure_effects(
+        description, model, task, change, groups=groups, example=example, decoding=decoding
+    )
 
 
-def without_each_head(
-    model: Model, task: Task, how: How, groups: Sequence[Group], decoding: DecodingConfig | None = None
+def ablate_each_head(
+    model: Model,
+    task: Task,
+    ablation: Ablation,
+    groups: Sequence[ExampleGroup],
+    decoding: DecodingConfig | None = None,
 ) -> list[dict[str, Any]]:
-    """For JSON: what each head of the model is worth, one after another."""
-    before = scores(model, task, groups, decoding)
+    """Ablate the heads one at a time; return one JSON object per head with its effect on the metrics."""
+    before = measure_examples(model, task, groups, decoding)
     found = []
-    for place, of_place in layers(model).items():
-        for layer, attention in enumerate(of_place):
+    for site, modules in layers(model).items():
+        for layer, attention in enumerate(modules):
             for head in range(attention.num_heads):
-                where = HeadId(place, layer, head)
-                after = scores(model, task, groups, decoding, switch_off(model, where, how, groups))
+                where = HeadId(site, layer, head)
+                change = ablate_head(model, where, ablation, groups)
+                after = measure_examples(model, task, groups, decoding, change)
                 metrics = {name: asdict(effect) for name, effect in compare(before, after).items()}
                 trust: Trust = "cause"
-                found.append({**asdict(where), "how": how, "trust": trust, "metrics": metrics})
+                found.append({**asdict(where), "ablation": ablation, "trust": trust, "metrics": metrics})
     return found
 
 
-def without_edge(
+def edge_effects(
     model: Model,
     task: Task,
     edge: Edge,
-    asked: Question,
+    example: ReferenceInput,
     *,
     split: str,
     examples: int | None = None,
-    renormalises: bool = True,
+    renormalise: bool = True,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    change = cut(model, edge, renormalises=renormalises)
-    check_edge(task, edge, asked.group)
+    """Ablate one edge and measure the effect on the input, or on examples that have the same cell."""
+    change = ablate_edge(model, edge, renormalise=renormalise)
+    check_edge(task, edge, example.group)
     groups = []
     if examples is not None:
-        groups = groups_of(task, split, examples, as_long_as(task, asked.group, edge))
-    notes = [] if examples is None or groups else [f"no example of {split} is as long as this input"]
-    what = f"{edge} cut" + ("" if renormalises else ", the rest of the row as it was")
-    found = effects_of(what, model, task, change, groups=groups, asked=asked, decoding=decoding)
-    return replace(found, notes=notes)
+        groups = group_examples(task, split, examples, has_same_cell(task, example.group, edge))
+    notes = [] if examples is None or groups else [f"no example of {split} has the length of this input"]
+    description = f"{edge} ablated" + ("" if renormalise else ", row not renormalised")
+    effects = measure_effects(
+        description, model, task, change, groups=groups, example=example, decoding=decoding
+    )
+    return replace(effects, notes=notes)
 
 
-def shown_answer(
+def show_output(
     model: Model,
     task: Task,
     tokens: np.ndarray,
     decoding: DecodingConfig | None,
     change: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> str:
-    """What the model says to an input, as a person reads it; a language model says one token."""
+    """Return the model's output as text; the most likely next token for a language model."""
     with change(), evaluating(model):
         if isinstance(task.task_type, CausalLM):
             return " ".join(task.output_symbols([next_token(model, tokens)]))
@@ -369,21 +391,22 @@ def shown_answer(
     return f"{best.value:.6g}" if best.value is not None else task.show_output(best.tokens)
 
 
-def without_token(
+def token_effects(
     model: Model,
     task: Task,
-    asked: Question,
+    example: ReferenceInput,
     position: int,
     *,
     split: str,
     examples: int,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """A token is hidden behind others: those that stand at its place in other examples, one after another.
+    """Replace one token by the tokens that other examples have at its position, one at a time.
 
-    So the model only ever reads what it knows. Measured is how far it gets from the answer that it had.
+    Every replacement occurs in the data, so the model reads nothing unfamiliar. The reference output stays
+    the same.
     """
-    tokens = asked.group.inputs[0]
+    tokens = example.group.inputs[0]
     if not 0 <= position < len(tokens):
         raise ErrorDetail(
             f"no such token: they are numbered from 0 to {len(tokens) - 1}",
@@ -391,40 +414,40 @@ def without_token(
             value=position,
             hint="0",
         )
-    found = groups_of(task, split, examples, lambda length, _: length > position)
+    found = group_examples(task, split, examples, lambda length, _: length > position)
     drawn = [int(row[position]) for group in found for row in group.inputs]
     others = [token for token in drawn if token != int(tokens[position])]
     name = task.input_symbols(tokens.tolist())[position]
     if not others:
         raise ErrorDetail(
-            f"nothing but {name!r} stands at this place in {len(drawn)} examples: it cannot be hidden",
+            f"no replacement found: all {len(drawn)} examples have {name!r} at this position",
             path="position",
             value=position,
-            hint="another token, or more examples",
+            hint="choose another token, or more examples",
         )
     rows = [np.array([*tokens[:position], other, *tokens[position + 1 :]]) for other in others]
-    before = scores(model, task, [asked.group], decoding)
-    after = scores(model, task, [_exchanged(asked.group, rows)], decoding)
-    answers = [shown_answer(model, task, row, decoding) for row in rows]
+    before = measure_examples(model, task, [example.group], decoding)
+    after = measure_examples(model, task, [_with_inputs(example.group, rows)], decoding)
+    outputs = [show_output(model, task, row, decoding) for row in rows]
     return Effects(
-        f"token {position}, {name!r}, hidden behind {len(rows)} others that stand there in other examples",
+        f"token {position}, {name!r}, replaced by {len(rows)} tokens that other examples have there",
         len(rows),
-        compare(_repeated(before, len(rows)), after),
-        asked.reference,
+        compare(_repeat(before, len(rows)), after),
+        example.reference,
         {
-            "before": shown_answer(model, task, tokens, decoding),
-            "after": Counter(answers).most_common(1)[0][0],
+            "before": show_output(model, task, tokens, decoding),
+            "after": Counter(outputs).most_common(1)[0][0],
             "others": [
                 {"token": shown, "output": output}
-                for shown, output in zip(task.input_symbols(others), answers, strict=True)
+                for shown, output in zip(task.input_symbols(others), outputs, strict=True)
             ],
         },
-        notes=["the answer after it is the most frequent one; `others` has them all"],
+        notes=["the output after it is the most frequent one; `others` lists all of them"],
     )
 
 
-def _exchanged(group: Group, rows: list[np.ndarray]) -> Group:
-    """The same answer asked of other inputs."""
+def _with_inputs(group: ExampleGroup, rows: list[np.ndarray]) -> ExampleGroup:
+    """Return a group with these inputs, all with the target of the group's one example."""
     batch, count = group.batch, len(rows)
     tokens_BL = batch.inputs["tokens"]
     assert tokens_BL is not None
@@ -432,13 +455,16 @@ def _exchanged(group: Group, rows: list[np.ndarray]) -> Group:
     inputs = {name: None if x is None else x.expand(count, *x.shape[1:]) for name, x in batch.inputs.items()}
     inputs["tokens"] = torch.from_numpy(np.stack(rows))[:, :length].to(tokens_BL)
     targets = batch.targets.expand(count, *batch.targets.shape[1:])
-    written = None if group.written is None else group.written * count
-    return replace(group, batch=Batch(inputs, targets, np.arange(count)), inputs=rows, written=written)
+    references = None if group.references is None else group.references * count
+    batch = Batch(inputs, targets, np.arange(count))
+    return replace(group, batch=batch, inputs=rows, references=references)
 
 
-def _repeated(single: Scores, count: int) -> Scores:
+def _repeat(single: ExampleMetrics, count: int) -> ExampleMetrics:
+    """Repeat the metrics of one example."""
+
     def repeat(column: np.ndarray | None) -> np.ndarray | None:
         return None if column is None else np.repeat(column, count)
 
     loss, counts = np.repeat(single.loss, count), np.repeat(single.count, count)
-    return Scores(loss, counts, repeat(single.correct), repeat(single.exact))
+    return ExampleMetrics(loss, counts, repeat(single.correct), repeat(single.exact))

@@ -17,51 +17,52 @@ from glassformer.blocks.heads import RegressionHead
 from glassformer.blocks.layers import DecoderStack, EncoderStack
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Examples
-from glassformer.inspection.examples import Reading
+from glassformer.inspection.examples import TOKENS_PER_BATCH
 from glassformer.inspection.maps import AttentionMaps, Checks, SiteMaps, Trust
+from glassformer.inspection.record import ModelInput
 from glassformer.models.base import Model, evaluating
 from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task
 
 
 def rollout(maps: AttentionMaps) -> AttentionMaps:
-    """From each row to the tokens at the beginning, through all layers: half by attention, half straight on.
+    """Multiply attention through all layers: half of each layer is attention, half the residual stream.
 
-    One map a place. What a decoder's row has of the input (`cross`) and of the tokens written before it
-    (`decoder`) adds up to 1 together.
+    The result has one map per site, from output positions to input tokens (Abnar and Zuidema 2020). For a
+    decoder, the rows of `cross` (input) and `decoder` (previous tokens) sum to 1 together.
     """
-    if any(place.is_part for place in maps.places.values()):
-        raise ErrorDetail("needs every row", path="rows", hint="all rows, layers and heads")
+    if any(site.is_part for site in maps.sites.values()):
+        raise ErrorDetail("rollout needs every row", path="rows", hint="select all rows, layers and heads")
     rolled: dict[str, SiteMaps] = {}
     sums = []
     memory = None
-    if "encoder" in maps.places:
+    if "encoder" in maps.sites:
         encoder = maps["encoder"]
         memory = np.eye(encoder.weights.shape[2], dtype=np.float64)
         for weights in encoder.weights:
             memory = 0.5 * memory + 0.5 * weights.mean(0, dtype=np.float64) @ memory
         rolled["encoder"] = _one_map(encoder, memory)
         sums.append(memory.sum(-1))
-    if "decoder" in maps.places and "cross" in maps.places and memory is not None:
+    if "decoder" in maps.sites and "cross" in maps.sites and memory is not None:
         decoder, cross = maps["decoder"], maps["cross"]
         own = np.eye(decoder.weights.shape[2], dtype=np.float64)
-        of_input = np.zeros(cross.weights.shape[2:], dtype=np.float64)
+        source = np.zeros(cross.weights.shape[2:], dtype=np.float64)
         for own_weights, cross_weights in zip(decoder.weights, cross.weights, strict=True):
             mixing, reading = (each.mean(0, dtype=np.float64) for each in (own_weights, cross_weights))
-            own, of_input = 0.5 * own + 0.5 * mixing @ own, 0.5 * of_input + 0.5 * mixing @ of_input
-            own, of_input = 0.5 * own, 0.5 * of_input + 0.5 * reading @ memory
-        rolled["decoder"], rolled["cross"] = _one_map(decoder, own), _one_map(cross, of_input)
-        sums.append(own.sum(-1) + of_input.sum(-1))
+            own, source = 0.5 * own + 0.5 * mixing @ own, 0.5 * source + 0.5 * mixing @ source
+            own, source = 0.5 * own, 0.5 * source + 0.5 * reading @ memory
+        rolled["decoder"], rolled["cross"] = _one_map(decoder, own), _one_map(cross, source)
+        sums.append(own.sum(-1) + source.sum(-1))
     error = max(float(np.abs(each - 1).max(initial=0.0)) for each in sums)
-    checks = Checks(error, maps.checks.answer_error, maps.checks.answer_size)
-    return AttentionMaps(rolled, checks, {**maps.about, "what": "attention rollout", "trust": "hint"})
+    checks = Checks(error, maps.checks.logit_error, maps.checks.largest_logit)
+    return AttentionMaps(rolled, checks, {**maps.about, "kind": "attention rollout", "trust": "hint"})
 
 
-def _one_map(place: SiteMaps, weights: np.ndarray) -> SiteMaps:
+def _one_map(site: SiteMaps, weights: np.ndarray) -> SiteMaps:
     return replace(
-        place,
-        name=f"{place.name}, rolled out (a hint)",
+        site,
+        name=f"{site.name}, rollout (a hint)",
         weights=weights.astype(np.float32)[None, None],
-        allowed=None if place.allowed is None else place.allowed[:1, :1],
+        allowed=None if site.allowed is None else site.allowed[:1, :1],
         layers=[0],
         heads=[0],
         is_summary=True,
@@ -71,44 +72,50 @@ def _one_map(place: SiteMaps, weights: np.ndarray) -> SiteMaps:
 
 @dataclass(frozen=True)
 class Guess:
+    """One token that the output head would predict, with its probability."""
+
     token: str
     probability: float
 
 
 @dataclass(frozen=True)
 class LogitLens:
+    """Predictions of the output head from the hidden states after each layer."""
+
     positions: list[str]
-    """The rows: input tokens, the tokens being written, or one for the whole."""
+    """Row labels: input tokens, generated tokens, or one label for the whole sequence."""
     layers: list[int]
-    """After how many layers; 0 is the embedding alone."""
+    """Number of layers before each reading; 0 is the embedding alone."""
     guesses: list[list[list[Guess]]]
-    """`[layer][position]`, the likeliest first."""
-    answers: list[str]
-    """The last layer's: the model's own."""
+    """`[layer][position]`, most likely token first."""
+    outputs: list[str]
+    """Most likely token at each position after the last layer, the model's own output."""
     trust: Trust = "hint"
 
     def document(self) -> dict[str, Any]:
+        """Return the predictions for JSON."""
         return asdict(self)
 
 
-def logit_lens(model: Model, task: Task, reading: Reading, top: int = 5) -> LogitLens:
-    """What the model would answer if it ended after each layer: those after it pass on what they get."""
+def logit_lens(model: Model, task: Task, reading: ModelInput, top: int = 5) -> LogitLens:
+    """Apply the final norm and output head after each layer; return the `top` most likely tokens."""
     if top < 1:
         raise ErrorDetail("at least 1", path="top", value=top, hint="5")
     if isinstance(model.head, RegressionHead):
-        raise ErrorDetail("this model answers with a number: there are no tokens to read", path="logit_lens")
+        raise ErrorDetail("the logit lens needs token or class outputs; this model predicts a number")
     blocks = _last_stack(model)
     found = []
     with evaluating(model), torch.inference_mode():
         for depth in range(len(blocks) + 1):
-            with _passing(blocks[depth:]):
+            with _skipping(blocks[depth:]):
                 logits = model(**reading.inputs)[0].float().cpu().double()
             found.append(logits.reshape(-1, logits.shape[-1]).softmax(-1))
     guesses = [[_guesses(task, row, top) for row in probabilities_LV] for probabilities_LV in found]
-    place = "decoder" if isinstance(task, Seq2SeqTask) else "encoder"
-    names = next((names.queries for at, names in reading.names.items() if at == place), [])
+    site = "decoder" if isinstance(task, Seq2SeqTask) else "encoder"
+    labels = next((labels.queries for name, labels in reading.labels.items() if name == site), [])
     rows = len(found[-1])
-    positions = names if len(names) == rows else ["the whole"] if rows == 1 else [str(n) for n in range(rows)]
+    positions = [str(number) for number in range(rows)] if rows > 1 else ["whole sequence"]
+    positions = labels if len(labels) == rows else positions
     return LogitLens(positions, list(range(len(found))), guesses, [row[0].token for row in guesses[-1]])
 
 
@@ -119,21 +126,20 @@ def _guesses(task: Task, probabilities_V: Tensor, top: int) -> list[Guess]:
 
 
 def _last_stack(model: nn.Module) -> Sequence[nn.Module]:
-    """The blocks that end in the answer: a decoder's, if there is one."""
+    """Return the blocks before the output head: the decoder's if there is one, else the encoder's."""
     for kind in (DecoderStack, EncoderStack):
         for module in model.modules():
             if isinstance(module, kind):
                 return list(module.layers)
     raise ErrorDetail(
-        "the model has no stack of blocks that can be cut short",
-        path="logit_lens",
-        hint="build a model of your own from glassformer.blocks",
+        "the model has no EncoderStack or DecoderStack, which the logit lens needs",
+        hint="build your own model from the blocks of glassformer.nn",
     )
 
 
 @contextmanager
-def _passing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """These blocks hand on what they are given."""
+def _skipping(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Context: these blocks return their input unchanged."""
     handles = [
         block.register_forward_hook(lambda module, arguments, output: arguments[0]) for block in blocks
     ]
@@ -144,51 +150,51 @@ def _passing(blocks: Sequence[nn.Module]) -> Iterator[None]:
             handle.remove()
 
 
-TOKENS_AT_ONCE = 20_000
-
-
 @dataclass(frozen=True)
 class WordEffect:
+    """Effect of one word on a classification."""
+
     word: str
     effect: float | None
-    """How much the chosen class's log-probability falls without the word, or the predicted number; below 0:
-    the word spoke against it. None if nothing can be read without it, or if it is not read at all."""
+    """Decrease of the predicted class's log-probability, or of the predicted number, without the word.
+    Negative if the word speaks against the prediction. None if the text without the word is empty or
+    invalid, or if the word is beyond the maximum length."""
     is_read: bool = True
-    """Whether any of it stands within what the model reads of a long text."""
+    """False if the word is entirely beyond the model's maximum length."""
 
 
 def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.ndarray]) -> Tensor:
-    """Log-probabilities of the classes (rows, classes), or the predicted number (rows, 1)."""
+    """Return the log-probabilities of the classes (rows, classes), or the predicted numbers (rows, 1)."""
     device = next(model.parameters()).device
     longest = max(len(row) for row in rows)
-    size = max(1, TOKENS_AT_ONCE // max(longest, 1))
+    size = max(1, TOKENS_PER_BATCH // max(longest, 1))
     examples = Examples(list(rows), np.zeros(len(rows), dtype=np.int64))
-    parts = []
+    chunks = []
     with evaluating(model), torch.inference_mode():
         for start in range(0, len(rows), size):
             indices = np.arange(start, min(start + size, len(rows)))
-            parts.append(model(**task.collate(examples, indices).to(device).inputs).cpu().double())
-    answers = torch.cat(parts)
-    return answers if isinstance(model.head, RegressionHead) else answers.log_softmax(-1)
+            chunks.append(model(**task.collate(examples, indices).to(device).inputs).cpu().double())
+    logits = torch.cat(chunks)
+    return logits if isinstance(model.head, RegressionHead) else logits.log_softmax(-1)
 
 
 def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> list[WordEffect]:
-    """The words in the order of the text; its characters, if nothing parts it into words."""
+    """Leave out each word and return its effect, in text order; each character if there are no spaces."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) == 1:
         spans = [match.span() for match in re.finditer(r"\S", text)]
     row = task.parse(text)
-    # Without the rest of the text, or else its next word would take the place of the one that is left out.
+    # Truncate first: otherwise the next word of a long text would fill the gap that a word leaves.
     part = text[: _read_to(task, text, row, spans)]
     read = [span for span in spans if span[0] < len(part)]
     without = [_parse(task, _leave_out(part, *span)) for span in read]
     readable = [other for other in without if other is not None]
-    answers = outputs(model, task, [row, *readable])
-    fallen = iter((answers[0] - answers[1:])[:, int(answers[0].argmax())].tolist())
+    values = outputs(model, task, [row, *readable])
+    effects = iter((values[0] - values[1:])[:, int(values[0].argmax())].tolist())
     words = [text[start:end] for start, end in spans]
     return [
         *(
-            WordEffect(word, None if other is None else next(fallen))
+            WordEffect(word, None if other is None else next(effects))
             for word, other in zip(words, without, strict=False)
         ),
         *(WordEffect(word, None, is_read=False) for word in words[len(read) :]),
@@ -196,7 +202,7 @@ def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> l
 
 
 def _leave_out(text: str, start: int, end: int) -> str:
-    """With the space after it, or before it at the end: a space too many would be a token, too."""
+    """Remove a span with the space after it (before it at the end), since a space may be a token."""
     before, after = text[:start], text[end:]
     return before + after.lstrip() if after.strip() else before.rstrip() + after
 
@@ -204,7 +210,7 @@ def _leave_out(text: str, start: int, end: int) -> str:
 def _read_to(
     task: SequenceClassificationTask, text: str, row: np.ndarray, spans: Sequence[tuple[int, int]]
 ) -> int:
-    """Where in the text the model stops reading: so much of it is read as all of it is."""
+    """Return the length of the shortest prefix of the text that has the same tokens as the whole text."""
     if len(row) < task.task_type.max_length or not spans:
         return len(text)
 
@@ -213,17 +219,17 @@ def _read_to(
         return other is not None and np.array_equal(row, other)
 
     def least(ends: Sequence[int]) -> int:
-        """By halves; the last one is known to be enough."""
+        """Return the first end that is enough, by bisection; the last one always is."""
         return ends[bisect_left(ends[:-1], True, key=is_enough)]
 
     ends = [0, *(end for _, end in spans), len(text)]
     end = least(ends)
     before = max((other for other in ends if other < end), default=0)
-    return least(range(before + 1, end + 1))  # of its last word perhaps only a part, or the space before it
+    return least(range(before + 1, end + 1))  # the model may read only part of the last word
 
 
 def _parse(task: SequenceClassificationTask, text: str) -> np.ndarray | None:
-    """None if that cannot be read."""
+    """Return the tokens of a text, or None if the task rejects it."""
     try:
         return task.parse(text)
     except ErrorDetail:

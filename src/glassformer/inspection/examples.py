@@ -1,9 +1,9 @@
-"""Inputs for inspection: tensors, token labels, and groups of examples of equal length."""
+"""Inputs for inspection: labelled tensors of one input, and groups of examples of equal length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,126 +21,115 @@ from glassformer.data.batching import (
 from glassformer.data.tokenizers import MASK
 from glassformer.generation import DecodingConfig
 from glassformer.generation.predict import Prediction
-from glassformer.inspection.maps import Site
+from glassformer.inspection.maps import AxisLabels, Site
+from glassformer.inspection.record import ModelInput
 from glassformer.models.base import Model, evaluating
 from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, SequenceClassification
 from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task, TokenClassificationTask
 
 
-@dataclass(frozen=True)
-class Names:
-    """What stands on the axes of one place's maps."""
-
-    queries: list[str]
-    keys: list[str]
-    query_axis: str
-    key_axis: str
-    answers: list[str] | None = None
-    """What is said at each query, where that is not the query's own name."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    inputs: Mapping[str, Tensor | None]
-    names: Mapping[Site, Names]
-    answer: Prediction | None = None
-    patterns: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    """What the task would look for in the maps of each place."""
-
-    def lengths(self) -> dict[Site, tuple[int, int]]:
-        return {place: (len(names.queries), len(names.keys)) for place, names in self.names.items()}
-
-
-def read(model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None) -> Reading:
-    """`tokens` as this model reads them, and what it answers: of several answers the best."""
+def prepare_input(
+    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
+) -> ModelInput:
+    """Return the tensors, labels and best prediction of one input."""
     with evaluating(model):
         if isinstance(task, Seq2SeqTask):
-            return read_answer(model, task, tokens, task.predict(model, [tokens], decoding)[0][0])
+            return prepare_prediction(model, task, tokens, task.predict(model, [tokens], decoding)[0][0])
         inputs = {"tokens": row(model, tokens)}
-        if isinstance(task, TokenClassificationTask):
-            answer = task.predict(model, [tokens])[0][0]
-            names = _own(task, tokens, task.output_symbols(answer.tokens))
-            return Reading(inputs, {"encoder": names}, answer, task.attention_patterns(tokens.tolist()))
-        said = task.predict(model, [tokens])[0][0] if isinstance(task, SequenceClassificationTask) else None
         patterns = task.attention_patterns(tokens.tolist())
-        return Reading(inputs, {"encoder": _own(task, tokens)}, said, patterns)
+        if isinstance(task, TokenClassificationTask):
+            prediction = task.predict(model, [tokens])[0][0]
+            labels = _self_labels(task, tokens, task.output_symbols(prediction.tokens))
+            return ModelInput(inputs, {"encoder": labels}, prediction, patterns)
+        is_classifier = isinstance(task, SequenceClassificationTask)
+        label = task.predict(model, [tokens])[0][0] if is_classifier else None
+        return ModelInput(inputs, {"encoder": _self_labels(task, tokens)}, label, patterns)
 
 
-def read_answer(model: Model, task: Seq2SeqTask, tokens: np.ndarray, answer: Prediction) -> Reading:
-    """The model as it wrote this answer, the best or any other."""
-    # An answer that was cut off has no probability of an end, and no place where the end was written.
-    is_finished = len(answer.probabilities) > len(answer.tokens)
-    written = [*answer.tokens, task.end] if is_finished else answer.tokens
-    return replace(read_written(model, task, tokens, written), answer=answer)
+def prepare_prediction(
+    model: Model, task: Seq2SeqTask, tokens: np.ndarray, prediction: Prediction
+) -> ModelInput:
+    """Return the tensors of the pass that generates this prediction, which need not be the best one."""
+    # A truncated prediction has no probability for the end token.
+    is_finished = len(prediction.probabilities) > len(prediction.tokens)
+    generated = [*prediction.tokens, task.end] if is_finished else prediction.tokens
+    return replace(prepare_generated(model, task, tokens, generated), prediction=prediction)
 
 
-def read_written(model: Model, task: Task, tokens: np.ndarray, written: Sequence[int]) -> Reading:
-    """The model as it wrote these tokens, the end included if it was reached; the last is not read again."""
+def prepare_generated(model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int]) -> ModelInput:
+    """Return the tensors of the pass that generates these tokens, end token included if there is one.
+
+    The last token is an output only, so it is not part of the input.
+    """
     if not isinstance(task, Seq2SeqTask):
-        return _read_on(model, task, tokens, written)
-    target = [task.begin, *written[:-1]]
+        return _prepare_continuation(model, task, tokens, generated)
+    target = [task.begin, *generated[:-1]]
     inputs = {"tokens": row(model, tokens), "target": row(model, np.array(target))}
-    source_names, target_names = task.input_symbols(tokens.tolist()), task.output_symbols(target)
-    written_names = task.output_symbols(written)
-    names: dict[Site, Names] = {
-        "encoder": _own(task, tokens),
-        "decoder": Names(written_names, target_names, "token being written", "token written before"),
-        "cross": Names(written_names, source_names, "token being written", "input token"),
+    source, previous = task.input_symbols(tokens.tolist()), task.output_symbols(target)
+    outputs = task.output_symbols(generated)
+    labels: dict[Site, AxisLabels] = {
+        "encoder": _self_labels(task, tokens),
+        "decoder": AxisLabels(outputs, previous, "generated token", "previous token"),
+        "cross": AxisLabels(outputs, source, "generated token", "input token"),
     }
-    return Reading(inputs, names, patterns=task.attention_patterns(tokens.tolist(), written))
+    return ModelInput(inputs, labels, patterns=task.attention_patterns(tokens.tolist(), generated))
 
 
-def _read_on(model: Model, task: Task, tokens: np.ndarray, written: Sequence[int]) -> Reading:
-    """A language model reads on over what it wrote; before it was given all, it says nothing."""
-    seen = np.array([*tokens.tolist(), *written[:-1]])
-    said = [*[""] * (len(tokens) - 1), *task.output_symbols(written)]
+def _prepare_continuation(
+    model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int]
+) -> ModelInput:
+    """Return prompt plus continuation of a language model; no output before the last of the prompt."""
+    seen = np.array([*tokens.tolist(), *generated[:-1]])
+    outputs = [*[""] * (len(tokens) - 1), *task.output_symbols(generated)]
     patterns = task.attention_patterns(seen.tolist())
-    return Reading({"tokens": row(model, seen)}, {"encoder": _own(task, seen, said)}, patterns=patterns)
+    labels: dict[Site, AxisLabels] = {"encoder": _self_labels(task, seen, outputs)}
+    return ModelInput({"tokens": row(model, seen)}, labels, patterns=patterns)
 
 
-def _own(task: Task, tokens: np.ndarray, answers: list[str] | None = None) -> Names:
-    names = task.input_symbols(tokens.tolist())
-    return Names(names, names, "token that looks", "token it looks at", answers)
+def _self_labels(task: Task, tokens: np.ndarray, outputs: list[str] | None = None) -> AxisLabels:
+    """Return the labels of self-attention, where queries and keys are the same tokens."""
+    symbols = task.input_symbols(tokens.tolist())
+    return AxisLabels(symbols, symbols, "query token", "key token", outputs)
 
 
 def row(model: Model, tokens: np.ndarray) -> Tensor:
-    """A batch of one, where the model is."""
+    """Return a batch of one row on the model's device."""
     device = next(model.parameters()).device
     return torch.from_numpy(tokens.astype(np.int64))[None].to(device)
 
 
-TOKENS_AT_ONCE = 20_000
-MOST_LOOKED_THROUGH = 20_000
-"""Examples, in search of those with wanted lengths."""
+TOKENS_PER_BATCH = 20_000
+MAX_SCANNED = 20_000
+"""Examples that are searched for wanted lengths."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """Equally long inputs, with equally long answers where these are sequences."""
+class ExampleGroup:
+    """Examples whose inputs have equal length, and whose targets have equal length if they are sequences."""
 
     batch: Batch
     inputs: list[np.ndarray]
-    written: list[list[int]] | None
-    """The right answers without begin and end, where answers are written token by token."""
+    references: list[list[int]] | None
+    """Correct outputs without begin and end tokens, if the task generates its outputs token by token."""
 
     @property
     def keys(self) -> int:
-        """How many tokens the model reads of each."""
+        """Number of tokens that the model reads of each example."""
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         return int(tokens_BL.shape[1])
 
     def patterns(self, task: Task) -> list[dict[str, dict[str, np.ndarray]]]:
-        """What the task would look for in each example's maps."""
+        """Return the task's attention patterns for each example: by site, then by name."""
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         rows = zip(tokens_BL.tolist(), self.batch.targets.tolist(), strict=True)
-        writes = self.written is not None
-        return [task.attention_patterns(tokens, target if writes else ()) for tokens, target in rows]
+        generates = self.references is not None
+        return [task.attention_patterns(tokens, target if generates else ()) for tokens, target in rows]
 
 
 def choose_split(task: Task, split: str | None) -> str:
-    """The test set, if there is one, unless another split is asked for."""
+    """Return `split` if it exists; by default `test`, or `validation` if there is no test set."""
     if split is None:
         return "test" if "test" in task.splits else "validation"
     if split not in task.splits:
@@ -149,9 +138,10 @@ def choose_split(task: Task, split: str | None) -> str:
 
 
 def first_example(task: Task) -> np.ndarray:
-    """Something to ask: the first test example, as a person would type it.
+    """Return the tokens of the first test example, the default input of every inspection.
 
-    A language model gets half a window, and so has room to go on; one that fills in gets tokens to fill in.
+    A causal language model gets half a window, which leaves room for a continuation. A masked one gets the
+    first example with at least one masked token.
     """
     split = choose_split(task, None)
     examples = task.splits[split]
@@ -166,16 +156,19 @@ def first_example(task: Task) -> np.ndarray:
     return tokens
 
 
-def groups_of(
+def group_examples(
     task: Task, split: str, count: int, is_wanted: Callable[[int, int], bool] = lambda tokens, target: True
-) -> list[Group]:
-    """The first so many examples of a split, of those with wanted lengths of input and target."""
+) -> list[ExampleGroup]:
+    """Group the first `count` examples of a split by their lengths.
+
+    `is_wanted(input length, target length)` filters them.
+    """
     if count < 1:
         raise ErrorDetail("at least 1", path="examples", value=count, hint="64")
     examples = task.splits[split]
     by_length: dict[tuple[int, int], list[int]] = {}
     taken = 0
-    for index in range(min(len(examples), MOST_LOOKED_THROUGH)):
+    for index in range(min(len(examples), MAX_SCANNED)):
         lengths = (len(examples.inputs[index]), int(np.size(examples.targets[index])))
         if is_wanted(*lengths):
             by_length.setdefault(lengths, []).append(index)
@@ -184,67 +177,70 @@ def groups_of(
             break
     return [
         _group(task, split, np.array(indices[start : start + size]))
-        for (length, answer), indices in sorted(by_length.items())
-        for size in [max(1, TOKENS_AT_ONCE // max(length, answer, 1))]
+        for (length, target), indices in sorted(by_length.items())
+        for size in [max(1, TOKENS_PER_BATCH // max(length, target, 1))]
         for start in range(0, len(indices), size)
     ]
 
 
-def _group(task: Task, split: str, indices: np.ndarray) -> Group:
+def _group(task: Task, split: str, indices: np.ndarray) -> ExampleGroup:
     taken = task.splits[split].take(indices)
     inputs = [np.asarray(tokens).astype(np.int64) for tokens in taken.inputs]
-    written = None
+    references = None
     if isinstance(task, Seq2SeqTask):
-        written = [[int(token) for token in target[1:-1]] for target in taken.targets]
-    return Group(task.batch(split, indices), inputs, written)
+        references = [[int(token) for token in target[1:-1]] for target in taken.targets]
+    return ExampleGroup(task.batch(split, indices), inputs, references)
 
 
 @dataclass(frozen=True)
-class Question:
-    """One input with an answer to measure by."""
+class ReferenceInput:
+    """One input with a reference output, against which loss and accuracy are measured."""
 
-    group: Group
+    group: ExampleGroup
     reference: str
-    """Which answer that is, for people."""
+    """Description of the reference output, for display."""
 
 
-def question(
+def reference_input(
     model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
-) -> Question:
-    """Measured by the right answer, if the task knows it, else by what the model itself answers."""
-    task_type = task.task_type
-    if isinstance(task_type, CausalLM):
-        following = next_token(model, tokens)
-        text = np.append(tokens, following)
+) -> ReferenceInput:
+    """Pair an input with the correct output if the task can compute it, else with the model's own output.
+
+    A language model is measured on the input text and its most likely next token.
+    """
+    if isinstance(task.task_type, CausalLM):
+        text = np.append(tokens, next_token(model, tokens))
         batch = task.collate(Examples([text], [text]), np.array([0]))
-        return Question(Group(batch, [tokens], None), "the text itself and its likeliest next token")
-    right = task.solve(tokens.tolist())
-    reference = "the right answer" if right is not None else "the model's own answer"
+        group = ExampleGroup(batch, [tokens], None)
+        return ReferenceInput(group, "the input text and its most likely next token")
+    correct = task.solve(tokens.tolist())
+    reference = "the correct output" if correct is not None else "the model's own output"
     value: float | None = None
-    if right is None:
+    if correct is None:
         with evaluating(model):
-            answer = task.predict(model, [tokens], decoding)[0][0]
-        right, value = answer.tokens, answer.value
-    group = Group(_batch(task, tokens, right, value), [tokens], None)
-    if isinstance(task, Seq2SeqTask):
-        group = Group(group.batch, [tokens], [list(right)])
-    return Question(group, reference)
+            prediction = task.predict(model, [tokens], decoding)[0][0]
+        correct, value = prediction.tokens, prediction.value
+    references = [list(correct)] if isinstance(task, Seq2SeqTask) else None
+    group = ExampleGroup(_batch(task, tokens, correct, value), [tokens], references)
+    return ReferenceInput(group, reference)
 
 
-def _batch(task: Task, tokens: np.ndarray, right: Sequence[int], value: float | None) -> Batch:
+def _batch(task: Task, tokens: np.ndarray, output: Sequence[int], value: float | None) -> Batch:
+    """Collate one input with its target: output tokens, or a real value."""
     first, task_type = np.array([0]), task.task_type
     if isinstance(task_type, SequenceClassification):
-        answer = np.array([right[0]]) if value is None else np.array([value])
-        return collate_sequence_classification(Examples([tokens], answer), first)
+        label = np.array([output[0]]) if value is None else np.array([value])
+        return collate_sequence_classification(Examples([tokens], label), first)
     if isinstance(task, Seq2SeqTask) and isinstance(task_type, Seq2Seq):
-        target = np.array([task.begin, *right, task.end])
+        target = np.array([task.begin, *output, task.end])
         return collate_seq2seq(Examples([tokens], [target]), first)
-    target = np.array(right)
+    target = np.array(output)
     if isinstance(task_type, MaskedLM):
         target = np.where(tokens == MASK, target, IGNORED)
     return collate_token_classification(Examples([tokens], [target]), first)
 
 
 def next_token(model: Model, tokens: np.ndarray) -> int:
+    """Return the most likely token after `tokens`."""
     with evaluating(model), torch.inference_mode():
         return int(model(tokens=row(model, tokens))[0, -1].argmax())

@@ -1,4 +1,4 @@
-"""Heads in numbers: statistics averaged over examples, with intervals, also during training."""
+"""Statistics of every attention head, averaged over examples, with intervals; also during training."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from glassformer.blocks import reference
 from glassformer.blocks.attention import Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
-from glassformer.core.config import Node
 from glassformer.core.errors import ErrorDetail
 from glassformer.evaluation.intervals import RESAMPLES, mean_intervals
-from glassformer.inspection.examples import Group, groups_of
+from glassformer.inspection.examples import ExampleGroup, group_examples
 from glassformer.inspection.maps import SITES, Site, Trust
 from glassformer.inspection.record import attentions, layers, swap_kernels, value_norms
 from glassformer.inspection.statistics import Layout, Measured, measure, nested, templates
@@ -26,31 +24,35 @@ from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 
 CELLS_AT_ONCE = 1 << 22
-"""Weights that are written out at a time."""
+"""Attention weights computed at a time."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """Arrays are (layers, heads); NaN where no example has what is asked for."""
+    """Mean over examples with its 95 % interval; arrays are (layers, heads), NaN where undefined."""
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
     def document(self) -> dict[str, Any]:
+        """Return nested lists for JSON."""
         interval = nested(np.stack([self.low, self.high], axis=-1))
         return {"mean": nested(self.mean), "interval": interval}
 
 
 @dataclass(frozen=True)
 class SiteAverages:
+    """Averaged statistics of all heads of one attention site."""
+
     patterns: dict[str, dict[str, Average]]
-    """For each pattern `mass`, `above_uniform` and `value_weighted`."""
+    """`mass`, `above_uniform` and `value_weighted` of each pattern."""
     entropy: Average
     distance: Average
     value_share: Average
 
     def document(self) -> dict[str, Any]:
+        """Return the averages for JSON."""
         layers, heads = self.entropy.mean.shape
         return {
             "layers": list(range(layers)),
@@ -66,17 +68,19 @@ class SiteAverages:
 
 
 class _Observer:
-    """Measures each call of an attention at once, and keeps numbers, not maps."""
+    """Kernels that measure every attention call immediately and store numbers instead of maps."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.found: dict[MultiHeadAttention, list[Measured]] = {}
         self._patterns: list[dict[str, dict[str, np.ndarray]]] = []
 
-    def begin(self, group: Group) -> None:
+    def begin(self, group: ExampleGroup) -> None:
+        """Prepare for a forward pass over this group."""
         self._patterns = group.patterns(self.task)
 
-    def kernel(self, attention: MultiHeadAttention, place: Site) -> Kernel:
+    def kernel(self, attention: MultiHeadAttention, site: Site) -> Kernel:
+        """Return a kernel that measures the weights and computes the output with the module's own kernel."""
         inner = attention.kernel
 
         def observe(
@@ -90,11 +94,11 @@ class _Observer:
                 part = slice(start, start + size)
                 scores_BHLM = explicit_scores(q_BHLK[part], k_BHMK[part], _part(bias, part))
                 may = _part(allowed, part)
-                own = self._templates(place, range(batch)[part], queries, keys)
+                own = self._templates(site, range(batch)[part], queries, keys)
                 found = measure(
                     reference.weights(scores_BHLM, may),
                     Layout(queries, keys, may, own, device=q_BHLK.device),
-                    is_cross=place == "cross",
+                    is_cross=site == "cross",
                     value_norms_BHM=value_norms(attention, v_BHMK[part]),
                 )
                 self.found.setdefault(attention, []).append(found)
@@ -102,69 +106,70 @@ class _Observer:
 
         return observe
 
-    def _templates(self, place: Site, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
-        """Those of every task are the same for all examples, the task's own may not be."""
-        own = [self._patterns[number].get(place, {}) for number in examples]
+    def _templates(self, site: Site, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
+        """Return the general patterns, the same for all examples, and the task's own, one per example."""
+        own = [self._patterns[number].get(site, {}) for number in examples]
         names = [name for name, cells in own[0].items() if cells.shape == (queries, keys)]
-        stacked = {name: np.stack([of_one[name] for of_one in own])[:, None] for name in names}
+        stacked = {name: np.stack([patterns[name] for patterns in own])[:, None] for name in names}
         return templates(queries, keys, stacked)
 
 
 def _part(tensor: Tensor | None, part: slice) -> Tensor | None:
-    """Some examples of something that broadcasts to (B, H, L, M)."""
+    """Slice the examples of a tensor that broadcasts to (B, H, L, M)."""
     return tensor if tensor is None or tensor.ndim < 4 or len(tensor) == 1 else tensor[part]
 
 
 def average_heads(
-    model: Model, task: Task, groups: Sequence[Group], *, has_intervals: bool = True
+    model: Model, task: Task, groups: Sequence[ExampleGroup], *, has_intervals: bool = True
 ) -> dict[Site, SiteAverages]:
-    """By place, over all these examples; the right answer stands before each token that is written.
+    """Average the statistics of every head over all examples, by site.
 
-    Without `has_intervals` it takes less time, and intervals are NaN.
+    Decoders are measured with teacher forcing. Without `has_intervals` it is faster, and intervals are NaN.
     """
     measured = measure_heads(model, task, groups)
-    return {place: _place(measured[place], has_intervals) for place in SITES if place in measured}
+    return {site: _averages(measured[site], has_intervals) for site in SITES if site in measured}
 
 
 def heads_document(
-    model: Model, control: Model | None, task: Task, groups: Sequence[Group]
+    model: Model, control: Model | None, task: Task, groups: Sequence[ExampleGroup]
 ) -> dict[str, Any]:
-    """For JSON: every head of a model and, beside it, of its untrained control."""
-    models = {"places": model} | ({} if control is None else {"untrained": control})
+    """Return the statistics of every head for JSON, and those of the untrained `control` if given."""
+    models = {"sites": model} | ({} if control is None else {"untrained": control})
     trust: Trust = "fact"
     return {
         "trust": trust,
         "examples": sum(len(group.inputs) for group in groups),
         **{
-            key: {place: averages.document() for place, averages in average_heads(of, task, groups).items()}
+            key: {site: averages.document() for site, averages in average_heads(of, task, groups).items()}
             for key, of in models.items()
         },
     }
 
 
-def measure_heads(model: Model, task: Task, groups: Sequence[Group]) -> dict[Site, list[list[Measured]]]:
-    """For each layer of each place what was measured, some examples at a time."""
+def measure_heads(
+    model: Model, task: Task, groups: Sequence[ExampleGroup]
+) -> dict[Site, list[list[Measured]]]:
+    """Measure every layer of each site; the innermost list has one item per chunk of examples."""
     observer, device = _Observer(task), next(model.parameters()).device
-    kernels = {attention: observer.kernel(attention, place) for attention, place in attentions(model).items()}
-    for place, of_place in layers(model).items():
-        if len({attention.num_heads for attention in of_place}) > 1:
-            raise ErrorDetail("layers differ in their number of heads: no table of them", path=place)
+    kernels = {attention: observer.kernel(attention, site) for attention, site in attentions(model).items()}
+    sites = layers(model)
+    for site, modules in sites.items():
+        if len({attention.num_heads for attention in modules}) > 1:
+            raise ErrorDetail("cannot tabulate heads: layers differ in their number of heads", path=site)
     with torch.inference_mode(), swap_kernels(model, kernels):
         for group in groups:
             observer.begin(group)
             model.hidden(**group.batch.to(device).inputs)
-    return {
-        place: [observer.found[attention] for attention in of_place]
-        for place, of_place in layers(model).items()
-    }
+    return {site: [observer.found[attention] for attention in modules] for site, modules in sites.items()}
 
 
-def _place(of_layers: list[list[Measured]], has_intervals: bool) -> SiteAverages:
-    names = list(dict.fromkeys(name for parts in of_layers for part in parts for name in part.mass))
+def _averages(measured: list[list[Measured]], has_intervals: bool) -> SiteAverages:
+    """Average the measurements of all layers of one site."""
+    names = list(dict.fromkeys(name for chunks in measured for chunk in chunks for name in chunk.mass))
 
     def column(kind: str, name: str | None = None) -> np.ndarray:
-        """(examples, layers, heads)."""
-        return np.stack([_joined(parts, kind, name) for parts in of_layers], axis=1)
+        """Return one statistic as (examples, layers, heads)."""
+        return np.stack([_joined(chunks, kind, name) for chunks in measured], axis=1)
 
     patterns = {}
     for name in names:
@@ -180,13 +185,13 @@ def _place(of_layers: list[list[Measured]], has_intervals: bool) -> SiteAverages
     return SiteAverages(patterns, *(_average(values, has_intervals) for values in others))
 
 
-def _joined(parts: Sequence[Measured], kind: str, name: str | None) -> np.ndarray:
-    """(examples, heads); NaN for examples that do not have the pattern at all."""
+def _joined(chunks: Sequence[Measured], kind: str, name: str | None) -> np.ndarray:
+    """Join one statistic of all chunks as (examples, heads); NaN for examples without the pattern."""
     found = []
-    for part in parts:
-        values = getattr(part, kind)
+    for chunk in chunks:
+        values = getattr(chunk, kind)
         if name is not None:
-            values = values.get(name, torch.full_like(part.entropy, torch.nan))
+            values = values.get(name, torch.full_like(chunk.entropy, torch.nan))
         found.append(values.numpy())
     return np.concatenate(found)
 
@@ -198,57 +203,46 @@ def _average(values: np.ndarray, has_intervals: bool) -> Average:
     return Average(mean.reshape(shape), low.reshape(shape), high.reshape(shape))
 
 
-class InspectionConfig(Node):
-    """What is looked at while a model trains. It decides nothing about the weights."""
-
-    watch: bool = Field(False, description="note the scores of all heads in the record")
-    every: int = Field(
-        50, ge=1, description="steps between two looks; the first and the last are looked at too"
-    )
-    examples: int = Field(16, ge=1, description="validation examples that a look is averaged over")
-    keep_checkpoints: bool = Field(
-        False, description="keep the weights of each look, so that one can go through them like a film"
-    )
-
-
 class HeadProbe:
-    """What the trainer calls when a look is due."""
+    """Probe that the trainer calls every few steps: pattern scores of every head."""
 
-    def __init__(self, task: Task, config: InspectionConfig) -> None:
+    def __init__(self, task: Task, every: int, examples: int, keeps_snapshots: bool = False) -> None:
         self.task = task
-        self.config = config
+        self.every = every
+        self.examples = examples
+        self.keeps_snapshots = keeps_snapshots
 
     @cached_property
-    def _groups(self) -> list[Group]:
-        return groups_of(self.task, "validation", self.config.examples)
-
-    @property
-    def keeps_weights(self) -> bool:
-        return self.config.keep_checkpoints
+    def _groups(self) -> list[ExampleGroup]:
+        return group_examples(self.task, "validation", self.examples)
 
     def is_due(self, step: int) -> bool:
-        return step % self.config.every == 0
+        """Return True if this step is probed."""
+        return step % self.every == 0
 
-    def look(self, model: Model) -> dict[str, Any]:
-        """`scores[place][pattern][layer][head]`: the share of attention on a pattern."""
+    def measure(self, model: Model) -> dict[str, Any]:
+        """Return the fields of a `head_probe` event.
+
+        `scores[site][pattern][layer][head]` is the share of attention on a pattern.
+        """
         averages = average_heads(model, self.task, self._groups, has_intervals=False)
         return {
             "examples": sum(len(group.inputs) for group in self._groups),
-            "scores": {place: _scores(of_place) for place, of_place in averages.items()},
-            "uniform": {place: _uniform(of_place) for place, of_place in averages.items()},
-            "entropy": {place: nested(of_place.entropy.mean) for place, of_place in averages.items()},
+            "scores": {site: _scores(found) for site, found in averages.items()},
+            "uniform": {site: _uniform(found) for site, found in averages.items()},
+            "entropy": {site: nested(found.entropy.mean) for site, found in averages.items()},
         }
 
 
-def _scores(of_place: SiteAverages) -> dict[str, Any]:
-    return {name: nested(kinds["mass"].mean) for name, kinds in of_place.patterns.items()}
+def _scores(averages: SiteAverages) -> dict[str, Any]:
+    return {name: nested(kinds["mass"].mean) for name, kinds in averages.patterns.items()}
 
 
-def _uniform(of_place: SiteAverages) -> dict[str, float | None]:
-    """What a head with equal weights would have: the same for all heads."""
+def _uniform(averages: SiteAverages) -> dict[str, float | None]:
+    """Return the share that a head with equal weights has on each pattern; it is the same for all heads."""
 
     def level(mass: Average, above: Average) -> float | None:
         values = (mass.mean - above.mean).ravel()
         return None if np.isnan(values).all() else round(float(np.nanmean(values)), 6)
 
-    return {name: level(kinds["mass"], kinds["above_uniform"]) for name, kinds in of_place.patterns.items()}
+    return {name: level(kinds["mass"], kinds["above_uniform"]) for name, kinds in averages.patterns.items()}

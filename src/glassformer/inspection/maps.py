@@ -1,4 +1,4 @@
-"""Attention maps as data: weights, axis labels, checks, and which maps to record."""
+"""Attention maps as data: weights, axis labels, checks, and the selection of maps to record."""
 
 from __future__ import annotations
 
@@ -12,74 +12,88 @@ from typing import IO, Any, Literal, get_args
 import numpy as np
 
 from glassformer.core.errors import ErrorDetail, user_error
-from glassformer.cost.estimate import available_memory, peak_memory
+from glassformer.core.system import available_memory, peak_memory
 
 Trust = Literal["fact", "cause", "hint"]
+"""How far a finding can be trusted: an observation, the effect of an intervention, or a heuristic."""
 
 MEANING: dict[Trust, str] = {
-    "fact": "measured on the weights themselves; it says what a head reads, not what it is for",
-    "cause": "the model was changed and asked again; it says what this change did, all else as it was",
-    "hint": "a model of the model, which can mislead; look at facts and causes before you believe it",
+    "fact": "measured on the attention weights; shows what a head reads, not what it is for",
+    "cause": "the model was changed and run again; shows the effect of this one change",
+    "hint": "a heuristic that can mislead; check it against facts and causes",
 }
 
-
 Site = Literal["encoder", "decoder", "cross"]
+"""Where attention happens in a model. A model with a single stack has only `encoder`."""
 SITES: tuple[Site, ...] = get_args(Site)
 
 AXES = ("layer", "head", "query", "key")
 CAPTION = "Attention shows where a head read, not why the model answered."
 
 ROW_TOLERANCE = 1e-5
-ANSWER_TOLERANCE = 1e-4
-"""Relative to the largest answer: two kernels add up the same numbers in another order."""
+LOGIT_TOLERANCE = 1e-4
+"""Relative to the largest logit: two kernels sum the same numbers in different orders."""
 
 FORMAT = 1
+"""Version of the NPZ layout."""
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What was measured while the maps were taken, over all heads, shown or not."""
+    """Errors measured while the maps were recorded, over all heads, also those not selected."""
 
     row_error: float
-    """The furthest that the weights of a row are from adding up to 1, or to 0 if it may attend to nothing."""
-    answer_error: float
-    """The largest difference between the answers of this pass and those of the model's own kernel."""
-    answer_size: float
-    """The largest answer, by its absolute value: what the difference is to be measured by."""
+    """Largest deviation of a row's sum from 1, or from 0 if the row may attend to nothing."""
+    logit_error: float
+    """Largest difference between the logits of the recorded pass and those of the model's own kernel."""
+    largest_logit: float
+    """Largest absolute logit, the scale of `logit_error`."""
 
     @property
     def rows_agree(self) -> bool:
         return self.row_error <= ROW_TOLERANCE
 
     @property
-    def answers_agree(self) -> bool:
-        return self.answer_error <= ANSWER_TOLERANCE * max(1.0, self.answer_size)
+    def logits_agree(self) -> bool:
+        return self.logit_error <= LOGIT_TOLERANCE * max(1.0, self.largest_logit)
 
     @property
     def passed(self) -> bool:
-        return self.rows_agree and self.answers_agree
+        return self.rows_agree and self.logits_agree
 
     def lines(self) -> list[tuple[bool, str]]:
-        """For people, under every picture: whether it is as it should be, and how it is."""
-        rows = f"each row adds up to 1, within {self.row_error:.1g}"
-        answers = f"answers equal the fused kernel's, within {self.answer_error:.1g}"
+        """Return (passed, text) of each check, for display under a figure."""
+        rows = f"each row sums to 1, within {self.row_error:.1g}"
+        logits = f"logits equal the fused kernel's, within {self.logit_error:.1g}"
         if not self.rows_agree:
-            rows = f"a row is {self.row_error:.2g} away from adding up to 1"
-        if not self.answers_agree:
-            answers = f"answers differ from the fused kernel's by {self.answer_error:.2g}"
-        told = [(self.rows_agree, rows), (self.answers_agree, answers)]
-        return [(is_right, f"{'✓' if is_right else '✗'} {line}") for is_right, line in told]
+            rows = f"a row's sum differs from 1 by {self.row_error:.2g}"
+        if not self.logits_agree:
+            logits = f"logits differ from the fused kernel's by {self.logit_error:.2g}"
+        lines = [(self.rows_agree, rows), (self.logits_agree, logits)]
+        return [(passed, f"{'✓' if passed else '✗'} {line}") for passed, line in lines]
 
     def document(self) -> dict[str, Any]:
         return {"passed": self.passed, **asdict(self)}
 
 
 @dataclass(frozen=True)
+class AxisLabels:
+    """Labels on the axes of one site's maps."""
+
+    queries: list[str]
+    keys: list[str]
+    query_axis: str
+    key_axis: str
+    outputs: list[str] | None = None
+    """Output of the model at each query, where it differs from the query's own label."""
+
+
+@dataclass(frozen=True)
 class SiteMaps:
-    """The maps of one place in the model: `weights[layer, head, query, key]`, in float32."""
+    """Maps of one attention site: `weights[layer, head, query, key]`, in float32."""
 
     name: str
-    """For people: `encoder self-attention`."""
+    """Display name, such as `encoder self-attention`."""
     weights: np.ndarray
     allowed: np.ndarray | None
     """True where a query may attend; broadcasts to `weights`. None: everywhere."""
@@ -89,21 +103,21 @@ class SiteMaps:
     keys: list[str]
     query_axis: str
     key_axis: str
-    """What a query and a key are here."""
-    answers: list[str] | None = None
-    """What the model said at each query, where it says something there that is not its name."""
+    """Axis titles, such as `query token` and `key token`."""
+    outputs: list[str] | None = None
+    """Output of the model at each query, where it differs from the query's own label."""
     is_cross: bool = False
-    """Whether queries and keys are of two sequences, so that the distance between them means nothing."""
+    """True if queries and keys belong to two sequences, so that their distance has no meaning."""
     first_query: int = 0
     is_part: bool = False
-    """Whether only some of the queries are here, from `first_query` on."""
+    """True if only some of the queries are included, starting at `first_query`."""
     is_summary: bool = False
-    """Whether its one map stands for all layers and heads together."""
+    """True if a single map combines all layers and heads."""
     value_norms: np.ndarray | None = None
-    """`[layer, head, key]`: how long what is read at a key is after the head's part of the output projection.
-    A weight times this is the length of what it adds."""
+    """`[layer, head, key]`: norm of each value vector after the head's slice of the output projection.
+    A weight times this norm is the length of what it adds to the row."""
     patterns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What the task itself would look for: True on the cells (query, key) of each pattern."""
+    """Patterns that the task defines: True on the cells (query, key) of each pattern."""
 
     @property
     def largest(self) -> float:
@@ -114,20 +128,21 @@ class SiteMaps:
         return self.allowed is not None and not bool(self.allowed.all())
 
     def layer_name(self, row: int) -> str:
-        """For people, beside a row of maps."""
+        """Return the label of a row of maps."""
         return "all layers" if self.is_summary else f"layer {self.layers[row]}"
 
     def head_name(self, column: int) -> str:
+        """Return the label of a column of maps."""
         return "all heads" if self.is_summary else f"head {self.heads[column]}"
 
     def allowed_at(self, layer: int, head: int) -> np.ndarray | None:
-        """The mask of one map, by its place in `weights`."""
+        """Return the mask of one map, by its indices in `weights`; None: everything is allowed."""
         if self.allowed is None:
             return None
         return self.allowed[min(layer, len(self.allowed) - 1), min(head, self.allowed.shape[1] - 1)]
 
     def document(self) -> dict[str, Any]:
-        """All but the arrays."""
+        """Return everything except the arrays, for JSON."""
         return {
             "name": self.name,
             "layers": self.layers,
@@ -136,7 +151,7 @@ class SiteMaps:
             "keys": self.keys,
             "query_axis": self.query_axis,
             "key_axis": self.key_axis,
-            "answers": self.answers,
+            "outputs": self.outputs,
             "is_cross": self.is_cross,
             "first_query": self.first_query,
             "is_part": self.is_part,
@@ -144,30 +159,34 @@ class SiteMaps:
         }
 
 
-MOST_SWELLING = 200
-"""How many times larger than the file its content may be: zeros alone swell a thousandfold."""
+MAX_COMPRESSION_RATIO = 200
+"""Largest accepted ratio of content to file size; a zip bomb of zeros reaches 1,000."""
 
 
-def _refuse_swelling(path: Path) -> None:
+def _reject_zip_bomb(path: Path) -> None:
     if not path.is_file() and path.exists():
         raise ValueError("it is not a regular file")
     with zipfile.ZipFile(path) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
-    if size > (64 << 20) and size > MOST_SWELLING * path.stat().st_size:
-        raise ValueError(f"it would swell to {size:,} bytes")
+    if size > (64 << 20) and size > MAX_COMPRESSION_RATIO * path.stat().st_size:
+        raise ValueError(f"it would decompress to {size:,} bytes")
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What a model looked at while it read one input."""
+    """Attention maps of one input, by site.
 
-    places: dict[str, SiteMaps]
+    maps["encoder"].weights          # (layers, heads, queries, keys)
+    maps.save("map.png")             # or .svg, .html, .npz
+    """
+
+    sites: dict[str, SiteMaps]
     checks: Checks
     about: dict[str, str] = field(default_factory=dict)
-    """Where they come from: run, checkpoint, input, output."""
+    """Origin of the maps: run, checkpoint, input, output."""
 
-    def __getitem__(self, place: str) -> SiteMaps:
-        return self.places[place]
+    def __getitem__(self, site: str) -> SiteMaps:
+        return self.sites[site]
 
     @property
     def title(self) -> str:
@@ -178,25 +197,26 @@ class AttentionMaps:
         return "  →  ".join(self.about[key] for key in ("input", "output") if self.about.get(key))
 
     def save(self, path: str | Path) -> None:
-        """To PNG, SVG, HTML or NPZ, by the ending."""
+        """Write a PNG, SVG, HTML or NPZ file, chosen by the extension."""
         from glassformer.plotting.page import write
 
         write(self, Path(path))
 
     def write_npz(self, file: IO[bytes]) -> None:
+        """Write all arrays and a JSON description; `load` reads them back."""
         arrays: dict[str, np.ndarray] = {}
-        for place, maps in self.places.items():
-            arrays[f"{place}.weights"] = maps.weights
+        for site, maps in self.sites.items():
+            arrays[f"{site}.weights"] = maps.weights
             if maps.allowed is not None:
-                arrays[f"{place}.allowed"] = maps.allowed
+                arrays[f"{site}.allowed"] = maps.allowed
             if maps.value_norms is not None:
-                arrays[f"{place}.value_norms"] = maps.value_norms
+                arrays[f"{site}.value_norms"] = maps.value_norms
             for name, cells in maps.patterns.items():
-                arrays[f"{place}.patterns.{name}"] = cells
+                arrays[f"{site}.patterns.{name}"] = cells
         document = {
             "format": FORMAT,
             "axes": AXES,
-            "places": {place: maps.document() for place, maps in self.places.items()},
+            "sites": {site: maps.document() for site, maps in self.sites.items()},
             "checks": asdict(self.checks),
             "about": self.about,
             "caption": CAPTION,
@@ -206,40 +226,40 @@ class AttentionMaps:
 
     @classmethod
     def load(cls, path: str | Path) -> AttentionMaps:
-        """What `save` wrote to an NPZ file."""
+        """Read an NPZ file that `save` wrote."""
         try:
-            _refuse_swelling(Path(path))
+            _reject_zip_bomb(Path(path))
             with np.load(path, allow_pickle=False) as arrays:
                 return cls._read(arrays)
         except FileNotFoundError:
             raise user_error("no such file", path=str(path), hint="check the path") from None
-        except Exception as error:  # a file of another hand fails in any of the ways of zip, numpy and JSON
+        except Exception as error:  # a foreign file can fail anywhere in zipfile, NumPy or json
             raise user_error(
-                f"holds no attention maps: {error}",
+                f"does not contain attention maps: {error}",
                 path=str(path),
-                hint="a file that glassformer attention --out map.npz wrote",
+                hint="give a file that glassformer attention --out map.npz wrote",
             ) from None
 
     @classmethod
     def _read(cls, arrays: Mapping[str, np.ndarray]) -> AttentionMaps:
         document = json.loads(str(arrays["about"]))
         if document["format"] != FORMAT:
-            raise ValueError(f"format {document['format']}, and this version reads {FORMAT}")
-        places = {
-            place: SiteMaps(
-                weights=arrays[f"{place}.weights"],
-                allowed=arrays.get(f"{place}.allowed"),
-                value_norms=arrays.get(f"{place}.value_norms"),
+            raise ValueError(f"its format is {document['format']}; this version reads {FORMAT}")
+        sites = {
+            site: SiteMaps(
+                weights=arrays[f"{site}.weights"],
+                allowed=arrays.get(f"{site}.allowed"),
+                value_norms=arrays.get(f"{site}.value_norms"),
                 patterns={
-                    name.removeprefix(f"{place}.patterns."): arrays[name]
+                    name.removeprefix(f"{site}.patterns."): arrays[name]
                     for name in arrays
-                    if name.startswith(f"{place}.patterns.")
+                    if name.startswith(f"{site}.patterns.")
                 },
                 **described,
             )
-            for place, described in document["places"].items()
+            for site, described in document["sites"].items()
         }
-        return cls(places, Checks(**document["checks"]), document["about"])
+        return cls(sites, Checks(**document["checks"]), document["about"])
 
     def _repr_png_(self) -> bytes:
         from glassformer.plotting.attention import png
@@ -253,32 +273,35 @@ class AttentionMaps:
 
 
 Sizes = Mapping[Site, list[int]]
-"""How many heads each layer of each place has."""
+"""Number of heads in each layer of each site."""
 Lengths = Mapping[Site, tuple[int, int]]
-"""How many queries and keys."""
+"""Number of queries and keys of each site."""
 
-BYTES_A_WEIGHT = 4
+BYTES_PER_WEIGHT = 4
 WORKING_COPIES = 4
-"""Scores, masked scores, weights and their exponentials, while a block of them is made."""
+"""Arrays per block while it is computed: scores, masked scores, exponentials and weights."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Numbers from 0; None is all of them."""
+    """Layers, heads, rows and site to record, counted from 0. None selects all."""
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
     rows: tuple[int, int] | None = None
-    """Queries from the first number up to, without, the second."""
-    part: Site | None = None
+    """Half-open range of queries: first, stop."""
+    site: Site | None = None
 
-    def has(self, place: Site, layer: int) -> bool:
-        return self.part in (None, place) and (self.layers is None or layer in self.layers)
+    def has(self, site: Site, layer: int) -> bool:
+        """Return True if this layer of this site is selected."""
+        return self.site in (None, site) and (self.layers is None or layer in self.layers)
 
     def heads_of(self, count: int) -> list[int]:
+        """Return the selected heads of a layer with `count` heads."""
         return list(range(count)) if self.heads is None else list(self.heads)
 
     def rows_of(self, count: int) -> range:
+        """Return the selected rows of a map with `count` queries."""
         start, stop = self.rows or (0, count)
         return range(min(start, count), min(stop, count))
 
@@ -287,30 +310,30 @@ EVERYTHING = Selection()
 
 
 def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> None:
-    """A ErrorDetail if something is asked for that is not there."""
+    """Raise ErrorDetail if a selected site, layer, head or row does not exist."""
     if not sizes:
         raise ErrorDetail(
-            "no attention to look at: the model has none that is a MultiHeadAttention",
-            hint="build a model of your own from glassformer.blocks",
+            "the model has no MultiHeadAttention module to record",
+            hint="build your own model from the blocks of glassformer.nn",
         )
-    if selection.part is not None and selection.part not in sizes:
+    if selection.site is not None and selection.site not in sizes:
         raise ErrorDetail(
-            "the model has no such part", path="part", value=selection.part, allowed=list(sizes)
+            "the model has no such attention site", path="site", value=selection.site, allowed=list(sizes)
         )
-    places = [place for place in sizes if selection.part in (None, place)]
-    layers = max(len(sizes[place]) for place in places)
+    sites = [site for site in sizes if selection.site in (None, site)]
+    layers = max(len(sizes[site]) for site in sites)
     _check_numbers("layers", selection.layers, range(layers))
     counts = {
-        heads for place in places for layer, heads in enumerate(sizes[place]) if selection.has(place, layer)
+        heads for site in sites for layer, heads in enumerate(sizes[site]) if selection.has(site, layer)
     }
     if len(counts) > 1 and selection.heads is None:
         raise ErrorDetail(
-            "layers differ in their number of heads", path="heads", hint="choose heads, or one layer"
+            "layers differ in their number of heads", path="heads", hint="select heads, or one layer"
         )
     _check_numbers("heads", selection.heads, range(min(counts)))
     if selection.rows is not None:
         start, stop = selection.rows
-        shortest = min(lengths[place][0] for place in places if place in lengths)
+        shortest = min(lengths[site][0] for site in sites if site in lengths)
         if not 0 <= start < min(stop, shortest):
             raise ErrorDetail(
                 f"no such rows: there are {shortest}",
@@ -320,35 +343,35 @@ def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> Non
             )
 
 
-def _check_numbers(place: str, wanted: Sequence[int] | None, there: range) -> None:
+def _check_numbers(path: str, wanted: Sequence[int] | None, known: range) -> None:
     if wanted is None:
         return
     for number in wanted:
-        if number not in there:
-            numbers = ", ".join(map(str, there[:4])) + (f" … {there[-1]}" if len(there) > 4 else "")
-            raise ErrorDetail(f"no number {number}: there are {numbers}", path=place, value=number)
+        if number not in known:
+            numbers = ", ".join(map(str, known[:4])) + (f" … {known[-1]}" if len(known) > 4 else "")
+            raise ErrorDetail(f"no number {number}: there are {numbers}", path=path, value=number)
     if not wanted or len(set(wanted)) < len(wanted):
-        raise ErrorDetail("each number once", path=place, value=list(wanted), hint="0,1")
+        raise ErrorDetail("give each number once", path=path, value=list(wanted), hint="0,1")
 
 
 def needed_bytes(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> int:
-    """What taking these maps and writing them to a file needs at most."""
-    kept, largest_layer, mask = 0, 0, 0
-    for place, (queries, keys) in lengths.items():
+    """Return an upper bound of the memory to record these maps and write them to a file, in bytes."""
+    recorded, largest_layer, mask = 0, 0, 0
+    for site, (queries, keys) in lengths.items():
         rows = len(selection.rows_of(queries))
-        for layer, heads in enumerate(sizes.get(place, [])):
-            if selection.has(place, layer):
-                layer_bytes = len(selection.heads_of(heads)) * rows * keys * BYTES_A_WEIGHT
-                kept += layer_bytes
+        for layer, heads in enumerate(sizes.get(site, [])):
+            if selection.has(site, layer):
+                layer_bytes = len(selection.heads_of(heads)) * rows * keys * BYTES_PER_WEIGHT
+                recorded += layer_bytes
                 largest_layer = max(largest_layer, layer_bytes)
         mask = max(mask, queries * keys)
-    working = WORKING_COPIES * block_cells * BYTES_A_WEIGHT
-    bytes_on_a_page = kept // BYTES_A_WEIGHT
-    return kept + largest_layer + mask + working + bytes_on_a_page
+    working = WORKING_COPIES * block_cells * BYTES_PER_WEIGHT
+    page = recorded // BYTES_PER_WEIGHT  # one byte per cell in an HTML page
+    return recorded + largest_layer + mask + working + page
 
 
 def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> None:
-    """A ErrorDetail with an offer if the maps do not fit."""
+    """Raise ErrorDetail with smaller selections as hints if the maps do not fit into memory."""
     available = available_memory()
     if available is None:
         return
@@ -362,14 +385,14 @@ def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cel
         if (smaller := needed_bytes(offer, sizes, lengths, block_cells)) <= free
     ]
     raise ErrorDetail(
-        f"the maps need {_size(needed)} of memory, and {_size(free)} are free",
+        f"the maps need {_size(needed)} of memory; {_size(free)} are free",
         path="attention",
-        hint=", or ".join(offers) or "a shorter input, or a machine with more memory",
+        hint=", or ".join(offers) or "use a shorter input, or a machine with more memory",
     )
 
 
 def _offers(selection: Selection, lengths: Lengths) -> list[tuple[str, Selection]]:
-    """Smaller requests, the largest first."""
+    """Return smaller selections with their command-line options, largest first."""
     layer = selection.layers[0] if selection.layers else 0
     head = selection.heads[0] if selection.heads else 0
     start = selection.rows[0] if selection.rows else 0

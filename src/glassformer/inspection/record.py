@@ -1,10 +1,22 @@
-"""Recording: swap the attention kernels of a model for recording ones during one pass."""
+"""Record attention weights and hidden states of any model that is built from our blocks.
+
+    with record(model) as tape:
+        model(tokens)
+    tape.attention["encoder"][0]     # layer 0: (batch, heads, queries, keys)
+    tape.residual["encoder"][-1]     # after the last block: (batch, length, hidden)
+
+`capture` records attention alone, of chosen layers, heads and rows. `attention_maps` adds axis labels and
+checks the recorded pass against the model's own kernel.
+
+Axes: B batch, H heads, L queries, M keys, K head width, D hidden.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,11 +26,11 @@ from glassformer.blocks import reference
 from glassformer.blocks.attention import CrossAttention, Kernel, MultiHeadAttention, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.core.errors import ErrorDetail
-from glassformer.inspection.examples import Names, Reading
 from glassformer.inspection.maps import (
     EVERYTHING,
     SITES,
     AttentionMaps,
+    AxisLabels,
     Checks,
     Selection,
     Site,
@@ -28,50 +40,67 @@ from glassformer.inspection.maps import (
 )
 from glassformer.models.base import Model, evaluating
 
+if TYPE_CHECKING:
+    from glassformer.generation.predict import Prediction
+
+BLOCK_CELLS = 1 << 22
+"""Attention weights computed at a time. It bounds the memory of a pass beyond what is recorded."""
+
+SITE_NAMES: dict[Site, str] = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+
 
 @dataclass(frozen=True)
 class HeadId:
-    """One head of a model, by numbers from 0."""
+    """One attention head: site, layer and head, counted from 0."""
 
-    place: Site
+    site: Site
     layer: int
     head: int
 
     def __str__(self) -> str:
-        return f"{self.place} layer {self.layer} head {self.head}"
+        return f"{self.site} layer {self.layer} head {self.head}"
 
 
 def attentions(model: nn.Module) -> dict[MultiHeadAttention, Site]:
-    """Every attention and where it stands: one that shares its block with a cross-attention decodes."""
+    """Return every attention module with its site.
+
+    Self-attention belongs to the decoder if its block also has a cross-attention, else to the encoder.
+    """
     found: dict[MultiHeadAttention, Site] = {}
     for block in nn.ModuleList([model]).modules():
-        here = [child for child in block.children() if isinstance(child, MultiHeadAttention)]
-        decodes = any(isinstance(child, CrossAttention) for child in here)
-        for attention in here:
+        children = [child for child in block.children() if isinstance(child, MultiHeadAttention)]
+        is_decoder = any(isinstance(child, CrossAttention) for child in children)
+        for attention in children:
             if isinstance(attention, CrossAttention):
                 found.setdefault(attention, "cross")
             else:
-                found.setdefault(attention, "decoder" if decodes else "encoder")
+                found.setdefault(attention, "decoder" if is_decoder else "encoder")
     return found
 
 
 def layers(model: nn.Module) -> dict[Site, list[MultiHeadAttention]]:
-    """The attentions of each place, a layer each."""
+    """Return the attention modules of each site, one per layer."""
     found: dict[Site, list[MultiHeadAttention]] = {}
-    for attention, place in attentions(model).items():
-        found.setdefault(place, []).append(attention)
+    for attention, site in attentions(model).items():
+        found.setdefault(site, []).append(attention)
     return found
 
 
 def attention_at(model: nn.Module, where: HeadId) -> MultiHeadAttention:
-    """The attention that this head belongs to; a ErrorDetail if there is no such head."""
-    there = layers(model)
-    if where.place not in there:
-        raise ErrorDetail("the model has no such part", path="place", value=where.place, allowed=list(there))
-    of_place = there[where.place]
+    """Return the attention module of this head; raise ErrorDetail if the model has no such head."""
+    sites = layers(model)
+    if where.site not in sites:
+        raise ErrorDetail(
+            "the model has no such attention site", path="site", value=where.site, allowed=list(sites)
+        )
+    modules = sites[where.site]
     for name, number, count in (
-        ("layer", where.layer, len(of_place)),
-        ("head", where.head, of_place[min(max(where.layer, 0), len(of_place) - 1)].num_heads),
+        ("layer", where.layer, len(modules)),
+        ("head", where.head, modules[min(max(where.layer, 0), len(modules) - 1)].num_heads),
     ):
         if not 0 <= number < count:
             raise ErrorDetail(
@@ -80,12 +109,12 @@ def attention_at(model: nn.Module, where: HeadId) -> MultiHeadAttention:
                 value=number,
                 hint="glassformer heads RUN lists them",
             )
-    return of_place[where.layer]
+    return modules[where.layer]
 
 
 @contextmanager
 def swap_kernels(model: nn.Module, kernels: Mapping[MultiHeadAttention, Kernel]) -> Iterator[None]:
-    """Within it the model is in eval mode and these attentions use these kernels; then it is as it was."""
+    """Context: eval mode, with these attention kernels. Mode and kernels are restored on exit."""
     before = {attention: attention.kernel for attention in kernels}
     with evaluating(model):
         try:
@@ -98,53 +127,42 @@ def swap_kernels(model: nn.Module, kernels: Mapping[MultiHeadAttention, Kernel])
 
 
 def value_norms(attention: MultiHeadAttention, v_BHMK: Tensor) -> Tensor | None:
-    """How long each value vector is after its head's part of the output projection (B, H, M).
+    """Return the norm of each value vector after the head's slice of the output projection (B, H, M).
 
-    A weight times this is the length of what a token adds to a row (Kobayashi et al. 2020). None for an
-    attention with an output of its own kind.
+    A weight times this norm is the length of what a token adds to a row (Kobayashi et al. 2020).
+    None if the output projection is not a Linear layer.
     """
-    output: nn.Module = attention.output  # a model of somebody's own may have another one there
+    output: nn.Module = attention.output  # a user's model may have another module here
     if not isinstance(output, nn.Linear):
         return None
-    parts_HDK = output.weight.unflatten(1, (attention.num_heads, -1)).transpose(0, 1)
-    return (v_BHMK @ parts_HDK.mT.to(v_BHMK.dtype)).norm(dim=-1)
-
-
-BLOCK_CELLS = 1 << 22
-"""Weights that are written out at a time: a pass needs no more memory than what is kept, and this."""
-
-
-PLACE_NAMES: dict[Site, str] = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "cross-attention",
-}
+    slices_HDK = output.weight.unflatten(1, (attention.num_heads, -1)).transpose(0, 1)
+    return (v_BHMK @ slices_HDK.mT.to(v_BHMK.dtype)).norm(dim=-1)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one attention saw in one call: the chosen heads and rows."""
+    """Weights of one call of one attention module, for the selected heads and rows."""
 
     number: int
-    """Which call it was at its place: in a pass, the layer."""
+    """Index of the call at its site; in a pass over a whole input, the layer."""
     heads: list[int]
     rows: range
     queries: int
     weights_BHLM: Tensor
     allowed_BHLM: Tensor | None
-    """The axes B and H may have length 1. None: everything is allowed."""
+    """True where a query may attend. The axes B and H may have length 1. None: everything is allowed."""
     value_norms_BHM: Tensor | None = None
 
-    def keep(self, block_BHLM: Tensor, start: int) -> None:
-        """What is wanted of a block of rows that begins at `start`."""
+    def store(self, block_BHLM: Tensor, start: int) -> None:
+        """Store the selected part of a block of rows that begins at row `start`."""
         first, stop = max(start, self.rows.start), min(start + block_BHLM.shape[2], self.rows.stop)
         if first < stop:
-            wanted = block_BHLM[:, self.heads, first - start : stop - start].detach()
-            self.weights_BHLM[:, :, first - self.rows.start : stop - self.rows.start] = wanted
+            selected = block_BHLM[:, self.heads, first - start : stop - start].detach()
+            self.weights_BHLM[:, :, first - self.rows.start : stop - self.rows.start] = selected
 
 
 class AttentionRecorder:
-    """Records in the order of the calls: in one pass over a whole input, one a layer."""
+    """Records of every attention call, in call order: one per layer in a pass over a whole input."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -154,11 +172,14 @@ class AttentionRecorder:
 
     @property
     def row_error(self) -> float:
-        """The furthest that a row, kept or not, is from adding up to what it should."""
-        return float(np.max(self._row_errors, initial=0.0))  # a NaN stays one
+        """Largest deviation of a row's sum from 1 (or from 0 if fully masked), over all rows of all heads."""
+        return float(np.max(self._row_errors, initial=0.0))  # np.max propagates NaN
 
-    def kernel(self, place: Site, attention: MultiHeadAttention | None = None) -> Kernel:
-        """Dropout is left out: these are the weights before it. With `attention`, also its value norms."""
+    def kernel(self, site: Site, attention: MultiHeadAttention | None = None) -> Kernel:
+        """Return an explicit softmax kernel that records its weights, before dropout.
+
+        With `attention`, the norms of its value vectors are recorded too.
+        """
 
         def record(
             q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
@@ -167,7 +188,7 @@ class AttentionRecorder:
             keys = k_BHMK.shape[2]
             allowed = mask.dense(queries, keys, q_BHLK.device)
             norms_BHM = None if attention is None else value_norms(attention, v_BHMK)
-            kept = self._begin(place, (batch, heads, queries, keys), allowed, norms_BHM)
+            call = self._begin(site, (batch, heads, queries, keys), allowed, norms_BHM)
             block = max(1, BLOCK_CELLS // max(1, batch * heads * keys))
             outputs = []
             for start in range(0, queries, block):
@@ -176,8 +197,8 @@ class AttentionRecorder:
                 scores_BHLM = explicit_scores(q_BHLK[:, :, rows], k_BHMK, _rows(bias, rows))
                 weights_BHLM = reference.weights(scores_BHLM, may_BHLM)
                 self._check(weights_BHLM, may_BHLM)
-                if kept is not None:
-                    kept.keep(weights_BHLM, start)
+                if call is not None:
+                    call.store(weights_BHLM, start)
                 outputs.append(weights_BHLM @ v_BHMK)
             return torch.cat(outputs, dim=2)
 
@@ -185,23 +206,23 @@ class AttentionRecorder:
 
     def _begin(
         self,
-        place: Site,
+        site: Site,
         shape: tuple[int, int, int, int],
         allowed: Tensor | None,
         norms_BHM: Tensor | None,
     ) -> Record | None:
-        """Room for what is kept of this call, if anything is."""
-        number = self._calls.get(place, 0)
-        self._calls[place] = number + 1
-        if not self.selection.has(place, number):
+        """Allocate the record of this call; None if it is not selected."""
+        number = self._calls.get(site, 0)
+        self._calls[site] = number + 1
+        if not self.selection.has(site, number):
             return None
         batch, heads, queries, keys = shape
         chosen, rows = self.selection.heads_of(heads), self.selection.rows_of(queries)
-        room_BHLM = torch.empty(batch, len(chosen), len(rows), keys)
+        weights_BHLM = torch.empty(batch, len(chosen), len(rows), keys)
         norms_BHM = None if norms_BHM is None else norms_BHM[:, chosen].detach()
         mask = _mask(allowed, queries, keys, chosen, rows)
-        record = Record(number, chosen, rows, queries, room_BHLM, mask, norms_BHM)
-        self.records.setdefault(place, []).append(record)
+        record = Record(number, chosen, rows, queries, weights_BHLM, mask, norms_BHM)
+        self.records.setdefault(site, []).append(record)
         return record
 
     def _check(self, weights_BHLM: Tensor, allowed: Tensor | None) -> None:
@@ -211,12 +232,12 @@ class AttentionRecorder:
 
 
 def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
-    """Rows of something that broadcasts to (B, H, L, M)."""
+    """Slice the rows of a tensor that broadcasts to (B, H, L, M)."""
     return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
 
 
 def _mask(allowed: Tensor | None, queries: int, keys: int, heads: list[int], rows: range) -> Tensor | None:
-    """The chosen heads and rows of a mask, written out."""
+    """Expand a mask to four axes and select heads and rows."""
     if allowed is None:
         return None
     while allowed.ndim < 4:
@@ -227,74 +248,156 @@ def _mask(allowed: Tensor | None, queries: int, keys: int, heads: list[int], row
 
 @contextmanager
 def capture(model: nn.Module, selection: Selection = EVERYTHING) -> Iterator[AttentionRecorder]:
-    """Within it the model is in eval mode and its attentions record; after it, it is as it was."""
-    tap = AttentionRecorder(selection)
-    kernels = {attention: tap.kernel(place, attention) for attention, place in attentions(model).items()}
+    """Context: eval mode, with every attention call recorded. The model is restored on exit."""
+    recorder = AttentionRecorder(selection)
+    kernels = {attention: recorder.kernel(site, attention) for attention, site in attentions(model).items()}
     with swap_kernels(model, kernels):
-        yield tap
+        yield recorder
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Attention weights and hidden states of the forward passes inside `record`.
+
+    Tensors are detached from the graph. Several passes append to the same lists.
+    """
+
+    recorder: AttentionRecorder
+    residual: dict[Site, list[Tensor]] = field(default_factory=dict)
+    """Hidden states (B, L, D) of the `encoder` and the `decoder`: before the first block, then after each
+    block. The final norm is not applied."""
+
+    @property
+    def attention(self) -> dict[Site, list[Tensor]]:
+        """Attention weights (B, H, L, M) per layer, for each site: `encoder`, `decoder`, `cross`."""
+        return {
+            site: [record.weights_BHLM for record in records]
+            for site, records in self.recorder.records.items()
+        }
+
+    def __repr__(self) -> str:
+        residual = ", ".join(f"{site}: {len(states)} states" for site, states in self.residual.items())
+        attention = ", ".join(f"{site}: {len(maps)} layers" for site, maps in self.attention.items())
+        return f"Tape(attention {{{attention}}}, residual {{{residual}}})"
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[Tape]:
+    """Context: record attention and the residual stream of every forward pass, in eval mode.
+
+    It works for every model class and for a user's own module that contains our blocks. Results are those
+    of the fused kernel up to rounding. Kernels, hooks and mode are restored on exit.
+    """
+    with capture(model) as recorder, ExitStack() as stack:
+        tape = Tape(recorder)
+        for block, site in _blocks(model).items():
+            is_first = site not in tape.residual
+            states = tape.residual.setdefault(site, [])
+            hooks = _residual_hooks(states)
+            if is_first:
+                stack.callback(block.register_forward_pre_hook(hooks[0]).remove)
+            stack.callback(block.register_forward_hook(hooks[1]).remove)
+        yield tape
+
+
+def _blocks(model: nn.Module) -> dict[nn.Module, Site]:
+    """Return the modules that directly contain self-attention, with the site of that attention."""
+    sites = attentions(model)
+    return {
+        block: sites[child]
+        for block in model.modules()
+        for child in block.children()
+        if isinstance(child, MultiHeadAttention) and sites[child] != "cross"
+    }
+
+
+def _residual_hooks(states: list[Tensor]) -> tuple[Any, Any]:
+    """Return hooks that append the input of the first block, and the output of a block."""
+
+    def before(block: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        states.append(arguments[0].detach())
+
+    def after(block: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        states.append(output.detach())
+
+    return before, after
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """Tensors of one forward pass over one input, with the labels of its attention maps."""
+
+    inputs: Mapping[str, Tensor | None]
+    labels: Mapping[Site, AxisLabels]
+    prediction: Prediction | None = None
+    patterns: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    """Patterns of the task for the maps of each site: True on the cells (query, key) of each pattern."""
+
+    def lengths(self) -> dict[Site, tuple[int, int]]:
+        """Return the number of queries and keys of each site."""
+        return {site: (len(labels.queries), len(labels.keys)) for site, labels in self.labels.items()}
 
 
 def attention_maps(
     model: Model,
-    reading: Reading,
+    reading: ModelInput,
     selection: Selection = EVERYTHING,
     about: Mapping[str, str] | None = None,
 ) -> AttentionMaps:
-    """The maps of one input, after two passes over it: as the model is, and recording."""
+    """Return the attention maps of one input, from two passes: one with the model's kernel, one recorded."""
     sizes, lengths = _sizes(model), reading.lengths()
     check_selection(selection, sizes, lengths)
     check_memory(selection, sizes, lengths, BLOCK_CELLS)
     with torch.inference_mode():
         with evaluating(model):
-            answers = model(**reading.inputs)
-        with capture(model, selection) as tap:
+            logits = model(**reading.inputs)
+        with capture(model, selection) as recorder:
             recorded = model(**reading.inputs)
-    checks = Checks(tap.row_error, float((recorded - answers).abs().max()), float(answers.abs().max()))
-    places: dict[str, SiteMaps] = {}
-    for place in SITES:
-        if place in tap.records:
-            name = "self-attention" if len(sizes) == 1 else PLACE_NAMES[place]
-            records = tap.records.pop(place)
-            places[place] = _place_maps(name, place, records, reading)
-    # What was typed may hold bytes that are no text; files take text.
-    told = {key: value.encode("utf-8", "replace").decode() for key, value in (about or {}).items()}
-    return AttentionMaps(places, checks, told)
+    error, largest = float((recorded - logits).abs().max()), float(logits.abs().max())
+    sites: dict[str, SiteMaps] = {}
+    for site in SITES:
+        if site in recorder.records:
+            name = "self-attention" if len(sizes) == 1 else SITE_NAMES[site]
+            sites[site] = _site_maps(name, site, recorder.records.pop(site), reading)
+    # A command line may hold bytes that are not valid text; image and JSON files accept only text.
+    text = {key: value.encode("utf-8", "replace").decode() for key, value in (about or {}).items()}
+    return AttentionMaps(sites, Checks(recorder.row_error, error, largest), text)
 
 
 def _sizes(model: nn.Module) -> dict[Site, list[int]]:
-    """How many heads each layer of each place has."""
-    return {place: [each.num_heads for each in of_place] for place, of_place in layers(model).items()}
+    """Return the number of heads in each layer of each site."""
+    return {site: [each.num_heads for each in modules] for site, modules in layers(model).items()}
 
 
-def _place_maps(name: str, place: Site, records: list[Record], reading: Reading) -> SiteMaps:
-    first, names = records[0], reading.names.get(place)
-    patterns = reading.patterns.get(place, {})
+def _site_maps(name: str, site: Site, records: list[Record], reading: ModelInput) -> SiteMaps:
+    """Stack the records of one site; `records` is emptied to free their memory early."""
+    first, labels = records[0], reading.labels.get(site)
+    patterns = reading.patterns.get(site, {})
     _, heads, rows, keys = first.weights_BHLM.shape
-    if names is None or (len(names.queries), len(names.keys)) != (first.queries, keys):
+    if labels is None or (len(labels.queries), len(labels.keys)) != (first.queries, keys):
         # A model that adds or merges tokens on its way has positions of its own.
-        names = Names(
-            _positions(first.queries), _positions(keys), "position that looks", "position it looks at"
-        )
+        queries, columns = ([str(index) for index in range(count)] for count in (first.queries, keys))
+        labels = AxisLabels(queries, columns, "query position", "key position")
         patterns = {}
     masks = [record.allowed_BHLM for record in records]
     norms = [record.value_norms_BHM for record in records]
     layers = [record.number for record in records]
     weights = np.empty((len(records), heads, rows, keys), dtype=np.float32)
     for layer in range(len(weights)):
-        weights[layer] = records.pop(0).weights_BHLM[0]  # and its own memory goes
+        weights[layer] = records.pop(0).weights_BHLM[0]
     shown = slice(first.rows.start, first.rows.stop)
     return SiteMaps(
         name=name,
         weights=weights,
-        allowed=_stack(masks, heads, rows, keys),
+        allowed=_stack_masks(masks, heads, rows, keys),
         layers=layers,
         heads=first.heads,
-        queries=names.queries[shown],
-        keys=names.keys,
-        query_axis=names.query_axis,
-        key_axis=names.key_axis,
-        answers=None if names.answers is None else names.answers[shown],
-        is_cross=place == "cross",
+        queries=labels.queries[shown],
+        keys=labels.keys,
+        query_axis=labels.query_axis,
+        key_axis=labels.key_axis,
+        outputs=None if labels.outputs is None else labels.outputs[shown],
+        is_cross=site == "cross",
         first_query=first.rows.start,
         is_part=len(first.rows) < first.queries,
         value_norms=_stack_norms(norms),
@@ -303,20 +406,16 @@ def _place_maps(name: str, place: Site, records: list[Record], reading: Reading)
 
 
 def _stack_norms(norms: list[Tensor | None]) -> np.ndarray | None:
-    there = [norms_BHM[0].float().cpu().numpy() for norms_BHM in norms if norms_BHM is not None]
-    return np.stack(there) if len(there) == len(norms) else None
+    known = [norms_BHM[0].float().cpu().numpy() for norms_BHM in norms if norms_BHM is not None]
+    return np.stack(known) if len(known) == len(norms) else None
 
 
-def _positions(count: int) -> list[str]:
-    return [str(place) for place in range(count)]
-
-
-def _stack(masks: list[Tensor | None], heads: int, rows: int, keys: int) -> np.ndarray | None:
-    """The layers' masks as one array, with an axis of length 1 where all layers or heads share one."""
+def _stack_masks(masks: list[Tensor | None], heads: int, rows: int, keys: int) -> np.ndarray | None:
+    """Stack the masks of all layers; an axis that all layers or heads share has length 1."""
     if all(mask is None for mask in masks):
         return None
     everything = torch.ones(1, 1, rows, keys, dtype=torch.bool)
-    written = [everything if mask is None else mask[:1].cpu() for mask in masks]
-    if all(torch.equal(mask, written[0]) for mask in written):
-        return written[0].numpy().copy()
-    return torch.cat([mask.expand(1, heads, rows, keys) for mask in written]).numpy()
+    dense = [everything if mask is None else mask[:1].cpu() for mask in masks]
+    if all(torch.equal(mask, dense[0]) for mask in dense):
+        return dense[0].numpy().copy()
+    return torch.cat([mask.expand(1, heads, rows, keys) for mask in dense]).numpy()

@@ -1,8 +1,8 @@
-"""What a head's map looks like, in numbers: facts about the weights, and no explanation of an answer.
+"""Statistics of attention maps: mass on patterns, entropy, distance. They describe; they do not explain.
 
-A pattern's mass is the share of a row's attention that lies on it, averaged over the rows that have such a
-cell; beside it stands the share that a head with equal weights would have there. The value-weighted mass
-counts a weight as the length of what it adds to the row, since a bright cell may read next to nothing.
+The mass of a pattern is the share of a row's attention on it, averaged over the rows that have such a cell.
+`uniform` is the share of a head with equal weights. The value-weighted mass multiplies each weight by the
+norm of what it adds to the row, since a large weight may read a value close to zero.
 
 Axes: B examples, H heads, L queries, M keys.
 """
@@ -27,13 +27,13 @@ PATTERNS: dict[str, Template] = {
     "previous token": lambda query, key: key == query - 1,
     "first token": lambda query, key: (key == 0) & (query >= 0),
 }
-"""True where the pattern is, for query numbers (L, 1) and key numbers (M)."""
+"""Functions of query indices (L, 1) and key indices (M) that are True on the cells of a pattern."""
 
 
 def templates(
     queries: int, keys: int, own: Mapping[str, np.ndarray] | None = None, first_query: int = 0
 ) -> dict[str, Tensor]:
-    """The patterns of every task and, after them, the task's own, as (L, M)."""
+    """Return the general patterns and the task's own as masks (L, M)."""
     query, key = np.arange(first_query, first_query + queries)[:, None], np.arange(keys)
     found = {name: template(query, key) for name, template in PATTERNS.items()}
     return {name: torch.from_numpy(np.asarray(cells)) for name, cells in {**found, **(own or {})}.items()}
@@ -41,12 +41,12 @@ def templates(
 
 @dataclass(frozen=True)
 class Pattern:
-    """Each array is (layers, heads). NaN where no row has a cell of this pattern."""
+    """Attention on one pattern. Each array is (layers, heads), NaN where no row has a cell of it."""
 
     mass: np.ndarray
     uniform: np.ndarray
     value_weighted: np.ndarray
-    """The mass, with each weight counted as the length of what it adds. NaN where that is not known."""
+    """Mass with each weight multiplied by the norm of its value. NaN if the norms are unknown."""
 
     @property
     def above_uniform(self) -> np.ndarray:
@@ -55,18 +55,18 @@ class Pattern:
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """Each array is (layers, heads)."""
+    """Statistics of all heads of one attention site. Each array is (layers, heads)."""
 
     patterns: dict[str, Pattern]
     entropy: np.ndarray
-    """Of uniform attention: 1 looks everywhere alike, 0 at one token."""
+    """Entropy divided by that of uniform attention: 1 is uniform, 0 is a single token."""
     distance: np.ndarray
-    """How many positions away a head looks on average; NaN between two sequences, where it means nothing."""
+    """Mean distance between query and key, in positions; NaN for cross-attention."""
     value_share: np.ndarray
-    """Of the lengths of all that the heads here add in a layer, this head's; NaN if not known."""
+    """Share of this head in the summed length of what all heads of a layer add; NaN if unknown."""
 
     def document(self) -> dict[str, Any]:
-        """For JSON: lists of lists, with None for what there is not."""
+        """Return nested lists for JSON, with None for NaN."""
         patterns = {
             name: {
                 "mass": nested(pattern.mass),
@@ -84,7 +84,7 @@ class HeadStatistics:
 
 
 def nested(values: np.ndarray) -> list[Any]:
-    """Lists for JSON, with None for what is no number."""
+    """Return nested lists for JSON, rounded to 6 digits, with None for NaN."""
     if values.ndim > 1:
         return [nested(part) for part in values]
     return [None if np.isnan(value) else round(float(value), 6) for value in values]
@@ -92,7 +92,7 @@ def nested(values: np.ndarray) -> list[Any]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Numbers of some heads for some examples; each tensor is (B, H)."""
+    """Statistics of one attention call; each tensor is (B, H)."""
 
     mass: dict[str, Tensor]
     uniform: dict[str, Tensor]
@@ -100,11 +100,11 @@ class Measured:
     entropy: Tensor
     distance: Tensor
     value_length: Tensor
-    """The mean length of what a row adds, if all that it reads pointed the same way."""
+    """Mean over rows of the summed value norms that a row reads, an upper bound of what it adds."""
 
 
 class Layout:
-    """Where attention may go and where the patterns lie: the same for many maps, and found once for them."""
+    """Mask and pattern cells, computed once and shared by many maps."""
 
     def __init__(
         self,
@@ -123,16 +123,16 @@ class Layout:
         self.cells = {name: pattern.to(allowed.device) & allowed for name, pattern in patterns.items()}
         self.has_cell = {name: cells.any(-1) for name, cells in self.cells.items()}
         self.uniform = {name: cells.sum(-1) / self.choices.clamp(min=1) for name, cells in self.cells.items()}
-        # Most patterns have a cell a row: it is quicker to fetch these than to go through the whole map.
-        self._places = {name: cells.nonzero().T for name, cells in self.cells.items() if cells.ndim == 2}
+        # Most patterns have one cell per row: gathering these is faster than a pass over the whole map.
+        self._indices = {name: cells.nonzero().T for name, cells in self.cells.items() if cells.ndim == 2}
         query = torch.arange(first_query, first_query + queries, device=device)[:, None]
-        self.away_LM = (query - torch.arange(keys, device=device)).abs().float()
+        self.distance_LM = (query - torch.arange(keys, device=device)).abs().float()
 
     def on(self, name: str, values_BHLM: Tensor) -> Tensor:
-        """What of a map's rows lies on a pattern (B, H, L)."""
-        if name not in self._places:
+        """Sum the values of each row on a pattern (B, H, L)."""
+        if name not in self._indices:
             return (values_BHLM * self.cells[name]).sum(-1)
-        rows, columns = self._places[name]
+        rows, columns = self._indices[name]
         sums_BHL = values_BHLM.new_zeros(values_BHLM.shape[:3])
         return sums_BHL.index_add_(2, rows, values_BHLM[:, :, rows, columns])
 
@@ -144,7 +144,7 @@ def measure(
     is_cross: bool = False,
     value_norms_BHM: Tensor | None = None,
 ) -> Measured:
-    """Means over the rows that have such cells."""
+    """Compute all statistics of a call, as means over the rows for which each is defined."""
     nothing = torch.full(weights_BHLM.shape[:2], torch.nan, dtype=torch.float64)
     added_BHLM = None if value_norms_BHM is None else weights_BHLM * value_norms_BHM[:, :, None]
     length_BHL = None if added_BHLM is None else added_BHLM.sum(-1)
@@ -160,21 +160,21 @@ def measure(
     entropy_BHL = torch.special.entr(weights_BHLM).sum(-1) / choices.clamp(min=2).log()
     distance = nothing
     if not is_cross:
-        distance = _mean(torch.einsum("bhlm,lm->bhl", weights_BHLM, layout.away_LM), choices > 0)
+        distance = _mean(torch.einsum("bhlm,lm->bhl", weights_BHLM, layout.distance_LM), choices > 0)
     value_length = nothing if length_BHL is None else _mean(length_BHL, choices > 0)
     entropy = _mean(entropy_BHL, choices > 1)
     return Measured(mass, uniform, value_weighted, entropy, distance, value_length)
 
 
 def _mean(values_BHL: Tensor, where: Tensor) -> Tensor:
-    """Over the rows where it is asked for (B, H); NaN where there are none."""
+    """Average over the rows selected by `where` (B, H); NaN if there are none."""
     where_BHL = where.expand(values_BHL.shape)
     sums_BH = (values_BHL.double() * where_BHL).sum(-1)
     return (sums_BH / where_BHL.sum(-1)).cpu()  # 0 / 0 is NaN
 
 
 def head_statistics(maps: SiteMaps) -> HeadStatistics:
-    """Of one input's maps, a head at a time: maps may be large."""
+    """Compute the statistics of one input's maps, one head at a time, since maps may be large."""
     layers, heads, queries, keys = maps.weights.shape
     patterns = templates(queries, keys, maps.patterns, maps.first_query)
     arrays = {name: [np.full((layers, heads), np.nan) for _ in range(3)] for name in patterns}
@@ -196,7 +196,7 @@ def head_statistics(maps: SiteMaps) -> HeadStatistics:
         entropy[layer, head], distance[layer, head] = found.entropy.item(), found.distance.item()
         value_length[layer, head] = found.value_length.item()
     return HeadStatistics(
-        {name: Pattern(*of_pattern) for name, of_pattern in arrays.items()},
+        {name: Pattern(*values) for name, values in arrays.items()},
         entropy,
         distance,
         value_length / value_length.sum(1, keepdims=True),
@@ -210,12 +210,12 @@ def _layout(
     head: int,
     known: dict[tuple[int, int], Layout],
 ) -> Layout:
-    """Where layers or heads share a mask they share the layout."""
+    """Return the layout of one map; layers or heads that share a mask share it."""
     shared = (1, 1) if maps.allowed is None else maps.allowed.shape[:2]
     key = (min(layer, shared[0] - 1), min(head, shared[1] - 1))
     if key not in known:
         allowed = maps.allowed_at(layer, head)
-        known.clear()  # one at a time: a layout is as large as a map
+        known.clear()  # one at a time, because a layout is as large as a map
         queries, keys = maps.weights.shape[2:]
         known[key] = Layout(
             queries,

@@ -1,7 +1,7 @@
-"""How a model came to its answer: what it weighed at each step, which branches it took and which it dropped.
+"""Trace of a decoding: alternatives at each step, and the search tree with kept and dropped beams.
 
-The decoding itself is observed, none is done a second time. A model that writes nothing has no tree: its
-steps are the positions that it labels, or the one answer to the whole.
+The trace observes the decoding itself; nothing is decoded twice. A model that does not generate has no tree:
+its steps are the labelled positions, or one prediction for the whole sequence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from glassformer.core.errors import ErrorDetail
 from glassformer.generation import DecodingConfig, Hypothesis, Step, observing
 from glassformer.generation import Trace as Observed
 from glassformer.generation.predict import Prediction
-from glassformer.inspection.examples import Reading, read_written, row
+from glassformer.generation.search import Candidate
+from glassformer.inspection.examples import prepare_generated, row
+from glassformer.inspection.record import ModelInput
 from glassformer.models.base import Model, evaluating
 from glassformer.tasks.base import Task
 
@@ -27,8 +29,8 @@ State = Literal["kept", "dropped", "finished", "chosen"]
 
 
 @dataclass(frozen=True)
-class Branch:
-    """A token after a branch, and so a branch of its own. Its number is its place in `Trace.branches`."""
+class SearchNode:
+    """One candidate token in the search tree. Its number is its index in `Trace.nodes`."""
 
     parent: int | None
     step: int
@@ -36,104 +38,111 @@ class Branch:
     name: str
     log_probability: float
     total: float
-    """Of the log-probabilities of the whole branch up to here."""
+    """Sum of the log-probabilities from the first token to this one."""
     state: State
-    """`chosen`: a part of the best answer. `finished`: the last token of another answer."""
-    is_cut: bool = False
-    """Whether the limit ended it, and not the end token."""
+    """`chosen`: part of the best output. `finished`: the last token of another hypothesis."""
+    is_truncated: bool = False
+    """True if the length limit ended the hypothesis, not the end token."""
 
 
 @dataclass(frozen=True)
 class Alternative:
+    """A likely token and its probability."""
+
     token: str
     probability: float
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One token of the best answer, and what else was likely there."""
+class TraceStep:
+    """One token of the best output, and the most likely tokens at that step."""
 
     step: int
     chosen: str
     probability: float | None
     alternatives: list[Alternative]
-    branch: int | None = None
+    node: int | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TraceOutput:
+    """One output that the search found."""
+
     output: str
     probability: float | None
     tokens: list[str]
-    branch: int | None = None
+    node: int | None = None
     score: float | None = None
-    """What a search ranks by."""
-    is_answer: bool = True
-    """Whether the strategy answers with it; others were found and are not among its n best."""
+    """Score by which the search ranks hypotheses."""
+    is_returned: bool = True
+    """False if the output was found but is not among the n best that the strategy returns."""
 
 
 @dataclass(frozen=True)
 class Trace:
+    """Trace of one input: outputs, steps of the best output, and the search tree."""
+
     input: list[str]
-    answers: list[Outcome]
-    """The best first."""
-    steps: list[Moment]
-    branches: list[Branch] | None
-    """Every token that the strategy proposed, in the order of the steps; None where nothing is written."""
+    outputs: list[TraceOutput]
+    """All outputs found, best first."""
+    steps: list[TraceStep]
+    nodes: list[SearchNode] | None
+    """Every candidate of the search, in step order; None if the model does not generate."""
     end: int | None = field(default=None, repr=False)
 
     @property
     def chosen(self) -> int:
-        """The branch of the best answer."""
-        branch = self.answers[0].branch if self.answers else None
-        if branch is None:
+        """Number of the last node of the best output."""
+        node = self.outputs[0].node if self.outputs else None
+        if node is None:
             raise ErrorDetail(
-                "this model writes no answer token by token: it has no branches",
-                path="branch",
-                hint="ask without a branch and without a decoding",
+                "this model does not generate, so it has no search tree",
+                path="node",
+                hint="leave out node and decoding",
             )
-        return branch
+        return node
 
-    def written(self, branch: int | None = None) -> list[int]:
-        """The tokens from the first to this branch's own, the end included; None: of the best answer."""
-        best, branches = self.chosen, self.branches or []
-        at: int | None = best if branch is None else branch
-        if at is None or not 0 <= at < len(branches):
+    def generated(self, node: int | None = None) -> list[int]:
+        """Return the tokens up to this node, end token included; by default those of the best output."""
+        best, nodes = self.chosen, self.nodes or []
+        at: int | None = best if node is None else node
+        if at is None or not 0 <= at < len(nodes):
             raise ErrorDetail(
-                f"no such branch: they are numbered from 0 to {len(branches) - 1}",
-                path="branch",
-                value=branch,
+                f"no such node: they are numbered from 0 to {len(nodes) - 1}",
+                path="node",
+                value=node,
                 hint="glassformer trace lists them",
             )
         tokens = []
         while at is not None:
-            tokens.append(branches[at].token)
-            at = branches[at].parent
+            tokens.append(nodes[at].token)
+            at = nodes[at].parent
         return tokens[::-1]
 
     def document(self) -> dict[str, Any]:
+        """Return the trace for JSON."""
         tree = None
-        if self.branches is not None:
-            tree = {"nodes": [_node(number, branch) for number, branch in enumerate(self.branches)]}
+        if self.nodes is not None:
+            tree = {"nodes": [_node(number, node) for number, node in enumerate(self.nodes)]}
         return {
             "trust": "fact",
             "input": self.input,
-            "answers": [asdict(answer) for answer in self.answers],
+            "outputs": [asdict(outcome) for outcome in self.outputs],
             "steps": [asdict(step) for step in self.steps],
             "tree": tree,
         }
 
 
-def _node(number: int, branch: Branch) -> dict[str, Any]:
+def _node(number: int, node: SearchNode) -> dict[str, Any]:
     return {
         "id": number,
-        "parent": branch.parent,
-        "step": branch.step,
-        "token": branch.name,
-        "log_probability": branch.log_probability,
-        "total": branch.total,
-        "state": branch.state,
-        "is_cut": branch.is_cut,
+        "parent": node.parent,
+        "step": node.step,
+        "token": node.name,
+        "log_probability": node.log_probability,
+        "total": node.total,
+        "state": node.state,
+        "is_truncated": node.is_truncated,
     }
 
 
@@ -144,135 +153,132 @@ def trace(
     decoding: DecodingConfig | None = None,
     alternatives: int = 5,
 ) -> Trace:
-    """How the model answers this input; a ErrorDetail if the number of alternatives makes no sense."""
+    """Decode one input and trace it, with the `alternatives` most likely tokens of each step."""
     if alternatives < 1:
         raise ErrorDetail("at least 1", path="alternatives", value=alternatives, hint="5")
     names = task.input_symbols(tokens.tolist())
     with evaluating(model), observing(alternatives) as observed:
-        (answers,) = task.predict(model, [tokens], decoding)
+        (predictions,) = task.predict(model, [tokens], decoding)
     if observed.rows:
-        return _of_writing(task, names, observed, len(answers))
-    return _of_labels(model, task, names, tokens, answers[0], alternatives)
+        return _trace_search(task, names, observed, len(predictions))
+    return _trace_labels(model, task, names, tokens, predictions[0], alternatives)
 
 
-def read_branch(
-    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig, branch: int | None
-) -> tuple[Reading, dict[str, str]]:
-    """The model as it wrote a branch, chosen or dropped (None: the best answer), and what branch it is."""
+def prepare_node(
+    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig, node: int | None
+) -> tuple[ModelInput, dict[str, str]]:
+    """Return the pass that generates the tokens up to a node, kept or dropped, and a description of it.
+
+    By default the node is the last one of the best output.
+    """
     traced = trace(model, task, tokens, decoding)
-    written = traced.written(branch)
-    number = traced.chosen if branch is None else branch
-    assert traced.branches is not None
+    generated = traced.generated(node)
+    number = traced.chosen if node is None else node
+    assert traced.nodes is not None
     about = {
-        "output": task.show_output(written[:-1] if written[-1] == traced.end else written),
+        "output": task.show_output(generated[:-1] if generated[-1] == traced.end else generated),
         "decoding": " ".join(f"{name}={value}" for name, value in decoding.dump().items()),
-        "branch": f"{number} ({traced.branches[number].state})",
+        "node": f"{number} ({traced.nodes[number].state})",
     }
-    return read_written(model, task, tokens, written), about
+    return prepare_generated(model, task, tokens, generated), about
 
 
-def _of_writing(task: Task, names: list[str], observed: Observed, answers: int) -> Trace:
+def _trace_search(task: Task, names: list[str], observed: Observed, returned: int) -> Trace:
+    """Build the trace of a decoding that returned the `returned` best hypotheses."""
     (steps,), (found,) = observed.rows, observed.hypotheses
     drafts = _tree(steps)
     ends = {tuple(_path(drafts, number)): number for number, draft in enumerate(drafts) if _is_last(draft)}
-    hypotheses = {ends[tuple(_whole(hypothesis, observed.end))]: hypothesis for hypothesis in found}
+    hypotheses = {ends[tuple(_with_end(hypothesis, observed.end))]: hypothesis for hypothesis in found}
     best = next(iter(hypotheses))
-    way = _ancestors(drafts, best)
-    tokens = task.output_symbols([draft.token for draft in drafts])
-    branches = [
-        Branch(
+    path = _ancestors(drafts, best)
+    tokens = task.output_symbols([draft.candidate.token for draft in drafts])
+    nodes = [
+        SearchNode(
             draft.parent,
             draft.step,
-            draft.token,
+            draft.candidate.token,
             name,
-            draft.log_probability,
-            draft.total,
-            "chosen" if number in way else "finished" if _is_last(draft) else draft.fate,
-            is_cut=draft.fate == "cut",
+            draft.candidate.log_probability,
+            draft.candidate.sum,
+            _state(draft.candidate, is_chosen=number in path),
+            is_truncated=draft.candidate.fate == "cut",
         )
         for number, (draft, name) in enumerate(zip(drafts, tokens, strict=True))
     ]
-    outcomes = [
-        Outcome(
+    outputs = [
+        TraceOutput(
             task.show_output(hypothesis.tokens),
             math.exp(hypothesis.log_probability),
-            [branches[number].name for number in _ancestors(drafts, branch)],
-            branch,
+            [nodes[number].name for number in _ancestors(drafts, node)],
+            node,
             hypothesis.score,
-            is_answer=place < answers,
+            is_returned=rank < returned,
         )
-        for place, (branch, hypothesis) in enumerate(hypotheses.items())
+        for rank, (node, hypothesis) in enumerate(hypotheses.items())
     ]
-    moments = [
-        Moment(
-            branches[number].step,
-            branches[number].name,
-            math.exp(branches[number].log_probability),
-            _named(task, steps[branches[number].step].alternatives[drafts[number].branch]),
+    chosen = [
+        TraceStep(
+            nodes[number].step,
+            nodes[number].name,
+            math.exp(nodes[number].log_probability),
+            _named(task, steps[nodes[number].step].alternatives[drafts[number].candidate.branch]),
             number,
         )
-        for number in way
+        for number in path
     ]
-    return Trace(names, outcomes, moments, branches, observed.end)
+    return Trace(names, outputs, chosen, nodes, observed.end)
 
 
 @dataclass(frozen=True)
 class _Draft:
+    """A candidate with its step and the number of its parent in the tree."""
+
     parent: int | None
-    branch: int
-    """Which of the branches of its step its parent was."""
     step: int
-    token: int
-    log_probability: float
-    total: float
-    fate: Any
+    candidate: Candidate
 
 
 def _tree(steps: Sequence[Step]) -> list[_Draft]:
+    """Number all candidates in step order and link each to its parent."""
     drafts: list[_Draft] = []
-    going: list[int | None] = [None]
+    beams: list[int | None] = [None]
     for number, step in enumerate(steps):
         kept: list[int | None] = []
         for candidate in step.candidates:
             if candidate.fate == "kept":
                 kept.append(len(drafts))
-            drafts.append(
-                _Draft(
-                    going[candidate.branch],
-                    candidate.branch,
-                    number,
-                    candidate.token,
-                    candidate.log_probability,
-                    candidate.sum,
-                    candidate.fate,
-                )
-            )
-        going = kept
+            drafts.append(_Draft(beams[candidate.branch], number, candidate))
+        beams = kept
     return drafts
 
 
 def _is_last(draft: _Draft) -> bool:
-    return draft.fate in ("finished", "cut")
+    return draft.candidate.fate in ("finished", "cut")
+
+
+def _state(candidate: Candidate, *, is_chosen: bool) -> State:
+    if is_chosen:
+        return "chosen"
+    return "finished" if candidate.fate == "cut" else candidate.fate
 
 
 def _ancestors(drafts: Sequence[_Draft], number: int) -> list[int]:
-    """From the first token to this one."""
-    way, at = [], number
-    while True:
-        way.append(at)
-        parent = drafts[at].parent
-        if parent is None:
-            return way[::-1]
-        at = parent
+    """Return the numbers of all nodes from the first token to this one."""
+    path: list[int] = []
+    at: int | None = number
+    while at is not None:
+        path.append(at)
+        at = drafts[at].parent
+    return path[::-1]
 
 
 def _path(drafts: Sequence[_Draft], number: int) -> list[int]:
-    return [drafts[at].token for at in _ancestors(drafts, number)]
+    return [drafts[at].candidate.token for at in _ancestors(drafts, number)]
 
 
-def _whole(hypothesis: Hypothesis, end: int | None) -> list[int]:
-    is_ended = hypothesis.is_finished and end is not None
-    return [*hypothesis.tokens, end] if is_ended and end is not None else hypothesis.tokens
+def _with_end(hypothesis: Hypothesis, end: int | None) -> list[int]:
+    """Return the tokens of a hypothesis, end token included if it reached it."""
+    return [*hypothesis.tokens, end] if hypothesis.is_finished and end is not None else hypothesis.tokens
 
 
 def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[Alternative]:
@@ -280,25 +286,26 @@ def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[Alternative]
     return [Alternative(name, value) for name, (_, value) in zip(names, likely, strict=True)]
 
 
-def _of_labels(
-    model: Model, task: Task, names: list[str], tokens: np.ndarray, answer: Prediction, alternatives: int
+def _trace_labels(
+    model: Model, task: Task, names: list[str], tokens: np.ndarray, prediction: Prediction, alternatives: int
 ) -> Trace:
+    """Build the trace of a model that labels tokens, classifies or predicts a number."""
     if isinstance(model.head, RegressionHead):
-        value = f"{answer.value:.6g}"
-        return Trace(names, [Outcome(value, None, [value])], [Moment(0, value, None, [])], None)
+        value = f"{prediction.value:.6g}"
+        return Trace(names, [TraceOutput(value, None, [value])], [TraceStep(0, value, None, [])], None)
     with evaluating(model), torch.inference_mode():
         logits = model(tokens=row(model, tokens))[0].float().cpu().double()
     probabilities_LV = logits.softmax(-1).reshape(-1, logits.shape[-1])
     best_LA, tokens_LA = probabilities_LV.topk(min(alternatives, probabilities_LV.shape[-1]), dim=-1)
-    chosen = task.output_symbols(answer.tokens)
-    moments = [
-        Moment(
+    chosen = task.output_symbols(prediction.tokens)
+    steps = [
+        TraceStep(
             step,
             name,
             float(probabilities_LV[step, token]),
             _named(task, list(zip(tokens_LA[step].tolist(), best_LA[step].tolist(), strict=True))),
         )
-        for step, (token, name) in enumerate(zip(answer.tokens, chosen, strict=True))
+        for step, (token, name) in enumerate(zip(prediction.tokens, chosen, strict=True))
     ]
-    outcome = Outcome(task.show_output(answer.tokens), answer.probability, chosen)
-    return Trace(names, [outcome], moments, None)
+    output = TraceOutput(task.show_output(prediction.tokens), prediction.probability, chosen)
+    return Trace(names, [output], steps, None)

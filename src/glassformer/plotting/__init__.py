@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Figures: style, attention maps as PNG, SVG and an offline page, line charts."""

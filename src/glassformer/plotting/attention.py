@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 SCALE = ("#fbfbfc", "#fde3c8", "#fbae8b", "#ea6479", "#ab3285", "#5b1a72", "#1c0a35")
-"""From weight 0 to weight 1, ever darker; `colours` makes equal steps between them look equal."""
+"""Colours from weight 0 to weight 1, increasingly dark; `colours` makes the steps perceptually equal."""
 GRID_LINE = np.array([228, 231, 237], dtype=np.uint8)
 MASKED = np.array([[240, 242, 245], [190, 196, 207]], dtype=np.uint8)
-"""Ground and stripes where a query may not attend."""
+"""Background and stripes of masked cells."""
 
 LINED_CELL = 14
-"""Pixels: cells of this size or more have a hairline between them."""
+"""Cells of at least this many pixels have a hairline between them."""
 BYTE_STEPS = 254
 
-# Oklab (Ottosson 2020), where equal distances look about equally far: linear RGB → cones → lightness, a, b.
+# Oklab (Ottosson 2020), a perceptually uniform colour space: linear RGB → cones → lightness, a, b.
 _CONES = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -59,7 +59,7 @@ _LAB = np.array(
 
 
 def to_oklab(rgb: np.ndarray) -> np.ndarray:
-    """Bytes (…, 3) as Oklab."""
+    """Convert sRGB bytes (…, 3) to Oklab."""
     values = rgb / 255
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     return np.cbrt(linear @ _CONES.T) @ _LAB.T
@@ -73,18 +73,16 @@ def _from_oklab(lab: np.ndarray) -> np.ndarray:
 
 @cache
 def colours() -> np.ndarray:
-    """(256, 3) bytes: the colours of the weights from 0 to 1, in steps that look alike."""
-    corners = to_oklab(
-        np.array([[int(name[place : place + 2], 16) for place in (1, 3, 5)] for name in SCALE])
-    )
-    way = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
-    steps = np.linspace(0, way[-1], 256)
-    return _from_oklab(np.stack([np.interp(steps, way, corners[:, axis]) for axis in range(3)], axis=1))
+    """Return the colours of the weights from 0 to 1 as (256, 3) bytes, in perceptually equal steps."""
+    corners = to_oklab(np.array([list(bytes.fromhex(name[1:])) for name in SCALE]))
+    length = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
+    steps = np.linspace(0, length[-1], 256)
+    return _from_oklab(np.stack([np.interp(steps, length, corners[:, axis]) for axis in range(3)], axis=1))
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How many pixels a cell takes, or how many cells a pixel."""
+    """Size of a panel: pixels per cell, or cells per pixel if the map is larger than the panel."""
 
     queries: int
     keys: int
@@ -115,13 +113,13 @@ class Fit:
 
 
 def fit(queries: int, keys: int, limit: int, largest_cell: int) -> Fit:
-    """The largest panel within `limit` pixels a side whose cells are whole pixels and, if may be, square."""
+    """Return the largest panel of at most `limit` pixels per side, with whole-pixel, preferably square cells."""
     row_factor, column_factor = -(-queries // limit), -(-keys // limit)
     pooled = Fit(queries, keys, row_factor, column_factor)
     cell_height = min(limit // pooled.rows, largest_cell)
     cell_width = min(limit // pooled.columns, largest_cell)
     side = min(cell_height, cell_width)
-    # A map of few rows and many keys would be a line: it gets up to a quarter of the limit.
+    # A map with few rows and many keys would become a line: stretch it to a quarter of the limit.
     least = limit // 4
     cell_height = min(cell_height, max(side, -(-least // pooled.rows)))
     cell_width = min(cell_width, max(side, -(-least // pooled.columns)))
@@ -131,7 +129,7 @@ def fit(queries: int, keys: int, limit: int, largest_cell: int) -> Fit:
 def pool_maximum(
     weights: np.ndarray, allowed: np.ndarray | None, row_factor: int, column_factor: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The largest weight of each block; a block is masked if all of it is."""
+    """Return the largest weight of each block; a block is masked if all its cells are."""
     row_starts = np.arange(0, weights.shape[0], row_factor)
     column_starts = np.arange(0, weights.shape[1], column_factor)
 
@@ -143,7 +141,7 @@ def pool_maximum(
 
 
 def paint(weights: np.ndarray, allowed: np.ndarray | None, fit: Fit, stripe: int = 3) -> np.ndarray:
-    """One map as (height, width, 3) bytes; masked cells are hatched with lines of `stripe` pixels."""
+    """Paint one map as (height, width, 3) bytes; masked cells are hatched with lines of `stripe` pixels."""
     weights, allowed = pool_maximum(weights, allowed, fit.row_factor, fit.column_factor)
     levels = np.rint(weights.clip(0, 1) * 255).astype(np.uint8)
     image = _enlarge(colours()[levels], fit)
@@ -162,23 +160,23 @@ def _enlarge(cells: np.ndarray, fit: Fit) -> np.ndarray:
 
 
 def to_bytes(weights: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
-    """A byte a cell, for pages: 0 is masked, and 1 to 255 are the square root of the weight, from 0 to 1.
+    """Encode a map for a page, one byte per cell: 0 is masked, 1 to 255 are the square root of the weight.
 
-    Small weights keep more of their digits so, and the larger byte is the larger weight: the maximum of bytes
-    is the byte of the maximum.
+    The square root keeps more digits of small weights. The order is preserved, so the maximum of bytes is the
+    byte of the maximum.
     """
     levels = np.rint(np.sqrt(weights.clip(0, 1)) * BYTE_STEPS).astype(np.uint8) + np.uint8(1)
     return levels if allowed is None else np.where(allowed, levels, np.uint8(0))
 
 
 def from_bytes(levels: np.ndarray) -> np.ndarray:
-    """The weights again, at most 1 / BYTE_STEPS away; masked cells are 0."""
+    """Decode bytes to weights, with an error of at most 1 / BYTE_STEPS; masked cells are 0."""
     return np.square((levels.clip(1) - 1).astype(np.float32) / BYTE_STEPS)
 
 
 FILE_DPI, SCREEN_DPI = 200, 120
 LARGEST_SIDE = 30_000
-"""Pixels: more than this many common viewers do not open."""
+"""Largest side of an image in pixels; common viewers do not open larger ones."""
 
 MARGIN = 26.0
 PAGE_WIDTH, WIDEST_PAGE = 800.0, 1300.0
@@ -191,7 +189,7 @@ SCALE_WIDTH = 96.0
 
 
 class Section:
-    """The grid of one place's maps, with what is written around it."""
+    """Grid of one site's maps with headings and labels. Lengths are in points."""
 
     def __init__(self, maps: SiteMaps, limit: float, dpi: int) -> None:
         self.maps = maps
@@ -213,8 +211,8 @@ class Section:
         self.bottom = 6 + extent
         self.top = HEADING * LINE + len(self.lines) * SMALL * LINE + 8 + BODY * LINE
         grid = heads * self.panel_width + (heads - 1) * PANEL_GAP
-        written = [text_width(line, SMALL) for line in self.lines]
-        self.width = max(self.left + grid, *written, text_width(self.heading, HEADING, "bold"))
+        widths = [text_width(line, SMALL) for line in self.lines]
+        self.width = max(self.left + grid, *widths, text_width(self.heading, HEADING, "bold"))
         self.height = self.top + layers * self.panel_height + (layers - 1) * PANEL_GAP + self.bottom
 
     @property
@@ -230,13 +228,14 @@ class Section:
         return self.cell_width / self.fit.column_factor >= READABLE_CELL
 
     def _lines(self) -> list[str]:
+        """Return the lines under the heading: axes, largest weight, pooling."""
         maps = self.maps
         rows, keys = maps.weights.shape[2:]
         chosen = f" ({maps.first_query} to {maps.first_query + rows - 1})" if maps.is_part else ""
         lines = [f"row: {maps.query_axis}{chosen}  ·  column: {maps.key_axis}"]
         largest = f"largest weight {maps.largest:.3g}"
         if not maps.has_masked:
-            largest += f"  ·  equal weights would be {1 / keys:.2g}"
+            largest += f"  ·  uniform weight {1 / keys:.2g}"
         if self.fit.is_pooled:
             block = f"{self.fit.row_factor} × {self.fit.column_factor}"
             largest += f"  ·  each pixel shows the maximum of {block} weights"
@@ -245,18 +244,19 @@ class Section:
     def _labels(
         self, tokens: list[str], first: int, cell_pixels: int, factor: int, apart: float
     ) -> list[Label]:
-        """Tokens, or round positions that stand `apart` points from each other."""
+        """Return tokens as labels, or round positions at least `apart` points from each other."""
         cell = cell_pixels / self.scale / factor
         if cell >= READABLE_CELL:
             size = min(8.5, max(5.5, 0.72 * cell))
             return [
-                Label((place + 0.5) * cell, drawable(visible(token)), size)
-                for place, token in enumerate(tokens)
+                Label((index + 0.5) * cell, drawable(visible(token)), size)
+                for index, token in enumerate(tokens)
             ]
         positions = tick_positions(first, len(tokens), apart / cell)
         return [Label((position - first + 0.5) * cell, str(position), SMALL, True) for position in positions]
 
     def draw(self, sheet: Sheet, x: float, y: float) -> None:
+        """Draw the section with its top left corner at (x, y)."""
         maps = self.maps
         sheet.text(x, y + HEADING, self.heading, HEADING, weight="bold")
         for number, line in enumerate(self.lines):
@@ -279,14 +279,14 @@ class Section:
 
     def _draw_rows(self, sheet: Sheet, left: float, top: float) -> None:
         for label in self.row_labels:
-            y = top + label.place
+            y = top + label.offset
             if label.is_position:
                 sheet.line((left - 3, left - 0.5), (y, y))
             sheet.text(left - 5, y, label.text, label.size, INK, "right", "center_baseline")
 
     def _draw_columns(self, sheet: Sheet, left: float, bottom: float) -> None:
         for label in self.column_labels:
-            x = left + label.place
+            x = left + label.offset
             if label.is_position:
                 sheet.line((x, x), (bottom + 0.5, bottom + 3))
             if self.column_rotation:
@@ -297,7 +297,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Label:
-    place: float
+    """One tick label: a token, or a position number with a tick mark."""
+
+    offset: float
     text: str
     size: float
     is_position: bool = False
@@ -308,9 +310,9 @@ class Label:
 
 
 def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
-    """Every place's maps on one sheet."""
+    """Draw the maps of every site on one sheet; lower the resolution if the image would be too large."""
     limit = _panel_limit(maps)
-    sections = [Section(place, limit, dpi) for place in maps.places.values()]
+    sections = [Section(site, limit, dpi) for site in maps.sites.values()]
     placed, width, height = _flow(sections)
     content = max(width + SCALE_WIDTH, 330.0)
     head = TITLE * LINE + (BODY + 1) * LINE + 14
@@ -326,22 +328,22 @@ def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
     sheet.text(MARGIN, y, _subtitle(maps, content), BODY + 1, MUTED)
     for section, x, y in placed:
         section.draw(sheet, MARGIN + x, MARGIN + head + y)
-    has_masked = any(place.has_masked for place in maps.places.values())
-    largest = max(place.largest for place in maps.places.values())
+    has_masked = any(site.has_masked for site in maps.sites.values())
+    largest = max(site.largest for site in maps.sites.values())
     _draw_scale(sheet, MARGIN + width + 34, MARGIN + head + sections[0].top, largest, has_masked)
     y = MARGIN + head + height + 18 + SMALL
     sheet.text(MARGIN, y, CAPTION, SMALL, INK)
     x = MARGIN
-    for is_right, line in maps.checks.lines():
-        sheet.text(x, y + SMALL * LINE, line, SMALL, MUTED if is_right else ALARM)
+    for passed, line in maps.checks.lines():
+        sheet.text(x, y + SMALL * LINE, line, SMALL, MUTED if passed else ALARM)
         x += text_width(line, SMALL) + 12
     return sheet.figure
 
 
 def _panel_limit(maps: AttentionMaps) -> float:
-    """How large a map may be; the page grows where that makes its tokens readable."""
-    columns = max(place.weights.shape[1] for place in maps.places.values())
-    longest = max(max(place.weights.shape[2:]) for place in maps.places.values())
+    """Return the largest side of a map; the page grows if that makes its tokens readable."""
+    columns = max(site.weights.shape[1] for site in maps.sites.values())
+    longest = max(max(site.weights.shape[2:]) for site in maps.sites.values())
     usual, widest = (
         (width - 60 - (columns - 1) * PANEL_GAP) / columns for width in (PAGE_WIDTH, WIDEST_PAGE)
     )
@@ -350,7 +352,7 @@ def _panel_limit(maps: AttentionMaps) -> float:
 
 
 def _subtitle(maps: AttentionMaps, width: float) -> str:
-    """Input and output, each within its half if both do not fit."""
+    """Return input and output, each shortened to its half if they do not fit."""
     parts = [maps.about[key] for key in ("input", "output") if maps.about.get(key)]
     arrow = "   →   "
     shares = [text_width(shorten_to(part, width, BODY + 1), BODY + 1) for part in parts]
@@ -363,7 +365,7 @@ def _subtitle(maps: AttentionMaps, width: float) -> str:
 
 
 def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], float, float]:
-    """Sections side by side while they fit, and below each other where not; and the room that they take."""
+    """Arrange sections side by side while they fit, then below; return them with x and y, width and height."""
     placed: list[tuple[Section, float, float]] = []
     x = y = row_height = width = 0.0
     for section in sections:
@@ -377,7 +379,7 @@ def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], 
 
 
 def _draw_scale(sheet: Sheet, x: float, y: float, largest: float, has_masked: bool) -> None:
-    """The colour bar from 0 to 1, a mark at the largest weight, and what masked cells look like."""
+    """Draw the colour bar from 0 to 1, a mark at the largest weight, and a sample of masked cells."""
     height, width = 120.0, 9.0
     rows = round(height * sheet.scale)
     ramp = colours()[np.linspace(255, 0, rows).round().astype(int)]
@@ -397,23 +399,26 @@ def _draw_scale(sheet: Sheet, x: float, y: float, largest: float, has_masked: bo
 
 
 def png(maps: AttentionMaps, dpi: int = SCREEN_DPI) -> bytes:
+    """Return the maps as PNG bytes, for a notebook."""
     file = io.BytesIO()
     write_png(maps, file, dpi)
     return file.getvalue()
 
 
 def write_png(maps: AttentionMaps, file: IO[bytes], dpi: int = FILE_DPI) -> None:
+    """Write the maps as PNG, with a description in its metadata."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(draw(maps, dpi)).print_png(file, metadata={"Description": _description(maps)})
 
 
 def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
+    """Write the maps as SVG; the same maps give the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "glassformer"}):  # the same names in it each time
+    with matplotlib.rc_context({"svg.hashsalt": "glassformer"}):  # reproducible element names
         canvas = FigureCanvasSVG(draw(maps))
         canvas.print_svg(text, metadata={"Description": _description(maps), "Date": None})
     file.write(text.getvalue().encode())

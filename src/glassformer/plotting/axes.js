@@ -1,4 +1,4 @@
-// Around a large map: how much room it has, and the labels on its axes. Tokens while they can be read, else positions.
+// Layout and axis labels of a large map: tokens if cells are large enough to read them, else positions.
 
 const READABLE_CELL = 12;
 const LARGEST_CELL = 46;
@@ -8,36 +8,36 @@ const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sa
 
 export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-/** Sizes in CSS pixels, the same at every zoom: margins for the labels, and square cells where there is room. */
-export function boxOf(context, place, width, tallest) {
+/** Compute margins and map size in CSS pixels, the same at every zoom; cells are square if there is room. */
+export function boxOf(context, site, width, tallest) {
   context.font = FONT;
   const widestOf = (tokens, least) => {
     const longest = tokens.reduce((found, token) => (token.length > found.length ? token : found), "");
     return clamp(context.measureText(longest).width, least, LONGEST_LABEL);
   };
-  const queries = place.queries.length, keys = place.keys.length;
-  const left = Math.ceil(12 + widestOf(place.queries, 30));
+  const queries = site.queries.length, keys = site.keys.length;
+  const left = Math.ceil(12 + widestOf(site.queries, 30));
   const widest = Math.min(width - left - 10, LARGEST_CELL * keys);
   const highest = Math.min(tallest, LARGEST_CELL * queries);
   const cell = Math.min(widest / keys, highest / queries);
   const mapWidth = Math.floor(Math.max(cell * keys, Math.min(widest, SHORTEST_SIDE)));
   const mapHeight = Math.floor(Math.max(cell * queries, Math.min(highest, SHORTEST_SIDE)));
-  const bottom = Math.ceil(10 + widestOf(place.keys, 14));
+  const bottom = Math.ceil(10 + widestOf(site.keys, 14));
   return { width, left, top: 6, mapWidth, mapHeight, bottom };
 }
 
-/** The frame of the map and the labels of what `view` shows of it. */
-export function drawAxes(context, box, view, place, { ink, line }) {
+/** Draw the frame of the map and the labels of the part that `view` shows. */
+export function drawAxes(context, box, view, site, { ink, line }) {
   context.font = FONT;
   context.fillStyle = ink;
   context.strokeStyle = line;
   context.strokeRect(box.left - 0.5, box.top - 0.5, box.mapWidth + 1, box.mapHeight + 1);
   context.textBaseline = "middle";
   context.textAlign = "right";
-  for (const [tick, text] of ticks(place.queries, view.row, view.rows, box.mapHeight, place.first_query, 26)) {
+  for (const [tick, text] of ticks(site.queries, view.row, view.rows, box.mapHeight, site.first_query, 26)) {
     context.fillText(text, box.left - 6, box.top + tick, box.left - 8);
   }
-  const labels = ticks(place.keys, view.column, view.columns, box.mapWidth, 0, 44);
+  const labels = ticks(site.keys, view.column, view.columns, box.mapWidth, 0, 44);
   const room = Math.max(box.mapWidth / view.columns, READABLE_CELL) - 3;
   const isUpright = box.mapWidth / view.columns >= READABLE_CELL
     && labels.some(([, text]) => context.measureText(text).width > room);
@@ -56,7 +56,7 @@ export function drawAxes(context, box, view, place, { ink, line }) {
   }
 }
 
-/** [place in pixels, text] of the labels of one axis: tokens while there is room, else round positions. */
+/** Return [pixel offset, text] of the labels of one axis: tokens if there is room, else round positions. */
 function ticks(tokens, start, count, pixels, firstPosition, apart) {
   const cell = pixels / count, made = [];
   const first = Math.max(Math.floor(start), 0), last = Math.min(Math.ceil(start + count), tokens.length);
@@ -65,10 +65,10 @@ function ticks(tokens, start, count, pixels, firstPosition, apart) {
     const wanted = apart / cell, scale = 10 ** Math.floor(Math.log10(Math.max(wanted, 1)));
     step = [1, 2, 5, 10].map((factor) => factor * scale).find((candidate) => candidate >= wanted);
   }
-  for (let place = first; place < last; place++) {
-    const tick = (place + 0.5 - start) * cell;
-    if (tick < 0 || tick > pixels || (step > 1 && (place + firstPosition) % step)) continue;
-    made.push([tick, cell >= READABLE_CELL ? tokens[place] : String(place + firstPosition)]);
+  for (let index = first; index < last; index++) {
+    const tick = (index + 0.5 - start) * cell;
+    if (tick < 0 || tick > pixels || (step > 1 && (index + firstPosition) % step)) continue;
+    made.push([tick, cell >= READABLE_CELL ? tokens[index] : String(index + firstPosition)]);
   }
   return made;
 }

@@ -1,12 +1,12 @@
-// The small maps: a grid of layers and heads, what is remembered of them, and what is said under them.
+// Grid of small maps (layers × heads), their cache, and the notes below them.
 //
-// Whoever shows maps, the page that works offline or the studio, gives a source:
-//   places     what `html.page_data` says of each place, without need of its maps
-//   scale      how bytes become colours and numbers (painting.js)
-//   hasMasked  whether some cells are masked
-//   bytes(place, layer, head)       promises the bytes of a map
-//   row(place, layer, head, query)  promises the exact values of a row; a source may lack it
-// Text is never markup.
+// The offline page, reports and the studio each provide a source:
+//   sites      descriptions of the attention sites, as in `page_data` of page.py, without the maps
+//   scale      conversion of bytes to colours and numbers (painting.js)
+//   hasMasked  true if some cells are masked
+//   bytes(site, layer, head)       promise of the bytes of a map
+//   row(site, layer, head, query)  promise of the exact values of a row; optional
+// Text is inserted as text, never as markup.
 
 import { paint } from "./painting.js";
 
@@ -25,7 +25,7 @@ export function element(parent, name, text = "", className = "") {
 
 export const shown = (number) => (number === 0 ? "0" : Math.abs(number) >= 0.001 ? number.toFixed(3) : number.toExponential(1));
 
-/** Bytes of maps by name: each is asked for once, and the longest unused go first when there are too many. */
+/** LRU cache of map bytes by name; each map is loaded once. */
 export class MapMemory {
   constructor(limit = MOST_BYTES) {
     Object.assign(this, { limit, held: 0, known: new Map() });
@@ -48,52 +48,52 @@ export class MapMemory {
     }
   }
 
-  shrink(kept) {
+  shrink(newest) {
     for (const [name, entry] of this.known) {
       if (this.held <= this.limit) return;
-      if (name === kept || !entry.size) continue;
+      if (name === newest || !entry.size) continue;
       this.known.delete(name);
       this.held -= entry.size;
     }
   }
 }
 
-const layerName = (place, row) => (place.is_summary ? "all layers" : `layer ${place.layers[row]}`);
-const headName = (place, column) => (place.is_summary ? "all heads" : `head ${place.heads[column]}`);
+const layerName = (site, row) => (site.is_summary ? "all layers" : `layer ${site.layers[row]}`);
+const headName = (site, column) => (site.is_summary ? "all heads" : `head ${site.heads[column]}`);
 
-/** A head for people; what stands for all of them together needs no number. */
-export const headTitle = (place, layer, head) => `${layerName(place, layer)}, ${headName(place, head)}`;
+/** Display name of a head; a summary map has no layer and head numbers. */
+export const headTitle = (site, layer, head) => `${layerName(site, layer)}, ${headName(site, head)}`;
 
-export const titleOf = (place, layer, head) => (place.is_summary ? place.name : `${place.name}, ${headTitle(place, layer, head)}`);
+export const titleOf = (site, layer, head) => (site.is_summary ? site.name : `${site.name}, ${headTitle(site, layer, head)}`);
 
-export const axesOf = (place) =>
-  `row: ${place.query_axis} · column: ${place.key_axis} · largest weight ${shown(place.largest)}`;
+export const axesOf = (site) =>
+  `row: ${site.query_axis} · column: ${site.key_axis} · largest weight ${shown(site.largest)}`;
 
-/** What a head's map looks like, in numbers. */
-export function factsOf(place, layer, head) {
-  const { patterns, entropy } = place.statistics;
+/** Statistics of a head's map as one line of text. */
+export function factsOf(site, layer, head) {
+  const { patterns, entropy } = site.statistics;
   const masses = Object.entries(patterns).map(([name, of]) => [name, of.mass[layer][head]]);
   const written = masses.filter(([, mass]) => mass !== null).map(([name, mass]) => `${name} ${mass.toFixed(2)}`);
   if (entropy[layer][head] !== null) written.push(`entropy ${entropy[layer][head].toFixed(2)} of uniform`);
   return `attention on ${written.join(" · ")}`;
 }
 
-/** The small maps of a place: rows are layers, columns are heads; each chooses what `detail` shows. */
+/** Show the small maps of a site: rows are layers, columns are heads; a click shows one in `detail`. */
 export function showGrid(parent, name, source, detail) {
-  const place = source.places[name];
-  const section = element(parent, "section", "", "map-place");
-  element(section, "h2", place.name);
-  element(section, "p", axesOf(place), "note");
+  const site = source.sites[name];
+  const section = element(parent, "section", "", "map-site");
+  element(section, "h2", site.name);
+  element(section, "p", axesOf(site), "note");
   const grid = element(section, "div", "", "map-grid");
-  grid.style.gridTemplateColumns = `auto repeat(${place.heads.length}, minmax(0, 220px))`;
+  grid.style.gridTemplateColumns = `auto repeat(${site.heads.length}, minmax(0, 220px))`;
   element(grid, "span");
-  place.heads.forEach((_, column) => element(grid, "span", headName(place, column), "label"));
-  place.layers.forEach((_, row) => {
-    element(grid, "span", layerName(place, row), "label layer");
-    place.heads.forEach((__, column) => {
+  site.heads.forEach((_, column) => element(grid, "span", headName(site, column), "label"));
+  site.layers.forEach((_, row) => {
+    element(grid, "span", layerName(site, row), "label layer");
+    site.heads.forEach((__, column) => {
       const button = element(grid, "button");
       button.type = "button";
-      button.title = titleOf(place, row, column);
+      button.title = titleOf(site, row, column);
       button.setAttribute("aria-label", button.title);
       button.setAttribute("aria-pressed", "false");
       button.addEventListener("click", () => detail.choose(name, row, column));
@@ -105,12 +105,12 @@ export function showGrid(parent, name, source, detail) {
 }
 
 /**
- * One whole map on a small canvas, painted when it comes into sight. It has the pixels that it takes on the screen:
- * a browser that made it smaller would take the mean, and a needle would fade.
+ * Paint one whole map on a small canvas when it scrolls into view, at the exact pixel size of the screen:
+ * a browser that scaled it down would average the cells, and a single large weight would fade.
  */
 export function showSmall(canvas, source, name, layer, head) {
-  const place = source.places[name];
-  const queries = place.queries.length, keys = place.keys.length;
+  const site = source.sites[name];
+  const queries = site.queries.length, keys = site.keys.length;
   const whole = { row: 0, column: 0, rows: queries, columns: keys };
   const shape = Math.min(Math.max(keys / queries, 1 / FLATTEST), FLATTEST);
   canvas.style.aspectRatio = String(shape);
@@ -130,7 +130,7 @@ export function showSmall(canvas, source, name, layer, head) {
   whenSeen(canvas, paintNow);
 }
 
-/** When the target comes into sight, and again when its size has changed. */
+/** Call `act` when the target scrolls into view, and again when its size changes. */
 function whenSeen(target, act) {
   let isSeen = false, timer = 0;
   const observer = new IntersectionObserver((entries) => {
@@ -144,10 +144,10 @@ function whenSeen(target, act) {
   }).observe(target);
 }
 
-/** Whether the maps are what the model did, and what the small ones leave out. */
+/** Show the results of the checks, and a note if small maps are pooled. */
 export function showChecks(parent, data) {
   for (const [passed, line] of data.checks) element(parent, "p", line, passed ? "" : "map-failed");
-  const isPooled = Object.values(data.places).some(({ queries, keys }) => Math.max(queries.length, keys.length) > SMALLEST_MAP);
+  const isPooled = Object.values(data.sites).some(({ queries, keys }) => Math.max(queries.length, keys.length) > SMALLEST_MAP);
   if (isPooled) element(parent, "p", "Where a small map has fewer pixels than weights, each pixel shows the maximum of its weights.");
 }
 

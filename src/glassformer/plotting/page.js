@@ -1,24 +1,24 @@
-// The page that works offline: every map of one input, from data that the page itself holds.
+// Offline page: every map of one input, from data embedded in the page.
 
 import { inflate, weightScale } from "./painting.js";
 import { MapMemory, element, showChecks, showGrid, showKeys } from "./overview.js";
 import { MapDetail } from "./viewer.js";
 
-/** Show `data` (what `html.page_data` makes) in `root`. */
+/** Show `data`, made by `page_data` of page.py, in `root`. */
 export async function showMaps(root, data) {
   const scale = weightScale(await inflate(data.colours), data.masked);
   const memory = new MapMemory();
   const source = {
-    places: data.places, scale, hasMasked: data.has_masked,
-    bytes: (place, layer, head) =>
-      memory.get([place, layer, head].join("/"), () => inflate(data.places[place].maps[layer][head])),
+    sites: data.sites, scale, hasMasked: data.has_masked,
+    bytes: (site, layer, head) =>
+      memory.get([site, layer, head].join("/"), () => inflate(data.sites[site].maps[layer][head])),
   };
   const header = element(root, "header");
   element(header, "h1", data.title);
   element(header, "p", data.subtitle, "subtitle").title = data.subtitle;
   const layout = element(root, "div", "", "layout");
-  const names = Object.keys(data.places);
-  const count = names.reduce((sum, name) => sum + data.places[name].maps.flat().length, 0);
+  const names = Object.keys(data.sites);
+  const count = names.reduce((sum, name) => sum + data.sites[name].maps.flat().length, 0);
   const detail = new MapDetail(source);
   if (count > 1) {
     layout.classList.add("has-several");

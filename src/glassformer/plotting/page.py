@@ -24,12 +24,12 @@ from glassformer.storage.files import atomic_path
 
 SHARED_SCRIPTS = ("painting.js", "overview.js", "axes.js", "viewer.js")
 SHARED_STYLES = ("viewer.css",)
-"""What every page that shows maps is made of: this one, and the studio's."""
+"""Files shared by every page that shows maps: the offline page, reports and the studio."""
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=async|class|const|function)", re.MULTILINE)
 
 LARGEST_IN_NOTEBOOK = 4 << 20
-"""Bytes of weights: beyond them a notebook gets the picture, and stays a file that can be shared."""
+"""Most cells for which a notebook embeds the interactive page; larger maps are shown as a PNG."""
 
 START = """
 const root = document.querySelector("main");
@@ -43,10 +43,11 @@ showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((e
 
 
 def page(maps: AttentionMaps) -> str:
+    """Return a self-contained HTML page. Its security policy allows no other script, style or request."""
     script = joined([static(name) for name in (*SHARED_SCRIPTS, "page.js")]) + START
     style = "".join(static(name) for name in ("page.css", *SHARED_STYLES))
     policy = f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}"
-    # "<" in a token must not end the element that the data stand in.
+    # A "<" in a token must not end the script element that holds the data.
     data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -64,8 +65,8 @@ def page(maps: AttentionMaps) -> str:
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
-    """What `showMaps` of page.js shows."""
-    data = described(maps)
+    """Return the data that `showMaps` of page.js reads."""
+    data = describe(maps)
     data |= {"caption": CAPTION, "colours": _packed(colours()), "masked": MASKED.tolist()}
     for site, site_maps in maps.sites.items():
         data["sites"][site]["maps"] = [
@@ -78,20 +79,20 @@ def page_data(maps: AttentionMaps) -> dict[str, Any]:
     return data
 
 
-def described(maps: AttentionMaps) -> dict[str, Any]:
-    """All but the weights themselves."""
+def describe(maps: AttentionMaps) -> dict[str, Any]:
+    """Return everything except the weights."""
     return {
         "title": maps.title or "attention",
         "subtitle": maps.subtitle,
         "checks": maps.checks.lines(),
-        "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f};"
-        " exact ones: --out map.npz.",
+        "rounding": f"Weights on this page are rounded to 8 bits, by at most {1 / BYTE_STEPS:.3f}."
+        " For exact weights, use --out map.npz.",
         "has_masked": any(site_maps.has_masked for site_maps in maps.sites.values()),
-        "sites": {site: _described_place(site_maps) for site, site_maps in maps.sites.items()},
+        "sites": {site: _describe_site(site_maps) for site, site_maps in maps.sites.items()},
     }
 
 
-def _described_place(maps: SiteMaps) -> dict[str, Any]:
+def _describe_site(maps: SiteMaps) -> dict[str, Any]:
     document = maps.document()
     for axis in ("queries", "keys", "outputs"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
@@ -105,26 +106,27 @@ def _packed(array: np.ndarray) -> str:
 
 
 def static(name: str) -> str:
-    """The text of one of the page's scripts or styles."""
+    """Return the text of one of the page's scripts or styles."""
     return (resources.files("glassformer.plotting") / name).read_text(encoding="utf-8")
 
 
 def joined(modules: Sequence[str]) -> str:
-    """Modules that import from each other as one script, in which everything is known already."""
+    """Join JavaScript modules into one script, without their imports and exports."""
     return EXPORT.sub("", IMPORT.sub("", "".join(modules)))
 
 
 def content_hash(text: str) -> str:
-    """As a page's policy names the one script or style that may be in it."""
+    """Return the hash of a script or style in the notation of a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def write_html(maps: AttentionMaps, file: IO[bytes]) -> None:
+    """Write the maps as an offline HTML page."""
     file.write(page(maps).encode())
 
 
 def notebook_frame(maps: AttentionMaps) -> str | None:
-    """The page in a frame of its own; None if it is too large for a notebook."""
+    """Return the page in an iframe; None if it is too large for a notebook."""
     if sum(site.weights.size for site in maps.sites.values()) > LARGEST_IN_NOTEBOOK:
         return None
     source = html.escape(page(maps), quote=True)
@@ -141,17 +143,15 @@ WRITERS: dict[str, Callable[[AttentionMaps, IO[bytes]], None]] = {
 }
 
 
-def check_ending(path: Path) -> None:
-    """Before the work is done."""
+def check_extension(path: Path) -> None:
+    """Raise a user error if no format has this extension; call it before any long computation."""
     if path.suffix.lower() not in WRITERS:
-        raise user_error(
-            "the ending says what to write", path=str(path), value=path.suffix, allowed=list(WRITERS)
-        )
+        raise user_error("unknown file format", path=str(path), value=path.suffix, allowed=list(WRITERS))
 
 
 def write(maps: AttentionMaps, path: Path) -> None:
-    """To a new file first, so that none is ever half written."""
-    check_ending(path)
+    """Write the maps in the format of the extension, atomically."""
+    check_extension(path)
     try:
         with atomic_path(path, durable=False) as temporary, open(temporary, "wb") as file:
             WRITERS[path.suffix.lower()](maps, file)

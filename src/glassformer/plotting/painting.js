@@ -1,13 +1,13 @@
-// From a map's bytes to pixels: the only code that paints attention on a page.
+// Convert the bytes of maps to pixels. All pages paint attention with this file.
 //
-// A map is a byte a cell, as `pixels.to_bytes` makes them: 0 is masked, 1 … 255 are the square root of the
-// weight. A difference of two maps is a byte a cell as well. In both, the larger byte is what must not be
-// lost: where there are more cells than pixels, a pixel shows the largest of its cells.
+// A map has one byte per cell, as made by `to_bytes` of attention.py: 0 is masked, 1 … 255 are the square root
+// of the weight. A difference of two maps has one byte per cell too. If there are more cells than pixels, a pixel
+// shows the largest byte of its cells, so that no large weight is lost.
 
 const BYTE_STEPS = 254;
 const DIFFERENCE_STEPS = 127;
 
-/** From A's blue over nothing to B's orange: the two differ for every kind of colour vision. */
+/** Blue (A larger) over white to orange (B larger); safe for all forms of colour blindness. */
 const DIVERGING = ["#0b3c6f", "#2f7fbf", "#9ccbe8", "#fbfbfc", "#fbc48a", "#e0771f", "#7f3300"];
 
 const packed = (red, green, blue) => (255 << 24) | (blue << 16) | (green << 8) | red;
@@ -16,7 +16,7 @@ export const weightOf = (byte) => ((Math.max(byte, 1) - 1) / BYTE_STEPS) ** 2;
 
 const byteOf = (weight) => 1 + Math.round(BYTE_STEPS * Math.sqrt(weight));
 
-/** Bytes of base64 text that zlib has compressed. */
+/** Decode base64 text and decompress it with zlib. */
 export async function inflate(text) {
   if (typeof DecompressionStream === "undefined") {
     throw new Error("This browser is too old for this page (it lacks DecompressionStream).");
@@ -26,7 +26,7 @@ export async function inflate(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** How weights are shown: `colours` holds 256 colours from weight 0 to 1, `masked` ground and stripe. */
+/** Scale of weights: `colours` has 256 colours from weight 0 to 1, `masked` has background and stripe. */
 export function weightScale(colours, masked) {
   const palette = new Uint32Array(256);
   for (let byte = 1; byte < 256; byte++) {
@@ -39,7 +39,7 @@ export function weightScale(colours, masked) {
   };
 }
 
-/** B's weight minus A's from a byte of `differenceBytes`: odd bytes are B's, even ones are A's. */
+/** Decode a byte of `differenceBytes` to B's weight minus A's: odd bytes are positive, even ones negative. */
 export const differenceOf = (byte) =>
   byte < 2 ? 0 : (byte % 2 ? 1 : -1) * (Math.floor(byte / 2) / DIFFERENCE_STEPS) ** 2;
 
@@ -48,7 +48,7 @@ const differenceByte = (value) => {
   return size === 0 ? 1 : 2 * size + (value > 0 ? 1 : 0);
 };
 
-/** Cell by cell, B minus A; the larger byte is the larger difference, whatever its sign. */
+/** Encode B minus A for each cell; a larger byte is a larger absolute difference. */
 export function differenceBytes(bytesOfA, bytesOfB) {
   const made = new Uint8Array(bytesOfA.length);
   for (let cell = 0; cell < made.length; cell++) {
@@ -58,9 +58,9 @@ export function differenceBytes(bytesOfA, bytesOfB) {
   return made;
 }
 
-/** How differences are shown, from −1 to 1, beside maps that are painted with `weights`. */
+/** Scale of differences from −1 to 1, with the masked colours of the scale `weights`. */
 export function differenceScale(weights) {
-  const corners = DIVERGING.map((name) => [1, 3, 5].map((place) => parseInt(name.slice(place, place + 2), 16)));
+  const corners = DIVERGING.map((name) => [1, 3, 5].map((index) => parseInt(name.slice(index, index + 2), 16)));
   const palette = new Uint32Array(256);
   for (let byte = 1; byte < 256; byte++) {
     const way = ((differenceOf(byte) + 1) / 2) * (corners.length - 1);
@@ -78,8 +78,8 @@ export function differenceScale(weights) {
 export function paint(bytes, keys, view, width, height, { palette, masked }) {
   const image = new ImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  const firstOf = (start, step, place) => Math.floor(start + place * step + 1e-9);
-  const lastOf = (start, step, place) => Math.max(Math.ceil(start + (place + 1) * step - 1e-9) - 1, 0);
+  const firstOf = (start, step, index) => Math.floor(start + index * step + 1e-9);
+  const lastOf = (start, step, index) => Math.max(Math.ceil(start + (index + 1) * step - 1e-9) - 1, 0);
   const rowStep = view.rows / height, columnStep = view.columns / width;
   const first = firstOf(view.column, columnStep, 0);
   const last = Math.min(lastOf(view.column, columnStep, width - 1), keys - 1);
@@ -112,7 +112,7 @@ export function paint(bytes, keys, view, width, height, { palette, masked }) {
   return image;
 }
 
-/** The colour bar: a pixel a step from the scale's lowest value to its highest. */
+/** Paint the colour bar, one pixel per step from the scale's lowest value to its highest. */
 export function paintRamp(canvas, scale) {
   canvas.width = 255; canvas.height = 1;
   const image = new ImageData(255, 1), pixels = new Uint32Array(image.data.buffer);
@@ -122,7 +122,7 @@ export function paintRamp(canvas, scale) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/** What masked cells look like. */
+/** Paint a sample of masked cells. */
 export function paintMasked(canvas, scale) {
   canvas.width = 14; canvas.height = 10;
   const whole = { row: 0, column: 0, rows: 1, columns: 1 };

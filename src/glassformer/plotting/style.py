@@ -18,7 +18,7 @@ VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "": "∅"}
 
 
 def visible(token: str, most: int = 14) -> str:
-    """A token that shows itself, whatever it consists of, and is not too long."""
+    """Return a token with visible symbols for spaces and control characters, of at most `most` characters."""
     if token in VISIBLE:
         return VISIBLE[token]
     shown = "".join(_visible_character(character) for character in token)
@@ -32,7 +32,7 @@ def _visible_character(character: str) -> str:
 
 
 def tick_positions(first: int, count: int, fewest_apart: float) -> list[int]:
-    """Round positions that are at least so many cells apart; the first one if there is none."""
+    """Return round positions at least `fewest_apart` cells apart; the first position if there is none."""
     step, scale = 1, 1
     while step < fewest_apart:
         for factor in (1, 2, 5):
@@ -45,13 +45,13 @@ def tick_positions(first: int, count: int, fewest_apart: float) -> list[int]:
 
 INK, MUTED, FAINT, ALARM = "#1d2129", "#667085", "#c4c9d2", "#b42318"
 TITLE, HEADING, BODY, SMALL = 14.0, 10.5, 8.5, 7.5
-"""The type scale."""
+"""Font sizes in points."""
 LINE = 1.45
-"""From one line of text to the next, in sizes."""
+"""Line height as a multiple of the font size."""
 
 
 class Sheet:
-    """One white sheet of a known size in points; `y` grows downwards."""
+    """White sheet of a fixed size in points; `y` grows downwards."""
 
     def __init__(self, width: float, height: float, dpi: int) -> None:
         from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ class Sheet:
         )
 
     def image(self, x: float, y: float, pixels: np.ndarray) -> None:
-        """At whole pixels, one for one, with a hairline around it."""
+        """Draw an image without resampling, at whole pixels, with a hairline around it."""
         left, top = round(x * self.scale), round(y * self.scale)
         height, width = pixels.shape[:2]
         _, page_height = self.size
@@ -116,7 +116,7 @@ class Sheet:
         self.axes.add_patch(Polygon(np.array(points) * self.scale, closed=True, color=colour, linewidth=0))
 
 
-# The first comes with matplotlib; the others have the scripts that it lacks, where they are installed.
+# DejaVu Sans comes with matplotlib. The others cover further scripts, if they are installed.
 FONTS = (
     "DejaVu Sans",
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
@@ -134,6 +134,7 @@ FONTS = (
 
 @cache
 def fonts() -> list[str]:
+    """Return the installed fonts of `FONTS`, in order."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -142,14 +143,14 @@ def fonts() -> list[str]:
 
 @cache
 def _glyphs() -> frozenset[int]:
-    """The characters that can be drawn."""
+    """Return the code points that the installed fonts can draw."""
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(code for name in fonts() for code in get_font(findfont(name)).get_charmap())
 
 
 def drawable(text: str) -> str:
-    """With the number of each character that no font here has, in its place."""
+    """Replace each character that no installed font has by its code point, such as U+4E2D."""
     return "".join(
         character if ord(character) in _glyphs() else f"U+{ord(character):04X}" for character in text
     )
@@ -157,7 +158,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """In points."""
+    """Return the width of a text in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
@@ -166,8 +167,8 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """A text, or its beginning if it is too wide."""
-    most = int(width)  # characters: none is narrower than a point
+    """Return a text, or its beginning with an ellipsis if it is wider than `width` points."""
+    most = int(width)  # characters: none is narrower than one point
     words = drawable(" ".join(visible(word, most) for word in text[: 2 * most].split()))
     if len(text) <= 2 * most and len(words) <= most and text_width(words, size, weight) <= width:
         return words

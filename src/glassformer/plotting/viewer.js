@@ -1,4 +1,4 @@
-// One large map that answers to pointer and keys: axes, crosshair, readout, zoom. Text is never markup.
+// One large interactive map: axes, crosshair, readout, zoom, keys. Text is inserted as text, never as markup.
 
 import { boxOf, clamp, drawAxes } from "./axes.js";
 import { axesOf, element, factsOf, shown, titleOf } from "./overview.js";
@@ -9,10 +9,10 @@ const SPEAK_AFTER = 250;
 const ASK_AFTER = 40;
 
 const mostOfTheWindow = () => Math.max(320, window.innerHeight * 0.74);
-const axesAndFacts = ({ buttons, place, chosen }) =>
-  [buttons.size ? "" : axesOf(place), factsOf(place, ...chosen.slice(1))];
+const axesAndFacts = ({ buttons, site, chosen }) =>
+  [buttons.size ? "" : axesOf(site), factsOf(site, ...chosen.slice(1))];
 
-/** The large map: axes, crosshair, readout, zoom. `onChoose(name, layer, head)` and `onCell(cell)` hear of choices. */
+/** Large map. Calls `onChoose(name, layer, head)` when a map is chosen and `onCell(cell)` when a cell is selected. */
 export class MapDetail {
   constructor(source, { onChoose = () => {}, onCell = () => {}, tallest = mostOfTheWindow, notes = axesAndFacts } = {}) {
     Object.assign(this, { source, onChoose, onCell, tallest, notes, buttons: new Map(), cell: null, hover: null, drag: null });
@@ -50,7 +50,7 @@ export class MapDetail {
     this.darkness.addEventListener("change", (this.redraw = redraw));
   }
 
-  /** Before it leaves the page. */
+  /** Disconnect all observers; call it before removing the element. */
   close() {
     this.resizing.disconnect();
     this.themes.disconnect();
@@ -58,12 +58,12 @@ export class MapDetail {
     this.bytes = null;
   }
 
-  /** Other maps, of the same shape or not: the choice stays where it still exists. */
+  /** Show the maps of another source; the chosen map stays the same if it exists there. */
   async replace(source) {
-    const [name, layer, head] = this.chosen ?? [Object.keys(source.places)[0], 0, 0];
+    const [name, layer, head] = this.chosen ?? [Object.keys(source.sites)[0], 0, 0];
     this.source = source;
-    const place = source.places[name] ? name : Object.keys(source.places)[0];
-    await this.choose(place, Math.min(layer, source.places[place].layers.length - 1), Math.min(head, source.places[place].heads.length - 1));
+    const site = source.sites[name] ? name : Object.keys(source.sites)[0];
+    await this.choose(site, Math.min(layer, source.sites[site].layers.length - 1), Math.min(head, source.sites[site].heads.length - 1));
   }
 
   async choose(name, layer, head) {
@@ -72,31 +72,31 @@ export class MapDetail {
     for (const [key, button] of this.buttons) button.setAttribute("aria-pressed", String(key === chosen.join("/")));
     const bytes = await source.bytes(name, layer, head);
     if (this.chosen !== chosen || this.source !== source) return;
-    const before = this.place;
-    this.place = source.places[name];
+    const before = this.site;
+    this.site = source.sites[name];
     this.bytes = bytes;
     this.exact = null;
-    const isSame = before && before.queries.length === this.place.queries.length && before.keys.length === this.place.keys.length;
+    const isSame = before && before.queries.length === this.site.queries.length && before.keys.length === this.site.keys.length;
     if (!isSame) {
       this.view = this.whole();
       this.hover = null;
       if (before || !this.fits(this.cell)) this.cell = null;
     }
-    this.heading.textContent = titleOf(this.place, layer, head);
+    this.heading.textContent = titleOf(this.site, layer, head);
     this.canvas.setAttribute("aria-label", this.heading.textContent);
     this.notesAbove.replaceChildren();
     for (const line of this.notes(this)) if (line) element(this.notesAbove, "p", line, "note");
     this.draw();
-    this.tell();
+    this.updateReadout();
     this.onChoose(name, layer, head);
   }
 
   fits(cell) {
-    return cell && cell.row < this.place.queries.length && cell.column < this.place.keys.length;
+    return cell && cell.row < this.site.queries.length && cell.column < this.site.keys.length;
   }
 
   whole() {
-    return { row: 0, column: 0, rows: this.place.queries.length, columns: this.place.keys.length };
+    return { row: 0, column: 0, rows: this.site.queries.length, columns: this.site.keys.length };
   }
 
   reset() {
@@ -132,14 +132,14 @@ export class MapDetail {
     if (!this.bytes) return;
     const ratio = window.devicePixelRatio || 1;
     const context = this.canvas.getContext("2d");
-    const box = (this.box = boxOf(context, this.place, Math.max(this.element.clientWidth, 240), this.tallest()));
+    const box = (this.box = boxOf(context, this.site, Math.max(this.element.clientWidth, 240), this.tallest()));
     const height = box.top + box.mapHeight + box.bottom;
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(box.width * ratio);
     this.canvas.height = Math.round(height * ratio);
     this.canvas.dataset.map = [box.left, box.top, box.mapWidth, box.mapHeight].join(" ");
     const image = paint(
-      this.bytes, this.place.keys.length, this.view,
+      this.bytes, this.site.keys.length, this.view,
       Math.round(box.mapWidth * ratio), Math.round(box.mapHeight * ratio), this.source.scale,
     );
     const rows = this.view.rows / image.height, columns = this.view.columns / image.width;
@@ -147,12 +147,12 @@ export class MapDetail {
       ? `each pixel shows the maximum of up to ${Math.ceil(rows)} × ${Math.ceil(columns)} weights` : "";
     context.putImageData(image, Math.round(box.left * ratio), Math.round(box.top * ratio));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    drawAxes(context, box, this.view, this.place, { ink: this.colour("--ink"), line: this.colour("--faint") });
+    drawAxes(context, box, this.view, this.site, { ink: this.colour("--ink"), line: this.colour("--faint") });
     this.still = null;
     this.drawCell();
   }
 
-  /** The crosshair is drawn over a copy of the still picture, so that hovering costs next to nothing. */
+  /** Draw the crosshair over a copy of the static picture, so that hovering does not repaint the map. */
   drawCell() {
     const context = this.canvas.getContext("2d"), box = this.box;
     const ratio = window.devicePixelRatio || 1;
@@ -193,7 +193,7 @@ export class MapDetail {
   drawFrame(context, box, cell, line) {
     const { x, y, width, height } = this.bounds(box, cell);
     const grow = Math.max(0, 5 - Math.min(width, height)) / 2;
-    context.strokeStyle = "#1d76db"; // on the map itself, which is as light in the dark
+    context.strokeStyle = "#1d76db"; // the map is equally light in dark mode
     context.lineWidth = line;
     context.strokeRect(x - grow, y - grow, width + 2 * grow, height + 2 * grow);
   }
@@ -226,11 +226,11 @@ export class MapDetail {
       if (this.hover && this.hover.row === hover.row && this.hover.column === hover.column) return;
       this.hover = hover;
       this.drawCell();
-      this.tell();
+      this.updateReadout();
     } else this.leave();
   }
 
-  /** A press that has not become a drag chooses its cell. */
+  /** Select the cell under the pointer if the press was not a drag. */
   release(event) {
     const drag = this.drag;
     this.drag = null;
@@ -241,12 +241,12 @@ export class MapDetail {
     }
   }
 
-  /** What was only pointed at gives way to what was chosen. */
+  /** Clear the hovered cell and show the selected one again. */
   leave() {
     if (!this.hover || this.drag) return;
     this.hover = null;
     this.drawCell();
-    this.tell();
+    this.updateReadout();
   }
 
   wheel(event) {
@@ -265,21 +265,21 @@ export class MapDetail {
     });
   }
 
-  /** This part of the map, moved and grown so that it lies within it. */
+  /** Show this part of the map, moved and resized to lie within the map. */
   show(view) {
-    const queries = this.place.queries.length, keys = this.place.keys.length;
+    const queries = this.site.queries.length, keys = this.site.keys.length;
     const rows = clamp(view.rows, Math.min(4, queries), queries), columns = clamp(view.columns, Math.min(4, keys), keys);
     this.view = { rows, columns, row: clamp(view.row, 0, queries - rows), column: clamp(view.column, 0, keys - columns) };
     this.draw();
   }
 
-  /** Whether the key meant something here. */
+  /** Handle a key; return true if it has a meaning here. */
   key(key) {
-    if (!this.place) return false;
+    if (!this.site) return false;
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
     const [name, layer, head] = this.chosen;
     const turn = (value, count, by) => (value + by + count) % count;
-    const { layers, heads } = this.place;
+    const { layers, heads } = this.site;
     if (key in moves) {
       const from = this.hover ?? this.cell;
       this.hover = null;
@@ -298,26 +298,26 @@ export class MapDetail {
 
   select(row, column) {
     this.cell = {
-      row: clamp(row, 0, this.place.queries.length - 1), column: clamp(column, 0, this.place.keys.length - 1),
+      row: clamp(row, 0, this.site.queries.length - 1), column: clamp(column, 0, this.site.keys.length - 1),
     };
     const { view } = this;
     const isSeen = this.cell.row + 1 > view.row && this.cell.row < view.row + view.rows
       && this.cell.column + 1 > view.column && this.cell.column < view.column + view.columns;
     if (isSeen) this.drawCell();
     else this.show({ ...view, row: this.cell.row - view.rows / 2, column: this.cell.column - view.columns / 2 });
-    this.tell();
+    this.updateReadout();
     this.onCell(this.cell);
   }
 
-  /** What the cell holds: tokens, weight, rank in its row, multiple of equal weights. */
-  tell() {
+  /** Show tokens, weight, rank in the row and multiple of the uniform weight of the current cell. */
+  updateReadout() {
     const cell = this.hover ?? this.cell;
     this.readout.replaceChildren();
     if (!cell) {
       this.readout.textContent = "Point at a cell, or move to it with the arrow keys.";
       return;
     }
-    const { place } = this, scale = this.source.scale, keys = place.keys.length;
+    const { site } = this, scale = this.source.scale, keys = site.keys.length;
     const row = this.bytes.subarray(cell.row * keys, (cell.row + 1) * keys);
     const values = this.exact?.row === cell.row ? this.exact.values : null;
     if (!row[cell.column]) element(this.readout, "strong", "masked");
@@ -325,12 +325,12 @@ export class MapDetail {
       const value = values ? values[cell.column] : scale.valueOf(row[cell.column]);
       const sign = scale.isDifference && value > 0 ? "+" : "";
       element(this.readout, "strong", `${values ? "" : "≈ "}${sign}${values ? exactly(value) : shown(value)}`);
-      this.readout.append(scale.isDifference ? "B’s weight minus A’s" : standing(row, cell.column, value, values));
+      this.readout.append(scale.isDifference ? "B’s weight minus A’s" : rankInRow(row, cell.column, value, values));
     }
     element(this.readout, "br");
-    const query = `${place.query_axis} ${cell.row + place.first_query}: “${place.queries[cell.row]}”`;
-    const said = place.answers ? `, answers “${place.answers[cell.row]}”` : "";
-    this.readout.append(`${query}${said} → ${place.key_axis} ${cell.column}: “${place.keys[cell.column]}”`);
+    const query = `${site.query_axis} ${cell.row + site.first_query}: “${site.queries[cell.row]}”`;
+    const output = site.outputs ? `, output “${site.outputs[cell.row]}”` : "";
+    this.readout.append(`${query}${output} → ${site.key_axis} ${cell.column}: “${site.keys[cell.column]}”`);
     this.later("speaking", SPEAK_AFTER, () => { this.spoken.textContent = this.readout.innerText; });
     if (!values && this.source.row) this.later("asking", ASK_AFTER, () => this.ask(cell.row));
   }
@@ -340,29 +340,29 @@ export class MapDetail {
     this[name] = setTimeout(act, milliseconds);
   }
 
-  /** The exact values of a row, once the pointer rests on it. */
+  /** Load the exact values of a row, once the pointer rests on it. */
   async ask(row) {
     const { source, chosen } = this;
     try {
       const values = await source.row(...chosen, row);
       if (source !== this.source || chosen !== this.chosen) return;
       this.exact = { row, values };
-      if ((this.hover ?? this.cell)?.row === row) this.tell();
+      if ((this.hover ?? this.cell)?.row === row) this.updateReadout();
     } catch {
-      // The rounded weight stays, and says that it is one.
+      // The rounded weight stays, marked with ≈.
     }
   }
 }
 
 const exactly = (value) => (value === 0 ? "0" : Math.abs(value) >= 0.0001 ? value.toFixed(5) : value.toExponential(2));
 
-/** Where a weight stands among those of its row: exactly if the exact ones are known. */
-function standing(row, column, value, values) {
+/** Compare a weight with its row: multiple of the uniform weight, and rank. Exact if `values` are known. */
+function rankInRow(row, column, value, values) {
   let allowed = 0, larger = 0;
   for (let other = 0; other < row.length; other++) {
     if (!row[other]) continue;
     allowed += 1;
     if (values ? values[other] > value : row[other] > row[column]) larger += 1;
   }
-  return `${(value * allowed).toFixed(1)} × equal weights · rank ${larger + 1} of ${allowed}`;
+  return `${(value * allowed).toFixed(1)} × uniform · rank ${larger + 1} of ${allowed}`;
 }

@@ -15,7 +15,7 @@ import numpy as np
 from glassformer.plotting.attention import colours, to_bytes
 from glassformer.plotting.page import LARGEST_IN_NOTEBOOK, notebook_frame, page
 
-from .conftest import make_maps
+from ..inspection.conftest import make_maps
 
 
 def random_weights(*shape: int) -> np.ndarray:
@@ -33,13 +33,13 @@ def data_of(text: str) -> dict[str, Any]:
 def test_the_weights_travel_as_bytes() -> None:
     allowed = np.tril(np.ones((5, 5), dtype=bool))
     weights = random_weights(2, 3, 5, 5) * allowed
-    place = data_of(page(make_maps(weights, allowed)))["places"]["encoder"]
+    site = data_of(page(make_maps(weights, allowed)))["sites"]["encoder"]
     for layer, head in np.ndindex(2, 3):
-        sent = zlib.decompress(base64.b64decode(place["maps"][layer][head]))
+        sent = zlib.decompress(base64.b64decode(site["maps"][layer][head]))
         np.testing.assert_array_equal(
             np.frombuffer(sent, np.uint8).reshape(5, 5), to_bytes(weights[layer, head], allowed)
         )
-    assert place["statistics"]["patterns"]["previous token"]["mass"][1][2] is not None
+    assert site["statistics"]["patterns"]["previous token"]["mass"][1][2] is not None
 
 
 def test_a_thousand_tokens_travel_in_well_under_a_megabyte() -> None:
@@ -56,7 +56,7 @@ def test_nothing_is_fetched_and_text_is_never_markup() -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
     assert "default-src 'none'" in policy[1] and "unsafe" not in policy[1]
-    assert data_of(text)["places"]["encoder"]["keys"][0] == "</script><script>alert(1)</script>"
+    assert data_of(text)["sites"]["encoder"]["keys"][0] == "</script><script>alert(1)</script>"
 
 
 def test_a_notebook_gets_a_frame_or_if_that_were_too_large_a_picture() -> None:
@@ -124,7 +124,7 @@ def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path, chromium: 
     shown = np.array(results["colours"], dtype=int)
     assert np.abs(shown - colours()[levels].astype(int)).max() <= 4  # a byte's rounding
     assert results["hover"].startswith("≈ 0.75")
-    assert "“q0” → token it looks at 0: “k0”" in results["hover"]
+    assert "“q0” → key token 0: “k0”" in results["hover"]
     assert results["moved"].startswith("≈ 0.2") and "“k1”" in results["moved"]
     assert results["requests"] == []
     assert "&lt;i&gt;a run" in done.stdout

@@ -14,28 +14,28 @@ from torch import Tensor
 
 from glassformer.core.config import dump_yaml, read_yaml_file, validate
 from glassformer.core.errors import UserError
-from glassformer.inspection.examples import groups_of
-from glassformer.inspection.heads import HeadProbe, InspectionConfig, average_heads
-from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
+from glassformer.inspection.examples import group_examples
+from glassformer.inspection.heads import HeadProbe, average_heads
+from glassformer.runs.experiment import Experiment, ExperimentConfig, InspectionConfig, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
-from glassformer.runs.session import Training, train
-from glassformer.training.checkpoints import WATCHED, Checkpoint, CheckpointStore
+from glassformer.runs.session import TrainingSession, train
+from glassformer.training.checkpoints import SNAPSHOT, Checkpoint, CheckpointStore
 from glassformer.training.trainer import Trainer
 
 from .test_attention_verb import REVERSAL
 
 WATCHING = {
-    "inspection.watch": True,
+    "inspection.probe_heads": True,
     "inspection.every": 5,
     "inspection.examples": 3,
-    "inspection.keep_checkpoints": True,
+    "inspection.keep_snapshots": True,
 }
 MakeConfig = Callable[..., ExperimentConfig]
 
 
 def run_of(config: ExperimentConfig, path: Path) -> RunFolder:
-    Training(config, RunFolder(path)).run()
+    TrainingSession(config, RunFolder(path)).run()
     return RunFolder(path)
 
 
@@ -50,7 +50,7 @@ def final(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def looks(folder: RunFolder) -> list[dict[str, Any]]:
-    return [event for event in folder.events if event["event"] == "heads"]
+    return [event for event in folder.events if event["event"] == "head_probe"]
 
 
 def without_clock(folder: RunFolder) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def test_weights_are_the_same_to_the_bit(
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert [look["step"] for look in looks(seeing)] == [0, 5, 10, 15, 20, 24] and not looks(blind)
-    rest = [event for event in without_clock(seeing) if event["event"] != "heads"]
+    rest = [event for event in without_clock(seeing) if event["event"] != "head_probe"]
     assert rest == without_clock(blind)
     assert blind.checkpoints().regular() == seeing.checkpoints().regular()
     assert blind.results()["metrics"] == seeing.results()["metrics"]
@@ -115,19 +115,19 @@ def test_the_record_is_what_the_kept_weights_say(tiny_config: MakeConfig, tmp_pa
     assert {0, 5, 10, 15, 20, 24} <= set(steps) and len(set(steps)) == len(steps)
     for look in looks(folder):
         run = Run(folder.path, str(look["step"]))
-        groups = groups_of(run.task, "validation", 3)
+        groups = group_examples(run.task, "validation", 3)
         average = average_heads(run.model, run.task, groups)["encoder"].patterns["anti-diagonal"]["mass"]
         np.testing.assert_allclose(look["scores"]["encoder"]["anti-diagonal"], average.mean, atol=1e-5)
         assert look["examples"] == 3
         assert look["uniform"]["encoder"]["anti-diagonal"] == pytest.approx(1 / 6, abs=1e-5)
     first = Run(folder.path, "0").attention("1 2 3")["encoder"].weights
-    control = Run(folder.path).attention("1 2 3", is_untrained=True)["encoder"].weights
+    control = Run(folder.path).attention("1 2 3", untrained=True)["encoder"].weights
     np.testing.assert_array_equal(first, control)
 
 
 def test_one_sees_at_which_step_a_head_became_the_reversal_head(tmp_path: Path) -> None:
     (tmp_path / "reversal.yaml").write_text("task: {kind: reversal}\n")
-    options = {**REVERSAL, "inspection.watch": True, "inspection.every": 25}
+    options = {**REVERSAL, "inspection.probe_heads": True, "inspection.every": 25}
     train(str(tmp_path / "reversal.yaml"), options, run=tmp_path / "run")
     scores = {
         look["step"]: look["scores"]["encoder"]["anti-diagonal"][0][0]
@@ -135,16 +135,16 @@ def test_one_sees_at_which_step_a_head_became_the_reversal_head(tmp_path: Path) 
     }
     assert scores[0] < 0.3
     assert list(scores.values())[-1] >= 0.9
-    assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith(WATCHED)]
+    assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith(SNAPSHOT)]
 
 
 def test_looking_leaves_the_model_and_chance_alone(tiny_config: MakeConfig) -> None:
     experiment = Experiment(tiny_config())
     model = experiment.build_model().train()
-    watch = HeadProbe(experiment.task, InspectionConfig(every=3, examples=2))
+    watch = HeadProbe(experiment.task, every=3, examples=2)
     assert [step for step in range(8) if watch.is_due(step)] == [0, 3, 6]
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    assert watch.look(model) == watch.look(model)
+    assert watch.measure(model) == watch.measure(model)
     assert torch.equal(torch.get_rng_state(), state) and model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -183,22 +183,22 @@ def checkpoint(value: float) -> Checkpoint:
 
 def test_kept_weights_are_no_state_to_go_on_from_and_stay(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)
-    store.keep_watched("step-00000000", checkpoint(0))
-    assert store.names() == [f"step-00000000{WATCHED}"] and store.load_newest() is None
-    assert store.find("latest") == f"step-00000000{WATCHED}" and store.pointed("latest") is None
+    store.keep_snapshot("step-00000000", checkpoint(0))
+    assert store.names() == [f"step-00000000{SNAPSHOT}"] and store.load_newest() is None
+    assert store.find("latest") == f"step-00000000{SNAPSHOT}" and store.pointed("latest") is None
     for step in (10, 20, 30):
         store.save(f"step-000000{step}", checkpoint(step))
-        store.keep_watched(f"step-000000{step}", checkpoint(step))
-    store.keep_watched("step-00000035", checkpoint(35))
+        store.keep_snapshot(f"step-000000{step}", checkpoint(step))
+    store.keep_snapshot("step-00000035", checkpoint(35))
     assert store.states() == store.regular() == ["step-00000030"]
     # The same weights are not told twice.
-    kept = [f"step-000000{step}{WATCHED}" for step in ("00", "10", "20")]
-    assert store.names() == [*kept, "step-00000030", f"step-00000035{WATCHED}"]
+    kept = [f"step-000000{step}{SNAPSHOT}" for step in ("00", "10", "20")]
+    assert store.names() == [*kept, "step-00000030", f"step-00000035{SNAPSHOT}"]
     assert store.pointed("latest") == store.find("latest") == "step-00000030"
     newest = store.load_newest()
     assert newest is not None and newest[0] == "step-00000030"
-    assert store.find("10") == store.find("step-00000010") == f"step-00000010{WATCHED}"
-    store.forget_watched(20)
+    assert store.find("10") == store.find("step-00000010") == f"step-00000010{SNAPSHOT}"
+    store.delete_snapshots_after(20)
     assert store.names() == [*kept, "step-00000030"]
     store.save("step-00000040", checkpoint(40))
     assert store.names() == [*kept, "step-00000040"]

@@ -12,7 +12,7 @@ import pytest
 from glassformer.core.errors import UserError
 from glassformer.plotting.attention import (
     BYTE_STEPS,
-    LINE,
+    GRID_LINE,
     MASKED,
     Fit,
     colours,
@@ -26,7 +26,7 @@ from glassformer.plotting.attention import (
 )
 from glassformer.plotting.style import tick_positions, visible
 
-from .conftest import make_maps
+from ..inspection.conftest import make_maps
 
 
 def written(figure: object) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_panel_keeps_within_its_limit_with_whole_pixels_a_cell(queries: int, k
 
 def test_large_cells_have_a_hairline_between_them_and_keep_their_colour() -> None:
     image = paint(np.eye(3), None, Fit(3, 3, 1, 1, 20, 20))
-    assert (image[19] == LINE).all() and (image[:, 39] == LINE).all()
+    assert (image[19] == GRID_LINE).all() and (image[:, 39] == GRID_LINE).all()
     assert (image[5, 5] == colours()[255]).all() and (image[5, 25] == colours()[0]).all()
     assert (image[59, 59] == colours()[255]).all()
 
@@ -117,7 +117,7 @@ def test_the_picture_says_what_it_is() -> None:
     texts = written(draw(maps))
     assert "a run · step-7" in texts and "3 1 4   →   4 1 3" in texts
     assert "Attention shows where a head read, not why the model answered." in texts
-    assert any(text.startswith("✓ each row adds up to 1") for text in texts)
+    assert any(text.startswith("✓ each row sums to 1") for text in texts)
     assert any("largest weight 0.25" in text for text in texts)
 
 
