@@ -1,4 +1,5 @@
-"""Fault programme: what can go wrong, how often it is provoked, and what must hold each time.
+"""Fault programme: faults that are injected many times, and the promise that must hold each time.
 
-`all_faults` registers every fault. `scripts/prove` runs them and publishes the counts.
+Each module registers its faults with `base.fault`; `all_faults` imports them all. `scripts/prove` runs the
+quick or the full tier and publishes the counts in docs/results/reliability.md.
 """

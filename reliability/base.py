@@ -1,4 +1,4 @@
-"""What a fault is: a registered generator of tries, and the place in which it does its harm."""
+"""Faults and workspaces: a fault is a registered generator of tries, which runs in a workspace."""
 
 from __future__ import annotations
 
@@ -15,56 +15,58 @@ from typing import Any
 
 from glassformer.core.config import Tree, dump_yaml, read_yaml_file
 from reliability.children import Child, Zygote, start_fresh
-from reliability.orders import Patience
+from reliability.injections import Patience
 
 TINY: Tree = read_yaml_file(Path(__file__).parents[1] / "tests" / "tiny.yaml")
-"""8 steps an epoch, 24 in all, in a fraction of a second."""
+"""Config of 8 steps per epoch and 24 steps in all, which trains in a fraction of a second."""
 
 WORDS = ["the", "a", "room", "book", "was", "very", "not", "quite", "and", "or", "film", "long", "short"]
 
 Outcome = str | None
+"""Result of one try: None if the promise held, else a description of the failure."""
 Tries = Iterator[Outcome]
 
 
-class NotHere(Exception):
-    """This machine cannot do that harm; the reason is said."""
+class Unsupported(Exception):
+    """This machine cannot inject the fault; the message is the reason."""
 
 
 @dataclass
-class Place:
-    """Where a fault does its harm: a folder of its own, dice, and other processes."""
+class Workspace:
+    """Environment of a fault: a folder, a random generator, and child processes."""
 
     folder: Path
-    dice: random.Random
+    rng: random.Random
     zygote: Zygote
     notes: list[str] = field(default_factory=list)
-    """What a reader of the counts should know of how they came about."""
+    """Remarks that are published with the counts."""
     _count: int = 0
 
     def new(self, name: str = "try") -> Path:
-        """A path in which nothing is yet."""
+        """Return a path that does not exist yet."""
         self._count += 1
         path = self.folder / f"{name}-{self._count}"
         shutil.rmtree(path, ignore_errors=True)
         return path
 
     def made(self, name: str) -> Path:
-        """A new, empty folder."""
+        """Create an empty folder."""
         path = self.new(name)
         path.mkdir()
         return path
 
     @cached_property
     def tiny_file(self) -> Path:
+        """YAML file of the TINY config."""
         path = self.folder / "tiny.yaml"
         path.write_text(dump_yaml(TINY), encoding="utf-8")
         return path
 
     @cached_property
     def text_file(self) -> Path:
-        """A small classifier of texts from a file, with a tokenizer of its own."""
+        """YAML file of a small text classifier, whose data are a file and which trains a tokenizer."""
         lines = [
-            f"{label}\t{' '.join(self.dice.choices(WORDS, k=8))} {word}"
+            f"{label}\t{' '.join(self.rng.choices(WORDS, k=8))} {word}"
             for _ in range(30)
             for label, word in (("yes", "good"), ("no", "bad"))
         ]
@@ -78,13 +80,16 @@ class Place:
         return path
 
     def with_cache(self, order: dict[str, Any]) -> dict[str, Any]:
-        """An order whose child keeps tokens in this place, as a person who has none yet."""
+        """Add an environment in which the child caches tokens in this workspace, which starts empty."""
         environment = {"GLASSFORMER_CACHE": str(self.folder / "cache"), **order.get("environment", {})}
         return {**order, "environment": environment}
 
     def start(self, *arguments: str | Path, is_fresh: bool = False, **order: Any) -> Child:
-        """`glassformer` with these arguments, as a fork of a process that has imported everything; or the
-        command itself, as a person types it."""
+        """Start `glassformer` with these arguments.
+
+        The child is a fork of a process that has imported everything; with `is_fresh`, a new interpreter, as
+        a user would start it. `order` holds the faults that the child injects into itself; see `injections`.
+        """
         words, folder = [str(argument) for argument in arguments], self.made("child")
         order = self.with_cache(order)
         if is_fresh:
@@ -92,28 +97,28 @@ class Place:
         return self.zygote.start(words, folder, **order)
 
     def do(self, job: str, *arguments: object, seconds: float) -> Tries:
-        """The outcomes of a job in a process of its own, as they come; its death or standstill is one too."""
+        """Run a job in a child process and yield its outcomes; a crash or a hang is a failure too."""
         folder = self.made("job")
         child = self.zygote.start(list(arguments), folder, **self.with_cache({"job": job}))
-        told, patience = 0, Patience(seconds, child.pid)
+        count, patience = 0, Patience(seconds, child.pid)
         while True:
             code = child.poll(0.05)
             lines = (folder / "outcomes").read_text().splitlines() if (folder / "outcomes").exists() else []
-            for line in lines[told:] if code is not None else lines[told:-1]:
+            for line in lines[count:] if code is not None else lines[count:-1]:
                 yield json.loads(line)
-                told += 1
+                count += 1
             if code is not None:
                 break
             if patience.is_over():
                 child.kill()
-                yield f"no end within {seconds:g} s: {child.errors[-500:]}"
+                yield f"did not end within {seconds:g} s: {child.errors[-500:]}"
                 return
         if code != 0:
             yield f"the process ended with {code}: {child.errors[-1500:]}"
 
-    def train(self, path: Path, *options: str, what: Path | None = None, is_fresh: bool = False) -> Path:
-        """A run of the tiny config, or another, from its beginning to its end."""
-        command = ["train", what or self.tiny_file, *options, "--run", path, "--quiet", "--resume"]
+    def train(self, path: Path, *options: str, source: Path | None = None, is_fresh: bool = False) -> Path:
+        """Train a config (default: the tiny one) to its end, resuming if the run exists."""
+        command = ["train", source or self.tiny_file, *options, "--run", path, "--quiet", "--resume"]
         child = self.start(*command, is_fresh=is_fresh)
         if child.wait() != 0:
             raise RuntimeError(child.errors)
@@ -121,71 +126,81 @@ class Place:
 
     @cached_property
     def trained(self) -> Path:
-        """A finished run that nobody may change."""
+        """Finished run of the tiny config; copy it before changing it."""
         return self.train(self.folder / "trained")
 
     @cached_property
     def trained_on_text(self) -> Path:
-        return self.train(self.folder / "trained-on-text", what=self.text_file)
+        """Finished run of the text classifier; copy it before changing it."""
+        return self.train(self.folder / "trained-on-text", source=self.text_file)
 
 
 EVERY_FRESH = 10
-"""One try in so many goes through the command as a person starts it, and not through a fork."""
+"""Every tenth try starts a new interpreter instead of a fork."""
 
 
 def is_fresh(number: int) -> bool:
+    """Return True if the try with this number starts a new interpreter."""
     return number % EVERY_FRESH == 0
 
 
-Harm = Callable[[Place, range], Tries]
-"""Does harm once for each of these numbers, and tells each time what came of it."""
+Injection = Callable[[Workspace, range], Tries]
+"""Function that injects a fault once per number, and yields the outcome of each try."""
 
 
 @dataclass(frozen=True)
 class Fault:
+    """Registered fault: its description, its promise, and how often each tier tries it."""
+
     name: str
     what: str
+    """Description of the fault, as published."""
     expected: str
-    harm: Harm
+    """Promise that must hold, as published."""
+    inject: Injection
     quick: int
     full: int
     unit: str
     part: int
-    """So many tries are made at a stretch, in a place of their own."""
+    """Number of tries per part; each part has its own workspace."""
     is_alone: bool
-    """Measures the machine too: nothing else is done meanwhile."""
-    is_of_tests: bool
-    """Counts cases of the ordinary tests, which `make test` runs anyway."""
+    """True if the fault measures time, so that no other part may run beside it."""
+    counts_tests: bool
+    """True if the tries are cases of the ordinary tests, which `make test` runs anyway."""
 
     def count(self, tier: str) -> int:
+        """Number of tries in a tier."""
         return {"quick": self.quick, "full": self.full}[tier]
 
     def parts(self, tier: str) -> list[range]:
+        """Split the tries of a tier into parts."""
         count = self.count(tier)
         return [range(first, min(first + self.part, count)) for first in range(0, count, self.part)]
 
 
 @dataclass
 class Row:
-    """What came of a fault, or of a part of it."""
+    """Counts and failures of a fault, or of a part of it."""
 
     fault: Fault
     tried: int = 0
     held: int = 0
     failures: list[str] = field(default_factory=list)
-    not_here: str | None = None
+    unsupported: str | None = None
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
-        return not self.failures and (self.tried > 0 or self.not_here is not None)
+        """True if all tries held, or the machine cannot inject the fault."""
+        return not self.failures and (self.tried > 0 or self.unsupported is not None)
 
     def add(self, part: Row) -> None:
+        """Add the counts of a part."""
         self.tried += part.tried
         self.held += part.held
         self.failures += part.failures
-        self.not_here = self.not_here or part.not_here
+        self.unsupported = self.unsupported or part.unsupported
         self.seconds += part.seconds
         self.notes += [note for note in part.notes if note not in self.notes]
 
@@ -203,30 +218,33 @@ def fault(
     unit: str = "",
     part: int = 50,
     is_alone: bool = False,
-    is_of_tests: bool = False,
-) -> Callable[[Harm], Harm]:
-    def register(harm: Harm) -> Harm:
+    counts_tests: bool = False,
+) -> Callable[[Injection], Injection]:
+    """Decorator: register a fault; see `Fault` for the arguments."""
+
+    def register(inject: Injection) -> Injection:
         if name in FAULTS:
             raise ValueError(f"two faults are called {name}")
-        FAULTS[name] = Fault(name, what, expected, harm, quick, full, unit, part, is_alone, is_of_tests)
-        return harm
+        FAULTS[name] = Fault(name, what, expected, inject, quick, full, unit, part, is_alone, counts_tests)
+        return inject
 
     return register
 
 
-def run_part(chosen: Fault, place: Place, numbers: range) -> Row:
-    row, began = Row(chosen), time.monotonic()
+def run_part(chosen: Fault, workspace: Workspace, numbers: range) -> Row:
+    """Run one part of a fault; an exception in it counts as a failed try."""
+    row, start = Row(chosen), time.monotonic()
     try:
-        for outcome in chosen.harm(place, numbers):
+        for outcome in chosen.inject(workspace, numbers):
             row.tried += 1
             if outcome is None:
                 row.held += 1
             else:
                 row.failures.append(outcome)
-    except NotHere as reason:
-        row.not_here = str(reason)
+    except Unsupported as reason:
+        row.unsupported = str(reason)
     except Exception:
         row.tried += 1
         row.failures.append(traceback.format_exc())
-    row.seconds, row.notes = time.monotonic() - began, place.notes
+    row.seconds, row.notes = time.monotonic() - start, workspace.notes
     return row

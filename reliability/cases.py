@@ -1,4 +1,4 @@
-"""Cases of the ordinary tests, counted as tries: what they try already is not tried by other means here."""
+"""Ordinary tests as tries: run some test files with pytest and count their cases."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def cases(*files: str) -> Tries:
+    """Run test files and yield the outcome of each case."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}"]

@@ -1,6 +1,7 @@
-"""One kind of file under atheris: TRAINED KIND COUNT SEED; a line of JSON in `outcomes` for each try.
+"""Program that fuzzes one kind of file with atheris; arguments: TRAINED KIND COUNT SEED.
 
-A program of its own, since the package must be imported under the eyes of atheris.
+It writes one line of JSON per try to `outcomes`. It is a separate program because atheris must instrument
+the imports of the package.
 """
 
 import json
@@ -21,7 +22,7 @@ def main(trained: str, kind: str, count: str, seed: str) -> None:
     corpus = Path("corpus")
     corpus.mkdir()
     (corpus / "good").write_bytes(specimens.all[name][2])
-    outcomes = open("outcomes", "w", buffering=1)  # noqa: SIM115  until the fuzzer ends the process
+    outcomes = open("outcomes", "w", buffering=1)  # noqa: SIM115  open until the fuzzer ends the process
 
     def test(data: bytes) -> None:
         outcomes.write(json.dumps(specimens.check(name, data)) + "\n")

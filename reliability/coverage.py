@@ -1,6 +1,6 @@
-"""Files fuzzed by coverage: a mutation that reaches new lines of the package is mutated further.
+"""Coverage-guided fuzzing of files: a mutation that reaches new lines of the package is mutated further.
 
-Needs atheris, which is no dependency of ours (`pip install atheris`, for Linux): else the row says so.
+Needs atheris (`pip install atheris`, Linux only), which is not a dependency; without it the fault is not run.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reliability.base import NotHere, Place, Tries, fault
+from reliability.base import Tries, Unsupported, Workspace, fault
 from reliability.children import Child, wait_for_exit
 
-AT_A_STRETCH = 500
-KINDS = 23
-"""Of files; each has its stretch in turn."""
+PART = 500
+KINDS = 25
+"""Number of kinds of files; each part fuzzes one kind."""
 
 
 @fault(
     "files fuzzed by coverage",
-    "mutations that atheris chooses by the lines that they reach, in the same kinds of files",
-    "read, or refused in a few words; never a traceback, never a hang",
+    "mutations that atheris chooses by coverage, in the same kinds of files",
+    "read, or rejected with a short error; no traceback, no hang",
     quick=0,
-    full=AT_A_STRETCH * KINDS,
-    part=AT_A_STRETCH,
+    full=PART * KINDS,
+    part=PART,
 )
-def by_coverage(place: Place, numbers: range) -> Tries:
+def by_coverage(workspace: Workspace, numbers: range) -> Tries:
     if importlib.util.find_spec("atheris") is None:
-        raise NotHere("atheris is not installed")
-    folder, program = place.made("coverage"), Path(__file__).with_name("cover.py")
-    arguments = [str(place.trained_on_text), str(numbers.start // AT_A_STRETCH), str(len(numbers))]
-    seed = str(place.dice.randrange(1, 1 << 30))
-    with open(folder / "said", "w") as said:
+        raise Unsupported("atheris is not installed")
+    folder, program = workspace.made("coverage"), Path(__file__).with_name("cover.py")
+    arguments = [str(workspace.trained_on_text), str(numbers.start // PART), str(len(numbers))]
+    seed = str(workspace.rng.randrange(1, 1 << 30))
+    with open(folder / "log", "w") as log:
         process = subprocess.Popen(
             [sys.executable, str(program), *arguments, seed],
             cwd=folder,
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             stdin=subprocess.DEVNULL,
         )
     child = Child(process.pid, folder, lambda seconds: wait_for_exit(process, seconds))
-    code = place.zygote.adopt(child).wait(600 + 3 * len(numbers))
+    code = workspace.zygote.adopt(child).wait(600 + 3 * len(numbers))
     outcomes = folder / "outcomes"
     yield from map(json.loads, outcomes.read_text().splitlines() if outcomes.exists() else [])
     if code:
-        yield f"it ended with {code}: {(folder / 'said').read_text(errors='replace')[-1000:]}"
+        yield f"the fuzzer ended with {code}: {(folder / 'log').read_text(errors='replace')[-1000:]}"

@@ -1,4 +1,4 @@
-"""Random arguments of the command line; what random input may and may not lead to."""
+"""Fuzzing of command-line arguments, and the checks that all fuzzing shares."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from hypothesis import strategies as st
 from glassformer.cli import VERBS, main
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.training.precision import DTYPES, probe
-from reliability.base import Outcome, Place, Tries, fault
+from reliability.base import Outcome, Tries, Workspace, fault
 
 SECONDS = 20.0
-"""Of processor time that any one of them may take: none should take one."""
+"""Limit of processor time per example; one second is already unusual."""
 
 BLOCKED_SECONDS = 300.0
-"""That any one of them may wait for something else than a processor."""
+"""Limit of time per example spent waiting for anything but a processor."""
 
 TICK = 5.0
 
 
 class Hangs(BaseException):
-    """Nothing of ours catches this one."""
+    """Raised when an example hangs; a BaseException, so that no handler of the package catches it."""
 
 
 class Blocked:
-    """How long this process has waited for something, and not for its turn on a busy or paused machine."""
+    """Timer of the time this process is blocked; time on a busy or paused machine does not count."""
 
     def __init__(self) -> None:
         self.seconds, self.last = 0.0, self.clocks()
 
     @staticmethod
     def clocks() -> tuple[float, float]:
-        """Of the wall, and of running or being ready to run."""
+        """Return wall-clock time, and time spent running or ready to run."""
         try:
             ran, waited = Path("/proc/self/schedstat").read_text().split()[:2]
             return time.monotonic(), (int(ran) + int(waited)) / 1e9
@@ -55,7 +55,7 @@ class Blocked:
 
     def tick(self, number: int, frame: object) -> None:
         now = self.clocks()
-        # A process that was stopped ticks once when it goes on.
+        # A stopped process receives only one tick when it continues.
         self.seconds += max(0.0, min(now[0] - self.last[0], 2 * TICK) - (now[1] - self.last[1]))
         self.last = now
         if self.seconds > BLOCKED_SECONDS:
@@ -64,6 +64,8 @@ class Blocked:
 
 @contextlib.contextmanager
 def no_hang() -> Iterator[None]:
+    """Context: raise Hangs if the block exceeds the limits."""
+
     def stop(number: int, frame: object) -> None:
         raise Hangs
 
@@ -78,35 +80,35 @@ def no_hang() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def attempt(action: Callable[[], object], what: object) -> Outcome:
-    """None if it works, or says in our words why not."""
+def attempt(action: Callable[[], object], description: object) -> Outcome:
+    """Run an action that may succeed or raise a user error; anything else is a failure."""
     try:
         with no_hang():
             action()
     except (UserError, ErrorDetail):
         return None
     except Hangs:
-        return f"{what}: hangs at {traceback.format_exc(limit=-3)}"
+        return f"{description}: hangs at {traceback.format_exc(limit=-3)}"
     except Exception:
-        return f"{what}: {traceback.format_exc(limit=-4)}"
+        return f"{description}: {traceback.format_exc(limit=-4)}"
     return None
 
 
-def of_the_command(arguments: Sequence[str]) -> Outcome:
-    """None if it ends with 0 or 2 and shows no traceback; `--json` must be one document of UTF-8."""
+def run_command(arguments: Sequence[str]) -> Outcome:
+    """Run a command: it must exit with 0 or 2, without a traceback; `--json` must print one document."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
 
     def run() -> None:
         code = main(list(arguments))
         printed = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
-        said = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
-        # `doctor` may well find something in a model that was made by chance.
+        errors = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
+        # `doctor` exits with 1 if it finds a fault in a random model.
         if code not in (0, 2) and (code != 1 or arguments[0] != "doctor"):
-            raise RuntimeError(f"exit {code}: {said[-300:]}")
-        if "Traceback (most recent call last)" in said + printed:
-            raise RuntimeError(said[-600:])
-        if code == 2 and not said.strip() and arguments:
-            raise RuntimeError("exit 2 without a word")
+            raise RuntimeError(f"exit {code}: {errors[-300:]}")
+        if "Traceback (most recent call last)" in errors + printed:
+            raise RuntimeError(errors[-600:])
+        if code == 2 and not errors.strip() and arguments:
+            raise RuntimeError("exit 2 without a message")
         if "--json" in arguments and code == 0 and printed and "-h" not in arguments:
             json.loads(printed)
 
@@ -117,7 +119,7 @@ def of_the_command(arguments: Sequence[str]) -> Outcome:
 def examples(
     strategy: st.SearchStrategy[Any], check: Callable[[Any], Outcome], count: int, number: int
 ) -> Iterator[Outcome]:
-    """As many outcomes; nothing is shrunk, since one failure must not end the rest."""
+    """Yield the outcomes of `count` random examples. Failures are not shrunk and do not end the rest."""
     outcomes: list[Outcome] = []
 
     @seed(number)
@@ -137,12 +139,12 @@ def examples(
 
 
 def warm_up() -> None:
-    """What is the same in every fork: alphabets, the constants of our sources, which precisions work here."""
+    """Compute before the fork what all forks need: imports, Hypothesis's caches, supported precisions."""
     for verb in VERBS:
         importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
     list(examples(st.text() | st.integers() | st.binary(), lambda example: None, 30, 0))
     for precision in DTYPES:
-        probe(precision, "cpu")  # as they ask: the answer is kept under what is given
+        probe(precision, "cpu")  # cached by these arguments
 
 
 NO_UTF8 = "\udcff\udcfe"
@@ -202,7 +204,7 @@ OPTIONS = [
     "model.norm=!!python/name:os.system",
 ]
 NAMES = ["best", "latest", "1", "test", "train", "validation", "beam", "kind=beam,size=2", "layer-1"]
-# Without a bad value these would serve, train or fetch for a long time.
+# Verbs that would serve, train or download for a long time get a bad value.
 SPOILED = {
     "studio": ["--port", "x"],
     "sweep": ["PATH"],
@@ -210,14 +212,15 @@ SPOILED = {
     "bench": ["nothing"],
 }
 NO_RUN = {"runs", "sweep", "prove-resume", "studio", "bench", "reproduce"}
-NOT_TOLD = {"--help", "-h", "--measure", "--plugin"}
+EXCLUDED = {"--help", "-h", "--measure", "--plugin"}
 
 
 def flags(verb: str) -> list[str]:
+    """List the options of a verb."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}").configure(parser)
-    return sorted(set(parser._option_string_actions) - NOT_TOLD)
+    return sorted(set(parser._option_string_actions) - EXCLUDED)
 
 
 @st.composite
@@ -232,7 +235,7 @@ def command_lines(draw: st.DrawFn, known: dict[str, list[str]]) -> list[str]:
 
 
 def prepare(trained: str, texts: str) -> Callable[[], None]:
-    """A folder with something of everything; what it returns puts it back as it was."""
+    """Fill the working directory with a run, a config, data and odd files; return a function to restore it."""
     from glassformer.core.config import dump_yaml
     from reliability.base import TINY
 
@@ -258,7 +261,7 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
     before = set(os.listdir("."))
 
     def check(arguments: list[str]) -> Outcome:
-        outcome = of_the_command([argument.replace("\0", "") for argument in arguments])
+        outcome = run_command([argument.replace("\0", "") for argument in arguments])
         new = set(os.listdir(".")) - before
         if new or os.stat("run").st_mtime_ns != stamp[0] or len(arguments) > 3:
             for name in new - {"runs"}:
@@ -275,12 +278,17 @@ def fuzz_arguments(trained: str, texts: str, count: int, number: int) -> Iterato
 @fault(
     "fuzzed arguments",
     "random arguments to every verb of the command line",
-    "exit 0 or 2, a few words, never a traceback, never a hang; `--json` is one document",
+    "exit 0 or 2, a short message, no traceback, no hang; `--json` prints one document",
     quick=500,
     full=25_000,
     part=1250,
 )
-def arguments(place: Place, numbers: range) -> Tries:
-    _ = place.text_file
-    given = (str(place.trained), str(place.folder / "texts.tsv"), len(numbers), place.dice.randrange(1 << 30))
-    yield from place.do("reliability.fuzzing:fuzz_arguments", *given, seconds=600 + 10 * len(numbers))
+def arguments(workspace: Workspace, numbers: range) -> Tries:
+    _ = workspace.text_file
+    given = (
+        str(workspace.trained),
+        str(workspace.folder / "texts.tsv"),
+        len(numbers),
+        workspace.rng.randrange(1 << 30),
+    )
+    yield from workspace.do("reliability.fuzzing:fuzz_arguments", *given, seconds=600 + 10 * len(numbers))

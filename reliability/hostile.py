@@ -1,4 +1,4 @@
-"""Files made by hand to do harm: none may run code, write elsewhere, or take all the memory or time."""
+"""Hostile files: none may run code, write outside its folder, or exhaust memory or time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from glassformer.storage.files import json_bytes
-from reliability.base import Outcome, Place, Tries, fault
+from reliability.base import Outcome, Tries, Workspace, fault
 from reliability.loaders import renew_checksums, renew_manifest
 
 MEMORY = 256 << 20
@@ -25,7 +25,7 @@ DEEP = 100_000
 
 
 class Steals:
-    """What a pickle can do: run anything."""
+    """Object whose unpickling runs a shell command."""
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, ("touch stolen",)
@@ -44,8 +44,8 @@ SAFETENSORS: dict[str, bytes] = {
     "a header of 2⁶³ bytes": with_header({}, length=1 << 63),
     "a header longer than the file": with_header({}, length=10_000),
     "a header of the file's whole length": with_header({}, length=66),
-    "a header that is no JSON": with_header(b"{{{{"),
-    "a header that is no UTF-8": with_header(b"\xff\xfe{}"),
+    "a header that is not JSON": with_header(b"{{{{"),
+    "a header that is not UTF-8": with_header(b"\xff\xfe{}"),
     "a header nested deeply": with_header(b'{"a":' * 20_000 + b"1" + b"}" * 20_000),
     "offsets beyond the end": with_header({"a": tensor([1 << 20], 0, 4 << 20)}),
     "offsets that overlap": with_header({"a": tensor([16], 0, 64), "b": tensor([16], 0, 64)}),
@@ -114,11 +114,11 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
     "a shape that is code": lambda: npz("about.npy", npy("__import__('os').system('touch stolen')")),
     "names that lead upwards": lambda: npz("../../stolen", b"mine"),
     "a gigabyte of zeros": lambda: npz("about.npy", npy("(268435456,)", bytes(1 << 30))),
-    "no archive": lambda: b"PK\x03\x04" + bytes(40),
+    "not an archive": lambda: b"PK\x03\x04" + bytes(40),
 }
 RUN_FILES = ("config.json", "task.json", "results.json", "status.json", "environment.json")
-Case = tuple[str, Callable[[Path, Place], list[str]]]
-"""A name, and what makes the harm in a new folder and says which command meets it."""
+Case = tuple[str, Callable[[Path, Workspace], list[str]]]
+"""Name, and a function that creates the hostile file in a folder and returns the command that reads it."""
 
 
 def cases() -> list[Case]:
@@ -164,40 +164,40 @@ def cases() -> list[Case]:
     return found
 
 
-def plain(name: str, data: bytes, command: list[str]) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
+def plain(name: str, data: bytes, command: list[str]) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
         (folder / name).write_bytes(data)
         return command
 
     return make
 
 
-def copy_run(folder: Path, place: Place) -> Path:
-    shutil.copytree(place.trained, folder / "run")
+def copy_run(folder: Path, workspace: Workspace) -> Path:
+    shutil.copytree(workspace.trained, folder / "run")
     return folder / "run"
 
 
-def in_run(name: str, data: bytes) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
-        run = copy_run(folder, place)
+def in_run(name: str, data: bytes) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
+        run = copy_run(folder, workspace)
         (run / name).write_bytes(data)
         if name != "config.yaml":  # it is never parsed: a changed one is rejected by its checksum
             renew_checksums(run)
-        return meeting(name)
+        return reading_command(name)
 
     return make
 
 
-def meeting(name: str) -> list[str]:
-    """The command that reads a file of a run."""
+def reading_command(name: str) -> list[str]:
+    """Return a command that reads this file of a run."""
     if name in ("status.json", "results.json", "events.jsonl"):
         return ["report", "run", "--out", "report.html", "--maps", "0", "--samples", "0"]
     return ["train", "run", "--resume", "--quiet"] if name == "environment.json" else ["evaluate", "run"]
 
 
-def in_checkpoint(name: str, data: bytes) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
-        for checkpoint in (copy_run(folder, place) / "checkpoints").glob("step-*"):
+def in_checkpoint(name: str, data: bytes) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
+        for checkpoint in (copy_run(folder, workspace) / "checkpoints").glob("step-*"):
             (checkpoint / name).write_bytes(data)
             if name != "manifest.json":
                 renew_manifest(checkpoint)
@@ -206,9 +206,9 @@ def in_checkpoint(name: str, data: bytes) -> Callable[[Path, Place], list[str]]:
     return make
 
 
-def linked(name: str, to: str | None) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
-        run = copy_run(folder, place)
+def linked(name: str, to: str | None) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
+        run = copy_run(folder, workspace)
         (folder / "secret").write_text("mine")
         targets = [run / name]
         if name.startswith("checkpoint/"):
@@ -220,26 +220,26 @@ def linked(name: str, to: str | None) -> Callable[[Path, Place], list[str]]:
                 os.mkfifo(target)
             else:
                 target.symlink_to(folder / to)
-        return meeting(name)
+        return reading_command(name)
 
     return make
 
 
-def huge(name: str) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
-        path = copy_run(folder, place) / name
-        if name == "events.jsonl":  # it may grow large, and is read a line at a time
+def huge(name: str) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
+        path = copy_run(folder, workspace) / name
+        if name == "events.jsonl":  # it may be large, and is read line by line
             path.write_bytes(b"x" * (300 << 20))
         else:
             os.truncate(path, 1 << 40)
-        return meeting(name)
+        return reading_command(name)
 
     return make
 
 
-def pointing(name: str) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
-        run = copy_run(folder, place)
+def pointing(name: str) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
+        run = copy_run(folder, workspace)
         for pointer in ("latest", "best"):
             (run / "checkpoints" / pointer).write_text(f"{name}\n")
         return ["evaluate", "run"]
@@ -247,15 +247,15 @@ def pointing(name: str) -> Callable[[Path, Place], list[str]]:
     return make
 
 
-def archive(make_data: Callable[[], bytes]) -> Callable[[Path, Place], list[str]]:
-    def make(folder: Path, place: Place) -> list[str]:
+def archive(make_data: Callable[[], bytes]) -> Callable[[Path, Workspace], list[str]]:
+    def make(folder: Path, workspace: Workspace) -> list[str]:
         (folder / "evil.npz").write_bytes(make_data())
         return ["load-maps"]
 
     return make
 
 
-def bomb(folder: Path, place: Place) -> list[str]:
+def bomb(folder: Path, workspace: Workspace) -> list[str]:
     with gzip.open(folder / "evil.txt.gz", "wb", compresslevel=1) as file:
         for _ in range(256):
             file.write(bytes(1 << 20))
@@ -270,32 +270,32 @@ def load_maps() -> list[Outcome]:
 
 
 MAY_WORK = {"report", "data"}
-"""They say what they could not read, and go on; and a long line of zeros is data, if odd."""
+"""Verbs that may exit with 0: they report what they could not read and continue."""
 
 
 @fault(
     "hostile files",
     "hand-made safetensors, manifests, YAML, JSON, archives, links, FIFOs, huge files, pickles",
-    "refused with a reason; no code runs, no file appears elsewhere; under 256 MB, under 1 s of CPU",
+    "rejected with a reason; no code runs, no file is written elsewhere; under 256 MB, under 1 s of CPU",
     quick=len(cases()),
     full=len(cases()),
     part=26,
 )
-def hostile(place: Place, numbers: range) -> Tries:
+def hostile(workspace: Workspace, numbers: range) -> Tries:
     for name, make in cases()[numbers.start : numbers.stop]:
-        folder = place.made("hostile")
-        outcome = meet(place, folder, make(folder, place))
+        folder = workspace.made("hostile")
+        outcome = run_on(workspace, folder, make(folder, workspace))
         yield f"{name}: {outcome}" if outcome else None
         shutil.rmtree(folder)
 
 
-def meet(place: Place, folder: Path, words: list[str]) -> Outcome:
-    """What a command does with it, and what that takes."""
+def run_on(workspace: Workspace, folder: Path, words: list[str]) -> Outcome:
+    """Run the command in the folder; check its exit, new files, memory and CPU time."""
     before = listing(folder)
     if words == ["load-maps"]:
-        child = place.zygote.start([], folder, job="reliability.hostile:load_maps")
+        child = workspace.zygote.start([], folder, job="reliability.hostile:load_maps")
     else:
-        child = place.zygote.start(words, folder)
+        child = workspace.zygote.start(words, folder)
     outcome = check(child.wait(), child.errors, words[0])
     used = child.report
     if words == ["load-maps"] and outcome is None:
@@ -315,9 +315,10 @@ def listing(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def check(code: int, said: str, verb: str) -> Outcome:
-    if "Traceback" in said or code not in ((0, 2) if verb in MAY_WORK or verb == "load-maps" else (2,)):
-        return f"exit {code}: {said[-700:]}"
-    if code == 2 and not (said.startswith("glassformer") and 2 <= len(said.splitlines()) <= 6):
-        return f"said: {said[:600]}"
+def check(code: int, errors: str, verb: str) -> Outcome:
+    """Check the exit code and the length of the error."""
+    if "Traceback" in errors or code not in ((0, 2) if verb in MAY_WORK or verb == "load-maps" else (2,)):
+        return f"exit {code}: {errors[-700:]}"
+    if code == 2 and not (errors.startswith("glassformer") and 2 <= len(errors.splitlines()) <= 6):
+        return f"printed: {errors[:600]}"
     return None

@@ -1,4 +1,4 @@
-"""SIGKILL: at random moments, before each operation of a save, many times, and where it hurts most."""
+"""SIGKILL at random moments, before each file operation of a save, several times, and at delicate moments."""
 
 from __future__ import annotations
 
@@ -10,62 +10,66 @@ from typing import Any
 
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.verify import compare_runs
-from reliability.base import Outcome, Place, Tries, fault, is_fresh
+from reliability.base import Outcome, Tries, Workspace, fault, is_fresh
 
 IDENTICAL = (
-    "resumed by the same command; weights, optimizer, random state, order of examples, events and metrics are"
-    " those of the uninterrupted run, to the bit"
+    "resumed by the same command; weights, optimizer, random state, order of examples, events and metrics"
+    " equal those of the uninterrupted run to the bit"
 )
 OFTEN = ["training.save_every=3", "training.validate_every=6"]
 ACCUMULATING = ["training.gradient_accumulation=4", "training.batch_size=4", "training.save_every=2"]
 
 
 def differences(left: Path, right: Path) -> Outcome:
+    """Check that two runs are equal to the bit."""
     compared = compare_runs(RunFolder(left), RunFolder(right))
     different = [name for name, item in compared.items() if not item["is_equal"]]
     return f"{right} differs in {', '.join(different)}" if different else None
 
 
-def killed(place: Place, run: Path, options: Sequence[str], **order: Any) -> bool:
-    """Whether a training came to its end by SIGKILL."""
-    child = place.start("train", place.tiny_file, *options, "--run", run, "--resume", "--quiet", **order)
+def killed(workspace: Workspace, run: Path, options: Sequence[str], **order: Any) -> bool:
+    """Train with injected faults; return True if SIGKILL ended the training."""
+    child = workspace.start(
+        "train", workspace.tiny_file, *options, "--run", run, "--resume", "--quiet", **order
+    )
     return child.wait() == -signal.SIGKILL
 
 
-def goes_on(place: Place, run: Path, alone: Path, options: Sequence[str], number: int) -> Outcome:
-    """By the same command, to the end of the run that nobody has killed."""
-    place.train(run, *options, is_fresh=is_fresh(number))
+def resumes(workspace: Workspace, run: Path, alone: Path, options: Sequence[str], number: int) -> Outcome:
+    """Resume with the same command, and compare with the uninterrupted run."""
+    workspace.train(run, *options, is_fresh=is_fresh(number))
     return differences(alone, run)
 
 
 @fault("kill at random", "SIGKILL at a random moment", IDENTICAL, quick=20, full=200, part=10)
-def at_random(place: Place, numbers: range) -> Tries:
-    alone = place.train(place.new("alone"), *OFTEN)
+def at_random(workspace: Workspace, numbers: range) -> Tries:
+    alone = workspace.train(workspace.new("alone"), *OFTEN)
     for number in numbers:
-        run = place.new("run")
-        while not killed_at_random(place, run, number):
-            run = place.new("run")
-        yield goes_on(place, run, alone, OFTEN, number)
+        run = workspace.new("run")
+        while not killed_at_random(workspace, run, number):
+            run = workspace.new("run")
+        yield resumes(workspace, run, alone, OFTEN, number)
 
 
-def killed_at_random(place: Place, run: Path, number: int) -> bool:
-    """Not if it was done before."""
-    command = ["train", place.tiny_file, *OFTEN, "--run", run, "--resume", "--quiet"]
-    child = place.start(*command, is_fresh=is_fresh(number))
-    step = place.dice.randrange(1, 24)
-    child.wait_until(lambda: has_step(run, step), f"there is step {step}")
-    child.poll(place.dice.random() * 0.03 + 1e-4)
+def killed_at_random(workspace: Workspace, run: Path, number: int) -> bool:
+    """Kill a training at a random moment; return False if it had already finished."""
+    command = ["train", workspace.tiny_file, *OFTEN, "--run", run, "--resume", "--quiet"]
+    child = workspace.start(*command, is_fresh=is_fresh(number))
+    step = workspace.rng.randrange(1, 24)
+    child.wait_until(lambda: has_step(run, step), f"it logs step {step}")
+    child.poll(workspace.rng.random() * 0.03 + 1e-4)
     child.kill()
     return child.wait() == -signal.SIGKILL
 
 
 def has_step(run: Path, step: int) -> bool:
-    record = run / "events.jsonl"
-    return record.exists() and f'"step": {step},' in record.read_text()
+    """Return True if a run has logged a step."""
+    events = run / "events.jsonl"
+    return events.exists() and f'"step": {step},' in events.read_text()
 
 
 IN_ONE_SAVE = 24
-"""At least as many as a save has operations."""
+"""Upper limit of the number of operations of one save."""
 
 
 @fault(
@@ -78,39 +82,39 @@ IN_ONE_SAVE = 24
     unit="operations",
     part=12,
 )
-def in_a_save(place: Place, numbers: range) -> Tries:
-    alone, listing = place.train(place.new("alone"), *OFTEN), place.new("listing")
+def in_a_save(workspace: Workspace, numbers: range) -> Tries:
+    alone, listing = workspace.train(workspace.new("alone"), *OFTEN), workspace.new("listing")
     below = {"below": f"{listing}/checkpoints"}
-    child = place.start(
-        "train", place.tiny_file, *OFTEN, "--run", listing, "--resume", "--quiet", operations=below
+    child = workspace.start(
+        "train", workspace.tiny_file, *OFTEN, "--run", listing, "--resume", "--quiet", operations=below
     )
     assert child.wait() == 0, child.errors
     names = (child.folder / "operations").read_text().splitlines()
-    # From the fourth save on, each one moves `latest` and removes an older one.
+    # From the fourth save on, each save moves `latest` and deletes an older checkpoint.
     saves = [number for number, name in enumerate(names, 1) if re.search(r"mkdir .*saving-step", name)]
     one = range(saves[3], saves[4])
     assert len(one) <= IN_ONE_SAVE, f"a save has {len(one)} operations"
     points = [*one, *(number for number in range(1, len(names) + 1) if number not in one)]
     for number, point in zip(numbers, points[numbers.start : numbers.stop], strict=False):
-        run = place.new("run")
+        run = workspace.new("run")
         order = {"below": f"{run}/checkpoints", "die_at": point}
-        if not killed(place, run, OFTEN, is_fresh=is_fresh(number), operations=order):
-            yield f"operation {point} ({names[point - 1]}) did not come"
+        if not killed(workspace, run, OFTEN, is_fresh=is_fresh(number), operations=order):
+            yield f"operation {point} ({names[point - 1]}) did not happen"
             continue
-        outcome = goes_on(place, run, alone, OFTEN, number)
+        outcome = resumes(workspace, run, alone, OFTEN, number)
         yield f"killed before '{names[point - 1]}': {outcome}" if outcome else None
 
 
 @fault("five kills", "five SIGKILLs in one run", IDENTICAL, quick=3, full=20, part=3)
-def five(place: Place, numbers: range) -> Tries:
-    alone = place.train(place.new("alone"), *OFTEN)
+def five(workspace: Workspace, numbers: range) -> Tries:
+    alone = workspace.train(workspace.new("alone"), *OFTEN)
     for number in numbers:
-        run = place.new("run")
-        for kill, step in enumerate(sorted(place.dice.sample(range(2, 24), 5))):
+        run = workspace.new("run")
+        for kill, step in enumerate(sorted(workspace.rng.sample(range(2, 24), 5))):
             order = {"kind": "step", "step": step}
-            if not killed(place, run, OFTEN, is_fresh=is_fresh(number) and kill == 2, die_at_event=order):
+            if not killed(workspace, run, OFTEN, is_fresh=is_fresh(number) and kill == 2, die_at_event=order):
                 yield f"no kill at step {step}"
-        yield goes_on(place, run, alone, OFTEN, number)
+        yield resumes(workspace, run, alone, OFTEN, number)
 
 
 MOMENTS = [{"kind": kind, "step": step} for step in (8, 16, 24) for kind in ("step", "validation")] + [
@@ -121,14 +125,14 @@ MOMENTS = [{"kind": kind, "step": step} for step in (8, 16, 24) for kind in ("st
 
 
 @fault("kill at an epoch's end", "SIGKILL around the end of an epoch", IDENTICAL, quick=3, full=20)
-def at_an_epochs_end(place: Place, numbers: range) -> Tries:
-    alone = place.train(place.new("alone"))
+def at_an_epochs_end(workspace: Workspace, numbers: range) -> Tries:
+    alone = workspace.train(workspace.new("alone"))
     for number in numbers:
-        run, moment = place.new("run"), MOMENTS[number % len(MOMENTS)]
-        if not killed(place, run, [], is_fresh=is_fresh(number), die_at_event=moment):
+        run, moment = workspace.new("run"), MOMENTS[number % len(MOMENTS)]
+        if not killed(workspace, run, [], is_fresh=is_fresh(number), die_at_event=moment):
             yield f"no kill at {moment}"
             continue
-        yield goes_on(place, run, alone, [], number)
+        yield resumes(workspace, run, alone, [], number)
 
 
 @fault(
@@ -138,12 +142,12 @@ def at_an_epochs_end(place: Place, numbers: range) -> Tries:
     quick=3,
     full=20,
 )
-def inside_accumulation(place: Place, numbers: range) -> Tries:
-    alone = place.train(place.new("alone"), *ACCUMULATING)
+def inside_accumulation(workspace: Workspace, numbers: range) -> Tries:
+    alone = workspace.train(workspace.new("alone"), *ACCUMULATING)
     for number in numbers:
-        run = place.new("run")
-        passes = {"count": 4 * place.dice.randrange(1, 22) + place.dice.choice([1, 2, 3])}
-        if not killed(place, run, ACCUMULATING, is_fresh=is_fresh(number), die_at_backward=passes):
+        run = workspace.new("run")
+        passes = {"count": 4 * workspace.rng.randrange(1, 22) + workspace.rng.choice([1, 2, 3])}
+        if not killed(workspace, run, ACCUMULATING, is_fresh=is_fresh(number), die_at_backward=passes):
             yield f"no kill after {passes} backward passes"
             continue
-        yield goes_on(place, run, alone, ACCUMULATING, number)
+        yield resumes(workspace, run, alone, ACCUMULATING, number)

@@ -1,4 +1,4 @@
-"""Files that are read: a good one of each kind, and random bytes and mutations in its place."""
+"""Fuzzing of files: random bytes and mutations of a good file of each kind that the package reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from reliability.base import Outcome, Place, Tries, fault
-from reliability.fuzzing import attempt, examples, of_the_command, warm_up  # noqa: F401  for the zygote
+from reliability.base import Outcome, Tries, Workspace, fault
+from reliability.fuzzing import attempt, examples, run_command, warm_up  # noqa: F401  for the zygote
 
 ROWS = [
     (label, f"{word} {number}") for number in range(6) for label, word in (("yes", "good ü"), ("no", "bad ✓"))
@@ -66,11 +66,12 @@ EDITS = st.lists(
 
 
 def mutate(data: bytes, edits: Sequence[tuple[str, int, bytes]]) -> bytes:
-    for how, place, piece in edits:
-        at = place % (len(data) + 1)
+    """Apply random edits: flip a bit, insert, delete or repeat bytes, cut the end."""
+    for how, index, piece in edits:
+        at = index % (len(data) + 1)
         if how == "flip" and data:
             at %= len(data)
-            data = data[:at] + bytes([data[at] ^ (1 << place % 8)]) + data[at + 1 :]
+            data = data[:at] + bytes([data[at] ^ (1 << index % 8)]) + data[at + 1 :]
         elif how == "insert":
             data = data[:at] + piece + data[at:]
         elif how == "delete":
@@ -91,7 +92,7 @@ def load_config(path: Path) -> None:
 def load_data(path: Path) -> None:
     from glassformer.runs.experiment import resolve
 
-    outcome = of_the_command(["data", "check", str(path), "--json"])
+    outcome = run_command(["data", "check", str(path), "--json"])
     if outcome:
         raise RuntimeError(outcome)
     options: dict[str, object] = {"task.data.train": str(path), "task.max_length": 8}
@@ -123,11 +124,11 @@ def load_plugin(path: Path) -> None:
 
 
 NOT_OF_THE_MODEL = {"status.json", "results.json", "events.jsonl"}
-"""Who loads or trains the model does not read them."""
+"""Files that loading and training the model do not read."""
 
 
 def load_run(path: Path) -> None:
-    """A file of a run's folder, whose checksums its maker has made right again."""
+    """Read everything of the run that contains this file, whose checksums are true again."""
     from glassformer.reports.records import read_run
     from glassformer.runs.experiment import Experiment
     from glassformer.runs.folder import RunFolder
@@ -161,7 +162,7 @@ IN_A_CHECKPOINT = ["manifest.json", "state.json", "model.safetensors", "random.s
 
 
 def sentencepiece() -> bytes:
-    """A model of a few pieces, as the protocol of its format has them."""
+    """Encode a SentencePiece model of a few pieces, in its protobuf format."""
 
     def field(number: int, data: bytes) -> bytes:
         return bytes([number << 3 | 2, len(data)]) + data
@@ -186,6 +187,7 @@ def renew_checksums(run: Path) -> None:
 
 
 def renew_manifest(folder: Path) -> None:
+    """Write a true manifest for a checkpoint whose files were changed."""
     from glassformer.storage.files import file_sha256, json_bytes
 
     files = {
@@ -197,7 +199,7 @@ def renew_manifest(folder: Path) -> None:
 
 
 class Specimens:
-    """In this folder a good file of every kind, and who reads it."""
+    """Good file of every kind in the working directory, each with the function that reads it."""
 
     def __init__(self, trained: str) -> None:
         from glassformer.runs.run import Run
@@ -220,10 +222,10 @@ class Specimens:
             self.all[f"checkpoint/{name}"] = (newest / name, load_run, (newest / name).read_bytes())
         for path, load, data in self.all.values():
             path.write_bytes(data)
-            load(path)  # what is mutated is good before
+            load(path)  # the unchanged file must be readable
 
     def check(self, name: str, given: bytes) -> Outcome:
-        """Other bytes in its place, for a moment; the checksums of a checkpoint are made right again."""
+        """Replace a file by other bytes, read it, and restore it; checksums are renewed each time."""
         path, load, data = self.all[name]
         path.write_bytes(given)
         if path.name not in ("manifest.json", "SHA256SUMS"):
@@ -260,11 +262,11 @@ def fuzz_loaders(trained: str, count: int, number: int) -> Iterator[Outcome]:
 @fault(
     "fuzzed files",
     "random bytes and mutations in configs, data, tokenizers, maps, plug-ins and every file of a run",
-    "read, or refused in a few words; never a traceback, never a hang",
+    "read, or rejected with a short error; no traceback, no hang",
     quick=1500,
     full=75_000,
     part=1500,
 )
-def files(place: Place, numbers: range) -> Tries:
-    given = (str(place.trained_on_text), len(numbers), place.dice.randrange(1 << 30))
-    yield from place.do("reliability.loaders:fuzz_loaders", *given, seconds=600 + 10 * len(numbers))
+def files(workspace: Workspace, numbers: range) -> Tries:
+    given = (str(workspace.trained_on_text), len(numbers), workspace.rng.randrange(1 << 30))
+    yield from workspace.do("reliability.loaders:fuzz_loaders", *given, seconds=600 + 10 * len(numbers))

@@ -1,4 +1,4 @@
-"""The studio under attack: a crowd of clients beside a training, and what the tests of its gate try."""
+"""Studio under load: many clients beside a training, and the tests of its access control."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reliability.base import Outcome, Place, Tries, fault
+from reliability.base import Outcome, Tries, Workspace, fault
 from reliability.cases import cases
 from reliability.children import Child
 from reliability.kills import OFTEN, differences
@@ -21,7 +21,7 @@ from reliability.kills import OFTEN, differences
 CLIENTS = 64
 HEALTH_SECONDS = 0.1
 QUIET_SECONDS = 0.03
-"""What a server that does nothing takes, at the median, on a machine that is quiet enough to be measured."""
+"""Median latency of a bare server below which the machine is quiet enough for an absolute limit."""
 GROWTH = 64 << 20
 ASKED = ["/api/runs", "/api/runs/run", "/api/runs/run/events?after=0", "/", "/api/health", "/api/nothing"]
 
@@ -34,19 +34,19 @@ ASKED = ["/api/runs", "/api/runs/run", "/api/runs/run/events?after=0", "/", "/ap
     quick=1,
     full=1,
     unit="cases",
-    is_of_tests=True,
+    counts_tests=True,
 )
-def gate(place: Place, numbers: range) -> Tries:
+def gate(workspace: Workspace, numbers: range) -> Tries:
     yield from cases("tests/studio/test_gate.py", "tests/studio/test_server.py")
 
 
 class Studio:
-    """The verb as a process of its own, with a link to it."""
+    """`glassformer studio` in a child process, with its port and token."""
 
-    def __init__(self, place: Place, runs: Path) -> None:
+    def __init__(self, workspace: Workspace, runs: Path) -> None:
         words = ["studio", "--json", "--no-browser", "--port", "0", "--runs", str(runs)]
-        self.child: Child = place.start(*words)
-        self.child.wait_until(lambda: self.child.output.endswith("\n"), "it has a link")
+        self.child: Child = workspace.start(*words)
+        self.child.wait_until(lambda: self.child.output.endswith("\n"), "it prints its address")
         document = json.loads(self.child.output)
         self.port, self.token = document["port"], document["token"]
 
@@ -61,7 +61,7 @@ class Studio:
 
 
 def crowd(port: int, token: str, seconds: float) -> Iterator[Outcome]:
-    """What 64 clients got that they should not, told about once a second."""
+    """Run 64 clients; yield once per second what they received that they should not."""
     wrong: list[str] = []
     end = time.monotonic() + seconds
 
@@ -75,7 +75,7 @@ def crowd(port: int, token: str, seconds: float) -> Iterator[Outcome]:
                 if (status >= 500 and status != 503) or (status in (429, 503) and retry is None):
                     wrong.append(f"{path}: {status}, Retry-After {retry}")
             except ConnectionError:
-                pass  # more than it takes at once: the system says so
+                pass  # the listen backlog is full
             except OSError as error:
                 wrong.append(f"{path}: {error!r}")
             time.sleep(0.05)
@@ -92,20 +92,20 @@ def crowd(port: int, token: str, seconds: float) -> Iterator[Outcome]:
 
 
 def ask_once(port: int, token: str, path: str, seconds: float = 30) -> tuple[int, str | None, float]:
-    """Status, Retry-After, and how long it took."""
-    began = time.monotonic()
+    """Send one request; return status, Retry-After and seconds."""
+    start = time.monotonic()
     asking = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         asking.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         reply = asking.getresponse()
         reply.read()
-        return reply.status, reply.headers.get("Retry-After"), time.monotonic() - began
+        return reply.status, reply.headers.get("Retry-After"), time.monotonic() - start
     finally:
         asking.close()
 
 
-def nothing_but_answers(seconds: float) -> Iterator[Outcome]:
-    """A server that does nothing else: how long it takes is what the machine itself takes just now."""
+def bare_server(seconds: float) -> Iterator[Outcome]:
+    """Serve a constant reply; its latency is that of the machine at this moment."""
     end = time.monotonic() + seconds
     with socket.create_server(("127.0.0.1", 0)) as listener:
         Path("port").write_text(str(listener.getsockname()[1]))
@@ -120,7 +120,7 @@ def nothing_but_answers(seconds: float) -> Iterator[Outcome]:
 
 
 def leave(studio: Studio, times: int) -> None:
-    """Ask, and go before the answer."""
+    """Open connections and close them before the reply."""
     for number in range(times):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", studio.port), 10) as opened:
             if number % 3:
@@ -131,37 +131,37 @@ def leave(studio: Studio, times: int) -> None:
 
 @fault(
     "a crowd at the studio",
-    f"{CLIENTS} clients at once, a check each second, beside a training; and 1,000 who leave in the middle",
-    "no reply but 2xx, 4xx or 503 with Retry-After; health under 100 ms (median), or on a busy machine within"
-    " 100 ms of a bare server's; memory flat; training untouched, to the bit",
+    f"{CLIENTS} concurrent clients beside a training, one check per second; then 1,000 disconnects",
+    "only 2xx, 4xx or 503 with Retry-After; health under 100 ms (median), or on a busy machine within 100 ms"
+    " of a bare server's; constant memory; training unchanged to the bit",
     quick=60,
     full=600,
     unit="checks",
     part=600,
     is_alone=True,
 )
-def load(place: Place, numbers: range) -> Tries:
-    count, runs = len(numbers), place.made("runs")
-    shutil.copytree(place.trained, runs / "run")
-    alone = place.train(place.new("alone"), *OFTEN)
-    studio = Studio(place, runs)
-    control = place.zygote.start(
-        [count + 60], place.made("control"), job="reliability.network:nothing_but_answers"
+def load(workspace: Workspace, numbers: range) -> Tries:
+    count, runs = len(numbers), workspace.made("runs")
+    shutil.copytree(workspace.trained, runs / "run")
+    alone = workspace.train(workspace.new("alone"), *OFTEN)
+    studio = Studio(workspace, runs)
+    control = workspace.zygote.start(
+        [count + 60], workspace.made("control"), job="reliability.network:bare_server"
     )
     control.wait_until(lambda: (control.folder / "port").exists(), "the control listens")
-    beside = place.start("train", place.tiny_file, *OFTEN, "--run", runs / "beside", "--quiet")
-    list(place.do("reliability.network:crowd", studio.port, studio.token, 1, seconds=120))
+    beside = workspace.start("train", workspace.tiny_file, *OFTEN, "--run", runs / "beside", "--quiet")
+    list(workspace.do("reliability.network:crowd", studio.port, studio.token, 1, seconds=120))
     before = studio.memory
     health, bare = [], []
-    clients = place.do("reliability.network:crowd", studio.port, studio.token, count, seconds=120 + count)
+    clients = workspace.do("reliability.network:crowd", studio.port, studio.token, count, seconds=120 + count)
     for outcome in clients:
         yield outcome
         health.append(studio.health()[1])
         bare.append(ask_once(int((control.folder / "port").read_text()), "", "/")[2])
     control.kill()
-    yield judge(place, health, bare)
+    yield check_latency(workspace, health, bare)
     leave(studio, 1000)
-    studio.child.wait_until(lambda: studio.health()[0] == 200, "it answers after 1,000 have left")
+    studio.child.wait_until(lambda: studio.health()[0] == 200, "it replies after 1,000 disconnects")
     yield None
     grown = studio.memory - before
     yield None if grown < GROWTH else f"memory grew by {grown / 2**20:.0f} MB"
@@ -170,11 +170,11 @@ def load(place: Place, numbers: range) -> Tries:
     studio.child.kill()
 
 
-def judge(place: Place, health: list[float], bare: list[float]) -> Outcome:
-    """By the clock where the machine is quiet; else beyond what a server that does nothing takes."""
+def check_latency(workspace: Workspace, health: list[float], bare: list[float]) -> Outcome:
+    """Check the latency: absolute on a quiet machine, else relative to a bare server."""
     took, machine = statistics.median(health), statistics.median(bare)
     is_quiet = machine < QUIET_SECONDS
-    how = "by the clock" if is_quiet else "beside a bare server, since the machine was busy"
-    said = f"health took {took * 1000:.0f} ms at the median, a bare server {machine * 1000:.0f} ms"
-    place.notes.append(f"{said}; judged {how}")
-    return None if took - (0 if is_quiet else machine) < HEALTH_SECONDS else said
+    how = "absolute" if is_quiet else "relative to a bare server, since the machine was busy"
+    message = f"health took {took * 1000:.0f} ms at the median, a bare server {machine * 1000:.0f} ms"
+    workspace.notes.append(f"{message}; limit {how}")
+    return None if took - (0 if is_quiet else machine) < HEALTH_SECONDS else message

@@ -1,4 +1,4 @@
-"""What held, for readers: docs/results/reliability.json and its page."""
+"""Published results: docs/results/reliability.json and reliability.md."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from glassformer.core.errors import shorten
 from glassformer.core.system import machine
 from reliability.base import FAULTS, Row
 
-MOST_SHOWN = 5
+MAX_SHOWN = 5
 TIERS = ("quick", "full")
 ROOT = Path(__file__).resolve().parents[1]
 Document = dict[str, Any]
-"""For each tier: when and on what it ran, and `rows` by the fault's name."""
+"""Results per tier: date, machine, commit, and `rows` by the name of the fault."""
 
 
 def read(results: Path) -> Document:
+    """Read the published results."""
     path = results / "reliability.json"
     tree = json.loads(path.read_bytes()) if path.exists() else {}
     return {tier: tree[tier] for tier in TIERS if tier in tree}
 
 
 def rates(published: Document) -> dict[str, float]:
-    """Seconds a try, as far as they are known."""
+    """Return the seconds per try of each fault that was measured before."""
     found: dict[str, float] = {}
     for tier in reversed(TIERS):
         for name, row in published.get(tier, {}).get("rows", {}).items():
@@ -37,7 +38,7 @@ def rates(published: Document) -> dict[str, float]:
 
 
 def commit() -> str:
-    """Of the source that was tried, if git knows it."""
+    """Return the commit of the source, or the version outside of a git checkout."""
     try:
         name = _git("rev-parse", "--short", "HEAD")
         return f"{name} with changes" if _git("status", "--porcelain", "src", "reliability") else name
@@ -61,7 +62,7 @@ def publish(
     seconds: float,
     source: str,
 ) -> None:
-    """The quick tier as a whole; of the full tier the rows that were tried, beside those from before."""
+    """Write the results: all of the quick tier, or the rows of the full tier that were tried now."""
     new = {row.fault.name: row_document(row, tier, source) for row in rows}
     old = published.get(tier, {}).get("rows", {}) if tier == "full" else {}
     merged = {**old, **new}
@@ -80,6 +81,7 @@ def publish(
 
 
 def row_document(row: Row, tier: str, source: str) -> Document:
+    """Make the document of one fault."""
     return {
         "tried": row.tried,
         "held": row.held,
@@ -88,28 +90,29 @@ def row_document(row: Row, tier: str, source: str) -> Document:
         "seconds": round(row.seconds, 1),
         "commit": source,
         "notes": row.notes,
-        "not_here": row.not_here,
-        "failures": [shorten(essence(failure), 300) for failure in row.failures[:MOST_SHOWN]],
+        "unsupported": row.unsupported,
+        "failures": [shorten(shorten_traceback(failure), 300) for failure in row.failures[:MAX_SHOWN]],
     }
 
 
-def essence(failure: str) -> str:
-    """Of a traceback what was raised: where our files lie on this machine is for its log, not for readers."""
-    said, found, trace = failure.partition("Traceback (most recent call last):")
+def shorten_traceback(failure: str) -> str:
+    """Reduce a traceback to the exception, which does not contain paths of this machine."""
+    before, found, trace = failure.partition("Traceback (most recent call last):")
     if not found:
         return failure
     raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
-    return f"{shorten(said, 200)} {raised[0] if raised else 'an error'}".strip()
+    return f"{shorten(before, 200)} {raised[0] if raised else 'an error'}".strip()
 
 
 def page_of(published: Document) -> str:
+    """Format the Markdown page."""
     lines = ["# Faults, bad input and attacks", ""]
     for tier in TIERS:
         lines += [*summary(tier, published[tier]), ""] if tier in published else []
     if "full" not in published:
         lines += ["The full tier (`make prove TIER=full`) has not been run on this version.", ""]
     lines += [
-        "The faults are in `reliability/`; the quick tier is part of `make test`. Held of tried:",
+        "The faults are in `reliability/`; `make test-all` runs the quick tier. Tries that held, of all tries:",
         "",
         "| fault | expected | quick | full |",
         "|---|---|---:|---:|",
@@ -119,9 +122,9 @@ def page_of(published: Document) -> str:
         shown = " | ".join(cell(rows.get(name)) for rows in tiers)
         lines.append(f"| {fault.what} | {fault.expected} | {shown} |")
     notes = [f"- {name}: {note}" for rows in tiers for name, row in rows.items() for note in row["notes"]]
-    lines += ["", "How it was judged:", "", *dict.fromkeys(notes)] if notes else []
+    lines += ["", "Remarks:", "", *dict.fromkeys(notes)] if notes else []
     failed = [f"- {name}: {text}" for rows in tiers for name, row in rows.items() for text in row["failures"]]
-    lines += ["", "What did not hold:", "", *failed] if failed else []
+    lines += ["", "Failures:", "", *failed] if failed else []
     return "\n".join(lines) + "\n"
 
 
@@ -136,9 +139,9 @@ def summary(tier: str, document: Document) -> list[str]:
         ]
     whole = [row for row in rows if row["tried"] >= row["planned"]]
     commits = ", ".join(sorted({row["commit"] for row in rows}))
-    counted = f"{len(whole)} of {len(FAULTS)} rows were tried as often as planned"
+    counted = f"{len(whole)} of {len(FAULTS)} rows are complete"
     if len(whole) < len(FAULTS):
-        counted += ", the others as the table says"
+        counted += ", the others partial"
     return [
         f"`make prove TIER=full`: {held:,} of {tried:,} held, {sum(row['seconds'] for row in rows) / 60:.0f}"
         f" minutes of work, {document['date']}, commit {commits}; {counted}."
@@ -148,6 +151,6 @@ def summary(tier: str, document: Document) -> list[str]:
 def cell(row: Document | None) -> str:
     if row is None:
         return "–"
-    if row["not_here"]:
+    if row["unsupported"]:
         return f"not run: {row['not_here']}"
     return f"{row['held']:,} of {row['tried']:,} {row['unit']}".strip()

@@ -1,6 +1,6 @@
-"""A real PostgreSQL server on a port and in a folder of its own, to be stopped and cut off.
+"""PostgreSQL server on its own port and in its own folder, for faults of the database.
 
-It does not run as root; where the tests do, another user runs it.
+PostgreSQL refuses to run as root. If the tests run as root, the user `nobody` runs it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from reliability.base import NotHere
+from reliability.base import Unsupported
 
 
 class Server:
-    """On a port and in a folder of its own."""
+    """Server with a new database; `start` and `stop` may be called repeatedly."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.programs, self.folder = programs, folder
@@ -53,20 +53,23 @@ class Server:
 
 
 def find_programs() -> Path | None:
+    """Find the folder of `initdb` and `pg_ctl`, or return None."""
     found = shutil.which("initdb")
     if found and shutil.which("pg_ctl"):
         return Path(found).parent
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda place: int(place.parent.name))
-    return next((place for place in reversed(places) if (place / "initdb").exists()), None)
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
 @contextlib.contextmanager
 def a_server() -> Iterator[Server]:
-    """Started, and gone afterwards."""
+    """Context: run a server; stop and delete it at the end."""
     programs = find_programs()
     if programs is None:
-        raise NotHere("PostgreSQL is not installed: no initdb on the path or in /usr/lib/postgresql/*/bin")
-    folder = Path(tempfile.mkdtemp(prefix="sweep-"))  # where another user may look
+        raise Unsupported(
+            "PostgreSQL is not installed: no initdb on the path or in /usr/lib/postgresql/*/bin"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="sweep-"))  # readable for the user that runs the server
     server = Server(programs, folder)
     server.start()
     try:

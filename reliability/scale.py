@@ -1,4 +1,4 @@
-"""A day of training, and a thousand runs: they are listed and opened at once."""
+"""Scale: a run with a day of events, and a folder of 1,000 runs, are listed and opened quickly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from reliability.base import Outcome, Place, Tries, fault
+from reliability.base import Outcome, Tries, Workspace, fault
 
 SECONDS = 2.0
 STEPS_A_SECOND = 10
@@ -16,34 +16,33 @@ LOG_EVERY = 10
 DAY = 24 * 3600 * STEPS_A_SECOND
 
 
-def measured(what: str, action: Callable[[], object]) -> Outcome:
-    """Processor time: other programs on the machine are not ours."""
-    began = time.process_time()
+def measured(name: str, action: Callable[[], object]) -> Outcome:
+    """Check the processor time of an action; wall-clock time depends on other programs."""
+    start = time.process_time()
     action()
-    seconds = time.process_time() - began
-    return None if seconds < SECONDS else f"{what} takes {seconds:.2f} s"
+    seconds = time.process_time() - start
+    return None if seconds < SECONDS else f"{name} takes {seconds:.2f} s"
 
 
 @fault(
     "a day of training",
     "24 h worth of events and checkpoints in a run's folder",
-    "each of listing, opening, the curve and the studio's first answer within 2 s of CPU",
+    "each of listing, opening, the curve and the studio's first reply within 2 s of CPU",
     quick=4,
     full=4,
     unit="views",
 )
-def a_day(place: Place, numbers: range) -> Tries:
-    runs = place.new("runs")
-    shutil.copytree(place.trained, runs / "long")
-    yield from place.do("reliability.scale:open_a_day", str(runs), seconds=300)
+def a_day(workspace: Workspace, numbers: range) -> Tries:
+    runs = workspace.new("runs")
+    shutil.copytree(workspace.trained, runs / "long")
+    yield from workspace.do("reliability.scale:open_a_day", str(runs), seconds=300)
 
 
 def open_a_day(folder: str) -> Iterator[Outcome]:
     from glassformer.cli import main
     from glassformer.reports.records import read_run
     from glassformer.runs.run import Run
-    from glassformer.studio.folder import RunsFolder
-    from glassformer.studio.record import read_after
+    from glassformer.studio.runs import RunsFolder, read_after
 
     run = Path(folder) / "long"
     with open(run / "events.jsonl", "w") as file:
@@ -65,7 +64,7 @@ def open_a_day(folder: str) -> Iterator[Outcome]:
         RunsFolder(Path(folder)).table()
         read_after(run / "events.jsonl", 0, None)
 
-    yield measured("the studio's first answer", ask)
+    yield measured("the studio's first reply", ask)
 
 
 @fault(
@@ -76,25 +75,25 @@ def open_a_day(folder: str) -> Iterator[Outcome]:
     full=3,
     unit="views",
 )
-def a_thousand(place: Place, numbers: range) -> Tries:
-    runs = place.new("runs")
+def a_thousand(workspace: Workspace, numbers: range) -> Tries:
+    runs = workspace.new("runs")
     runs.mkdir()
     names = ["config.yaml", "config.json", "task.json", "environment.json", "results.json", "SHA256SUMS"]
     names += ["status.json", "events.jsonl"]
-    files = {name: (place.trained / name).read_bytes() for name in names}
+    files = {name: (workspace.trained / name).read_bytes() for name in names}
     for number in range(1000):
         run = runs / f"run-{number:04d}"
         run.mkdir()
         for name, data in files.items():
             (run / name).write_bytes(data)
-    shutil.copytree(place.trained / "checkpoints", runs / "run-0500" / "checkpoints")
-    yield from place.do("reliability.scale:open_a_thousand", str(runs), seconds=300)
+    shutil.copytree(workspace.trained / "checkpoints", runs / "run-0500" / "checkpoints")
+    yield from workspace.do("reliability.scale:open_a_thousand", str(runs), seconds=300)
 
 
 def open_a_thousand(folder: str) -> Iterator[Outcome]:
     from glassformer.cli import main
     from glassformer.runs.run import Run
-    from glassformer.studio.folder import RunsFolder
+    from glassformer.studio.runs import RunsFolder
 
     yield measured("listing", lambda: main(["runs", "--runs", folder]))
     yield measured("the studio's table", lambda: RunsFolder(Path(folder)).table())

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, once and again: saved, said, and gone on from."""
+"""SIGTERM and SIGINT, once and repeatedly: the run saves, reports it and can be resumed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import signal
 
 from glassformer.runs.folder import RunFolder
-from reliability.base import Place, Tries, fault, is_fresh
-from reliability.kills import OFTEN, goes_on
+from reliability.base import Tries, Workspace, fault, is_fresh
+from reliability.kills import OFTEN, resumes
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
@@ -20,25 +20,25 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
     full=50,
     part=10,
 )
-def stop(place: Place, numbers: range) -> Tries:
-    alone = place.train(place.new("alone"), *OFTEN)
+def stop(workspace: Workspace, numbers: range) -> Tries:
+    alone = workspace.train(workspace.new("alone"), *OFTEN)
     for number in numbers:
         first = (signal.SIGTERM, signal.SIGINT)[number % 2]
-        run = place.new("run")
-        # Held for a moment inside a step, so that it cannot be over before the signal comes.
-        child = place.start(
+        run = workspace.new("run")
+        # Paused inside a step, so that the run cannot end before the signal.
+        child = workspace.start(
             "train",
-            place.tiny_file,
+            workspace.tiny_file,
             *OFTEN,
             "--run",
             run,
             "--json",
             is_fresh=is_fresh(number),
-            pause_at_step=place.dice.randrange(2, 20),
+            pause_at_step=workspace.rng.randrange(2, 20),
         )
         child.wait_until(lambda child=child: (child.folder / "paused").exists(), "it is paused")
         child.send(first)
-        child.wait_for_words(f"{first.name}: finishing this step and saving")
+        child.wait_for_text(f"{first.name}: finishing this step and saving")
         child.send(signal.SIGINT)
         child.send(signal.SIGTERM)
         (child.folder / "paused").unlink()
@@ -48,13 +48,13 @@ def stop(place: Place, numbers: range) -> Tries:
             continue
         result = json.loads(child.output)
         steps = result["steps"]
-        words = [f"stopped at step {steps} and saved", f"glassformer train {run} --resume"]
-        missing = [text for text in words if text not in child.errors]
+        expected = [f"stopped at step {steps} and saved", f"glassformer train {run} --resume"]
+        missing = [text for text in expected if text not in child.errors]
         if missing or result["ended"] != "signal":
-            yield f"ended by {result['ended']}; nothing is said of {missing}: {child.errors[-300:]}"
+            yield f"ended by {result['ended']}; missing: {missing}: {child.errors[-300:]}"
             continue
         status = RunFolder(run).status()
         if (status.name, status.step) != ("stopped", steps):
             yield f"{status} after {steps} steps"
             continue
-        yield goes_on(place, run, alone, OFTEN, number)
+        yield resumes(workspace, run, alone, OFTEN, number)

@@ -1,4 +1,4 @@
-"""Workers of a sweep killed and frozen, its database restarted, its connections cut."""
+"""Faults in a sweep: workers killed or frozen, the database restarted, connections cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from reliability.base import Outcome, Place, Tries, fault, is_fresh
+from reliability.base import Outcome, Tries, Workspace, fault, is_fresh
 from reliability.children import Child
 from reliability.postgresql import Server, a_server
 
@@ -25,29 +25,29 @@ PATIENCE = 300.0
 
 
 class Study:
-    """One sweep of a few tiny runs in the server's database, and its workers."""
+    """Sweep of a few tiny runs in the server's database, with its workers."""
 
-    def __init__(self, place: Place, server: Server, number: int) -> None:
-        self.place, self.server, self.name = place, server, f"study-{number}"
-        self.folder = place.made("sweep")
+    def __init__(self, workspace: Workspace, server: Server, number: int) -> None:
+        self.workspace, self.server, self.name = workspace, server, f"study-{number}"
+        self.folder = workspace.made("sweep")
         self.workers: list[Child] = []
 
     def join(self, count: int) -> None:
-        """Each as another machine would, by the study's name and the database alone."""
+        """Start workers as another machine would: by the study's name and the database."""
         options = ["--storage", self.server.url, "--out", self.folder, "--json"]
-        self.workers += [self.place.start("sweep", "worker", self.name, *options) for _ in range(count)]
+        self.workers += [self.workspace.start("sweep", "worker", self.name, *options) for _ in range(count)]
 
     def ended(self) -> int:
         return len(list(self.folder.glob("runs/*/results.json")))
 
     def wait_for(self, count: int) -> None:
-        """Until so many runs have ended, and a moment more."""
+        """Wait until a number of runs have ended, and a random moment longer."""
         self.workers[0].wait_until(lambda: self.ended() >= count, f"{count} runs have ended", PATIENCE)
-        time.sleep(self.place.dice.random() * 0.3)
+        time.sleep(self.workspace.rng.random() * 0.3)
 
     def worker(self) -> Child:
-        """Whichever; it may be in the middle of a run, between two, or saving."""
-        return self.place.dice.choice(self.workers)
+        """Choose a random worker."""
+        return self.workspace.rng.choice(self.workers)
 
     def wait(self) -> Outcome:
         codes = [worker.wait(PATIENCE) for worker in self.workers]
@@ -57,12 +57,12 @@ class Study:
 
 
 def kill(study: Study) -> None:
-    """Another one takes over what is silent."""
+    """Kill a worker; another one takes over its run."""
     study.worker().send(signal.SIGKILL)
 
 
 def freeze(study: Study) -> None:
-    """Until the other has taken over and done everything; what it then says comes too late."""
+    """Stop a worker until the others have done everything; its late result must not count."""
     sleeper = study.worker()
     sleeper.send(signal.SIGSTOP)
     for worker in study.workers:
@@ -73,70 +73,72 @@ def freeze(study: Study) -> None:
 
 def restart(study: Study) -> None:
     study.server.stop()
-    time.sleep(study.place.dice.random())
+    time.sleep(study.workspace.rng.random())
     study.server.start()
 
 
 def cut(study: Study) -> None:
-    """All connections, three times."""
+    """Cut all connections, three times."""
     import psycopg
 
     for _ in range(3):
         with psycopg.connect(study.server.url) as connection:
             others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
             connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
-        time.sleep(study.place.dice.random() * 0.5)
+        time.sleep(study.workspace.rng.random() * 0.5)
 
 
-HARMS: list[Callable[[Study], None]] = [kill, restart, freeze, cut]
+FAULT_KINDS: list[Callable[[Study], None]] = [kill, restart, freeze, cut]
 
 
 @fault(
     "sweep workers",
-    "amid a sweep: a worker killed or frozen, the PostgreSQL server restarted, all connections cut",
-    "the sweep comes to its end; no trial lost or counted twice",
+    "during a sweep: a worker killed or frozen, the PostgreSQL server restarted, all connections cut",
+    "the sweep finishes; no trial is lost or counted twice",
     quick=10,
     full=200,
     part=5,
 )
-def sweeps(place: Place, numbers: range) -> Tries:
+def sweeps(workspace: Workspace, numbers: range) -> Tries:
     with a_server() as server:
         for number in numbers:
-            harm = HARMS[number % len(HARMS)]
+            inject = FAULT_KINDS[number % len(FAULT_KINDS)]
             if is_fresh(number):
-                outcome = by_the_command(place, server, harm, number)
+                outcome = by_the_command(workspace, server, inject, number)
             else:
-                outcome = by_workers(place, server, harm, number)
-            yield f"{harm.__name__}: {outcome}" if outcome else None
+                outcome = by_workers(workspace, server, inject, number)
+            yield f"{inject.__name__}: {outcome}" if outcome else None
 
 
-def by_workers(place: Place, server: Server, harm: Callable[[Study], None], number: int) -> Outcome:
+def by_workers(workspace: Workspace, server: Server, inject: Callable[[Study], None], number: int) -> Outcome:
     from glassformer.sweeps.definition import define
-    from glassformer.sweeps.queue import Board
+    from glassformer.sweeps.queue import TrialQueue
     from glassformer.sweeps.storage import Database, storage_url
 
-    study = Study(place, server, number)
+    study = Study(workspace, server, number)
     database = Database(storage_url(server.url, study.folder))
     database.set_heartbeat(HEARTBEAT)
-    definition = define(str(place.tiny_file), ASKED, heartbeat=HEARTBEAT)
-    board = Board.create(database, study.name, definition, None)
+    definition = define(str(workspace.tiny_file), ASKED, heartbeat=HEARTBEAT)
+    queue = TrialQueue.create(database, study.name, definition, None)
     try:
         study.join(2)
-        for worker in study.workers:  # a first connection that is refused is a mistake, not a fault
-            worker.wait_for_words(f"joined {study.name}")
-        study.wait_for(place.dice.randrange(0, len(LENGTHS) - 2))
-        harm(study)
-        return study.wait() or counted(board, study.folder)
+        for worker in study.workers:  # a refused first connection is a user error, not a fault
+            worker.wait_for_text(f"joined {study.name}")
+        study.wait_for(workspace.rng.randrange(0, len(LENGTHS) - 2))
+        inject(study)
+        return study.wait() or counted(queue, study.folder)
     finally:
         database.close()
 
 
-def by_the_command(place: Place, server: Server, harm: Callable[[Study], None], number: int) -> Outcome:
-    """`glassformer sweep` with two workers of its own, as a person starts it."""
+def by_the_command(
+    workspace: Workspace, server: Server, inject: Callable[[Study], None], number: int
+) -> Outcome:
+    """Run `glassformer sweep` with two workers, as a user would."""
     from glassformer.sweeps.queue import join
     from glassformer.sweeps.storage import storage_url
 
-    study = Study(place, server, number)
+    study = Study(workspace, server, number)
     options = [
         "--workers",
         "2",
@@ -147,28 +149,28 @@ def by_the_command(place: Place, server: Server, harm: Callable[[Study], None], 
         "--out",
         study.folder,
     ]
-    command = place.start("sweep", place.tiny_file, *ASKED, *options, "--json", is_fresh=True)
+    command = workspace.start("sweep", workspace.tiny_file, *ASKED, *options, "--json", is_fresh=True)
     study.workers.append(command)
     study.wait_for(2)
-    if harm is kill:
-        kill_who_trains(study)
+    if inject is kill:
+        kill_training_worker(study)
     else:
-        harm(study)
+        inject(study)
     outcome = study.wait()
     if outcome or command.wait():
         return outcome or f"exit {command.wait()}"
-    if harm is kill and "a worker has died" not in command.errors:
-        return f"nothing is said of the worker that died: {command.errors[-300:]}"
+    if inject is kill and "a worker has died" not in command.errors:
+        return f"the death of the worker is not reported: {command.errors[-300:]}"
     name = command.errors.split("glassformer sweep worker ")[1].split()[0]
-    board = join(storage_url(server.url, study.folder), name)
+    queue = join(storage_url(server.url, study.folder), name)
     try:
-        return counted(board, study.folder)
+        return counted(queue, study.folder)
     finally:
-        board.database.close()
+        queue.database.close()
 
 
-def kill_who_trains(study: Study) -> None:
-    """Its number stands in the lock of the run that it trains."""
+def kill_training_worker(study: Study) -> None:
+    """Kill the worker that trains; its pid is in the lock of the run."""
 
     def is_killed() -> bool:
         for lock in study.folder.glob("runs/*/lock"):
@@ -182,19 +184,19 @@ def kill_who_trains(study: Study) -> None:
     study.workers[0].wait_until(is_killed, "a worker trains")
 
 
-def counted(board: object, folder: Path) -> Outcome:
-    """Every setting once: in the database, and on disk."""
-    from glassformer.sweeps.queue import living, outcome_of
+def counted(queue: object, folder: Path) -> Outcome:
+    """Check that every setting was counted once, in the database and on disk."""
+    from glassformer.sweeps.queue import active_trials, trial_state
 
-    trials = board.settle()  # type: ignore[attr-defined]
-    told = Counter(map(outcome_of, trials))
-    if told["complete"] != len(LENGTHS) or not set(told) <= {"complete", "abandoned", "duplicate"}:
-        return f"the database has {dict(told)}"
-    complete = [trial for trial in trials if outcome_of(trial) == "complete"]
+    trials = queue.reconcile()  # type: ignore[attr-defined]
+    outcomes = Counter(map(trial_state, trials))
+    if outcomes["complete"] != len(LENGTHS) or not set(outcomes) <= {"complete", "abandoned", "duplicate"}:
+        return f"the database has {dict(outcomes)}"
+    complete = [trial for trial in trials if trial_state(trial) == "complete"]
     settings = Counter(trial.params["task.length"] for trial in complete)
     if settings != dict.fromkeys(LENGTHS, 1):
         return f"settings were counted {dict(settings)} times"
-    runs = {trial.user_attrs["run"] for trial in living(trials).values()}
+    runs = {trial.user_attrs["run"] for trial in active_trials(trials).values()}
     there = {str(path) for path in (folder / "runs").iterdir()}
     ended = {str(path.parent) for path in folder.glob("runs/*/results.json")}
     if not runs == there == ended:

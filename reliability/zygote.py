@@ -1,7 +1,8 @@
-"""A process with everything imported, whose forks run the command: children to kill, and no wait for torch.
+"""Fork server: a process that has imported everything and forks children that run commands.
 
-A line of JSON in asks for a child or for its exit code; a line of JSON out answers. An order may ask the
-child to be somebody else, to wait until strace is there, or to kill itself at an exact place.
+A child starts in milliseconds, since it need not import PyTorch. Protocol: one line of JSON on stdin requests
+a child or its exit code; one line on stdout is the reply. An order may also make the child run as another
+user, wait for strace, or kill itself at an exact point; see `injections`.
 """
 
 import importlib
@@ -13,9 +14,9 @@ import time
 import traceback
 
 from glassformer.cli import main
-from reliability.orders import Patience, prepare
+from reliability.injections import Patience, prepare
 
-# What the commands would import when they need it.
+# Modules that commands import lazily.
 for module in (
     "glassformer.runs.session",
     "glassformer.cli.train",
@@ -34,7 +35,7 @@ warm: set[str] = set()
 
 
 def warm_up(job: str) -> None:
-    """Once, before the fork: a job's module, and what it would work out anew in each fork."""
+    """Import a job's module and call its `warm_up`, once, before the fork."""
     name = job.partition(":")[0]
     if name not in warm:
         warm.add(name)
@@ -42,7 +43,7 @@ def warm_up(job: str) -> None:
 
 
 def do_job(order: dict) -> int:
-    """A function of the programme that prints its outcomes, a line of JSON each."""
+    """Run a generator function of the programme, and write its outcomes, one line of JSON each."""
     module, _, name = order["job"].partition(":")
     with open("outcomes", "w", buffering=1) as file:
         for outcome in getattr(importlib.import_module(module), name)(*order["arguments"]):
@@ -51,6 +52,7 @@ def do_job(order: dict) -> int:
 
 
 def run(order: dict) -> None:
+    """Run an order in the forked child: redirect the streams, inject faults, run, report the resources."""
     os.chdir(order["folder"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, name in ((1, "out"), (2, "err")):
@@ -78,6 +80,7 @@ def run(order: dict) -> None:
 
 
 def wait(pid: int, seconds: float) -> int | None:
+    """Wait up to some seconds and return the exit code, or None."""
     patience = Patience(seconds, pid)
     while not patience.is_over():
         done, status = os.waitpid(pid, os.WNOHANG)

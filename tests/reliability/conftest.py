@@ -1,4 +1,4 @@
-"""Other processes, and disks that fail."""
+"""Fixtures: child processes, and a small disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reliability.base import NotHere
+from reliability.base import Unsupported
 from reliability.children import PATIENCE, Child, Zygote
 from reliability.storage import SmallDisk
 from reliability.storage import small_disk as mount_small_disk
@@ -25,27 +25,27 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture
 def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
-    """Start `glassformer` with these arguments in a process of its own."""
+    """Start `glassformer` with these arguments in a child process."""
     running: list[Child] = []
 
-    def begin(*arguments: str | Path) -> Child:
+    def start_child(*arguments: str | Path) -> Child:
         folder = tmp_path / f"child-{len(running)}"
         folder.mkdir()
         running.append(zygote.start([str(argument) for argument in arguments], folder))
         return running[-1]
 
-    yield begin
+    yield start_child
     for child in running:
         child.kill()
 
 
 @pytest.fixture
 def wait_for_step() -> Callable[[Path, int], None]:
-    """Until a run in another process has logged this step."""
+    """Wait until a run in another process has logged a step."""
 
     def wait(path: Path, step: int) -> None:
-        record, end = path / "events.jsonl", time.monotonic() + PATIENCE
-        while not record.exists() or f'"step": {step},' not in record.read_text():
+        events, end = path / "events.jsonl", time.monotonic() + PATIENCE
+        while not events.exists() or f'"step": {step},' not in events.read_text():
             if time.monotonic() > end:
                 pytest.fail(f"{path} did not reach step {step}")
             time.sleep(0.01)
@@ -58,5 +58,5 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     try:
         with mount_small_disk(tmp_path / "disk") as disk:
             yield disk
-    except NotHere as reason:
+    except Unsupported as reason:
         pytest.skip(str(reason))

@@ -1,4 +1,4 @@
-"""Damaged files in a run's folder: seen, said in a few lines, and never used."""
+"""Damaged files in a run folder: detected, reported in a few lines, and never used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Exit code, standard output, standard error."""
+    """Run a command; return exit code, standard output and standard error."""
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -44,16 +44,16 @@ def remove(file: Path) -> None:
     file.unlink()
 
 
-@pytest.mark.parametrize("harm", [flip, cut, remove])
+@pytest.mark.parametrize("inject", [flip, cut, remove])
 @pytest.mark.parametrize("file", ["model.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_newest_checkpoint_is_passed_over(
-    file: str, harm: Callable[[Path], None], run_folder: RunFolder, trained_once: Path, cli: Cli
+    file: str, inject: Callable[[Path], None], run_folder: RunFolder, trained_once: Path, cli: Cli
 ) -> None:
-    """The steps after the one before it are made again, and come out the same."""
-    harm(run_folder.path / "checkpoints" / "step-00000024" / file)
+    """The steps since the previous checkpoint are repeated with the same result."""
+    inject(run_folder.path / "checkpoints" / "step-00000024" / file)
     code, _, errors = cli("train", run_folder.path, "--resume")
     assert code == 0
-    assert "step-00000024/" in errors and "using the checkpoint before it" in errors
+    assert "step-00000024/" in errors and "using the previous checkpoint" in errors
     assert "resuming from step-00000016" in errors
     for group in ("model", "optimizer", "random"):
         name = f"checkpoints/step-00000024/{group}.safetensors"
@@ -76,7 +76,7 @@ def test_a_damaged_best_checkpoint_is_not_measured(run_folder: RunFolder, cli: C
     assert cli("evaluate", run_folder.path, "--checkpoint", other)[0] == 0
 
 
-def test_no_whole_checkpoint_is_no_reason_to_start_anew(run_folder: RunFolder, cli: Cli) -> None:
+def test_a_run_without_an_intact_checkpoint_is_not_restarted(run_folder: RunFolder, cli: Cli) -> None:
     for name in run_folder.checkpoints().names():
         flip(run_folder.path / "checkpoints" / name / "model.safetensors")
     before = (run_folder.path / "events.jsonl").read_bytes()
@@ -166,7 +166,7 @@ def test_one_damaged_run_does_not_hide_the_others(
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "train"])
-def test_what_is_no_run(verb: str, cli: Cli, tmp_path: Path) -> None:
+def test_a_path_without_a_run(verb: str, cli: Cli, tmp_path: Path) -> None:
     options = ["--resume"] if verb == "train" else []
     code, _, errors = cli(verb, tmp_path / "none", *options)
     assert code == 2 and len(errors.splitlines()) in (2, 3)
@@ -176,10 +176,10 @@ def test_what_is_no_run(verb: str, cli: Cli, tmp_path: Path) -> None:
     assert code == 2 and len(errors.splitlines()) <= 5
 
 
-def test_a_record_that_was_cut_is_not_filled_up(run_folder: RunFolder, cli: Cli) -> None:
-    """Its last line may be half a line; zeros never appear in it."""
-    record = run_folder.path / "events.jsonl"
-    record.write_bytes(record.read_bytes()[:-30])
+def test_a_cut_event_log_is_not_padded(run_folder: RunFolder, cli: Cli) -> None:
+    """The last line may be incomplete; zeros never appear."""
+    events = run_folder.path / "events.jsonl"
+    events.write_bytes(events.read_bytes()[:-30])
     assert cli("train", run_folder.path, "--resume", "--quiet")[0] == 0
-    assert b"\0" not in record.read_bytes()
+    assert b"\0" not in events.read_bytes()
     assert len(list(run_folder.events)) > 20

@@ -1,4 +1,4 @@
-"""Second processes, locks and signals at odd moments, and what `runs` tells; harm is done by `programme/`."""
+"""Concurrent processes, locks, signals at odd moments, and the status that `runs` shows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(
     (listed,) = json.loads(capsys.readouterr().out)["runs"]
     assert listed["status"] == "running" and listed["run"] == str(run)
 
-    # The first one took no harm; killed, it is told from one that still runs.
+    # The first one is not disturbed; once killed, it is distinguished from one that still runs.
     step = RunFolder(run).status().step
     wait_for_step(run, step + 20)
     child.send(signal.SIGKILL)
@@ -56,7 +56,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(
 
 
 def test_a_signal_before_the_first_step(tiny_config: Any, tmp_path: Path) -> None:
-    """While data are read or time is measured: one step is made, and saved."""
+    """A signal while data are read or time is measured: one step is made and saved."""
     training = TrainingSession(tiny_config(), RunFolder(tmp_path))
     training.signals.number = signal.SIGINT
     assert training.run()["steps"] == 1
@@ -66,7 +66,7 @@ def test_a_signal_before_the_first_step(tiny_config: Any, tmp_path: Path) -> Non
 def test_a_signal_while_the_finished_model_is_measured_does_not_undo_the_end(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody waits for a test set that takes minutes; a resumed run has but to be measured."""
+    """A signal ends the final evaluation; the resumed run only evaluates."""
     finish, run = Trainer._finish, tmp_path / "run"
     command = ["train", str(tiny_file), "--run", str(run), "--json"]
     with monkeypatch.context() as patch:
@@ -95,7 +95,7 @@ def test_status(run_folder: RunFolder, tmp_path: Path) -> None:
     assert run_folder.status().name == "done"
     assert RunFolder(tmp_path / "none").status().name == "new"
     run_folder.heartbeat("running", 7, 24)
-    assert run_folder.status().name == "crashed"  # nobody holds the lock
+    assert run_folder.status().name == "crashed"  # no process holds the lock
     holder = RunFolder(run_folder.path)
     holder.lock()
     status = run_folder.status()
@@ -105,13 +105,13 @@ def test_status(run_folder: RunFolder, tmp_path: Path) -> None:
     holder.unlock()
     assert run_folder.status().name == "crashed"
     _set_status(run_folder, time=time.time(), host="another-machine")
-    assert run_folder.status().name == "running"  # its lock cannot be seen from here
+    assert run_folder.status().name == "running"  # a lock on another machine is not visible
     run_folder.heartbeat("stopped", 7, 24)
     assert run_folder.status().name == "stopped"
 
 
 def test_a_lock_goes_with_its_process(start: Callable[..., Any], tiny_file: Path, tmp_path: Path) -> None:
-    """A pid left behind in the file stops nobody."""
+    """A stale pid in the lock file does not block a new process."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "lock").write_text("1")

@@ -1,4 +1,4 @@
-"""Full and closed disks: one clear error, and the checkpoint before it is intact."""
+"""Full and read-only disks: one clear error, and the previous checkpoint is intact."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from glassformer.storage import files
 from glassformer.training import checkpoints, context, events
 
 LARGER = ["model.hidden_dim=64"]
-"""So that a checkpoint needs much more than a line of the record: about 0.3 MB."""
+"""Option of a larger model, whose checkpoint (0.3 MB) needs much more space than an event."""
 
 
 @pytest.fixture
 def train(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Exit code and standard error of `train … --resume`."""
+    """Run `train … --resume`; return exit code and standard error."""
 
     def run(path: Path, *options: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -36,7 +36,7 @@ def train(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 
 
 def stop_after_an_epoch(path: Path, tiny_config: Any) -> str:
-    """A run that was stopped at step 8; the SHA-256 of its weights."""
+    """Stop a run at step 8; return the SHA-256 of its weights."""
     training = TrainingSession(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
     training.signals = context.StopSignals()
     training.signals.is_set = lambda: training.trainer.state.last_validation >= 8  # type: ignore[method-assign]
@@ -52,7 +52,7 @@ def newest_weights(path: Path) -> str:
 
 
 def check_message(errors: str, path: Path, reason: str) -> tuple[int, int]:
-    """One error of a few lines with the path; bytes needed and bytes free."""
+    """Check that there is one short error with the path; return the bytes needed and free."""
     lines = errors.rstrip("\n").splitlines()
     assert 2 <= len(lines) <= 5, errors
     assert lines[0].startswith(f"glassformer: {path}") and reason in lines[0]
@@ -73,7 +73,7 @@ def test_a_full_disk(small_disk: Any, train: Any, tiny_config: Any, tmp_path: Pa
     assert needed > free and 200_000 < needed < 600_000
     assert newest_weights(run) == weights
     assert RunFolder(run).status().name == "crashed"
-    assert not list((run / "checkpoints").glob(".saving*"))  # what was begun was cleared away
+    assert not list((run / "checkpoints").glob(".saving*"))  # the incomplete checkpoint was deleted
 
     small_disk.empty()
     assert train(run)[0] == 0
@@ -82,7 +82,7 @@ def test_a_full_disk(small_disk: Any, train: Any, tiny_config: Any, tmp_path: Pa
 
 
 def test_a_disk_without_any_room(small_disk: Any, train: Any, tiny_config: Any) -> None:
-    """Not even a line of the record, or the sign of life, can be written."""
+    """Neither an event nor the heartbeat can be written."""
     run = small_disk.path / "run"
     weights = stop_after_an_epoch(run, tiny_config)
     small_disk.fill(leaving=0)
@@ -109,7 +109,7 @@ def test_a_read_only_disk(
     assert code == 2
     check_message(errors, run, "Read-only file system")
     assert newest_weights(run) == weights
-    # A model can still be measured and asked there.
+    # The model can still be evaluated and used.
     assert main(["evaluate", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["examples"] == 24
     assert main(["predict", str(run), "1 2 3"]) == 0
@@ -123,7 +123,7 @@ def test_a_read_only_disk(
 def test_a_write_that_fails(
     file: str, number: int, train: Any, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same on any machine, whichever file it is."""
+    """Simulate the failure, for each file, so that the test needs no special disk."""
     run = tmp_path / "run"
     weights = stop_after_an_epoch(run, tiny_config)
     write = files.write_durably
@@ -141,7 +141,7 @@ def test_a_write_that_fails(
     assert code == 2
     needed, _ = check_message(errors, run, os.strerror(number))
     assert needed > 0
-    if file != "results.json":  # by then there is a newer one
+    if file != "results.json":  # the final checkpoint is already saved
         assert RunFolder(run).checkpoints().pointed("latest") == "step-00000008"
         RunFolder(run).checkpoints().load("step-00000008")
     if file == "model.safetensors":
@@ -158,7 +158,7 @@ def test_a_record_that_cannot_be_written(
 
     class Full(io.BytesIO):
         def close(self) -> None:
-            """The error comes on closing, since the line was only in a buffer until then."""
+            """Fail on close, when the buffered line is written."""
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def open_full(path: Path, mode: str) -> IO[bytes]:

@@ -43,7 +43,7 @@ from glassformer.training.trainer import Trainer
 SMALL: Tree = {
     "task": {
         "kind": "random-tokens",
-        "predict": "class",
+        "target": "class",
         "length": 8,
         "categories": 6,
         "train_examples": 64,
@@ -157,7 +157,7 @@ def test_the_same_question_takes_the_head_too(runs: Any) -> None:
     ("source", "here"),
     [
         ({}, {"task": {"kind": "reversal", "length": 8, "categories": 6}}),  # a label is not a next token
-        ({"task__predict": "class"}, {"task": {"kind": "palindrome", "length": 8, "categories": 6}}),
+        ({"task__target": "class"}, {"task": {"kind": "palindrome", "length": 8, "categories": 6}}),
         ({"model__output": "mlp"}, {"task.target": "next"}),  # the same question, a head of another form
     ],
 )

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from glassformer.cli import main
 from glassformer.sweeps import storage
 from glassformer.sweeps.definition import define
-from glassformer.sweeps.queue import Board, outcome_of
+from glassformer.sweeps.queue import TrialQueue, trial_state
 from glassformer.sweeps.storage import Database, is_connection_error, storage_url
-from reliability.base import NotHere
+from reliability.base import Unsupported
 from reliability.postgresql import Server, a_server
 
 
@@ -26,7 +26,7 @@ def server() -> Iterator[Server]:
     try:
         with a_server() as server:
             yield server
-    except NotHere as reason:
+    except Unsupported as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(str(reason))
         pytest.skip(str(reason))
@@ -40,14 +40,14 @@ def test_the_worker_verb_takes_its_trials_from_the_server(
     url = storage_url(server.url, tmp_path)
     database = Database(url)
     database.set_heartbeat(1)
-    board = Board.create(database, "shared", definition, None)
+    queue = TrialQueue.create(database, "shared", definition, None)
     command = ["sweep", "worker", "shared", "--storage", server.url, "--out", str(tmp_path), "--json"]
     assert main(command) == 0
     document = json.loads(capfd.readouterr().out)
-    trials = board.trials()
+    trials = queue.trials()
     database.close()
     assert document["trials"] == 2 and document["storage"] == server.url
-    assert [outcome_of(trial) for trial in trials] == ["complete", "complete"]
+    assert [trial_state(trial) for trial in trials] == ["complete", "complete"]
     assert {trial.user_attrs["run"] for trial in trials} == {
         str(tmp_path / "runs" / f"trial-000{setting}-seed-0") for setting in (0, 1)
     }
@@ -61,7 +61,7 @@ def test_a_worker_that_sleeps_with_a_lock_does_not_stop_the_others(
     url = storage_url(server.url, tmp_path)
     sleeper, other = Database(url), Database(url)
     definition = define(str(tiny_file), ["model.num_layers=1,2"], heartbeat=1)
-    board = Board.create(sleeper, "shared", definition, None)
+    queue = TrialQueue.create(sleeper, "shared", definition, None)
     lock = text("SELECT study_id FROM studies FOR UPDATE NOWAIT")
     patient = text("SELECT study_id FROM studies FOR UPDATE")
     try:
@@ -73,7 +73,7 @@ def test_a_worker_that_sleeps_with_a_lock_does_not_stop_the_others(
             with pytest.raises(DBAPIError) as woken:
                 held.execute(lock)
             assert is_connection_error(woken.value)
-        assert len(sleeper.ask(board.trials)) == 0
+        assert len(sleeper.ask(queue.trials)) == 0
     finally:
         sleeper.close()
         other.close()

@@ -336,7 +336,7 @@ class Run:
         first = (seed * 1009 + number) * 1_000_003
         tokens = task.start(prompt)
         start = len(tokens)
-        for part in task.write(self.model, tokens, max_tokens, map(decoding, count(first))):
+        for part in task.generate(self.model, tokens, max_tokens, map(decoding, count(first))):
             tokens += part
             yield task.show_output(tokens), len(tokens) - start
 

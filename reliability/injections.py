@@ -1,6 +1,7 @@
-"""Harm that a child does to itself at an exact place: what an order asks for is prepared before the command.
+"""Faults that a child process injects into itself at an exact point, such as a kill at step 9.
 
-A fork of the zygote prepares it, and so does a fresh process that finds an order in its environment.
+An order names them. `prepare` installs them before the command runs, in a fork of the zygote or in a fresh
+process that finds the order in its environment.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 VARIABLE = "GLASSFORMER_FAULT_ORDER"
 
 
-def turns_missed(pid: int) -> dict[str, float]:
-    """Seconds in which each thread of a process and of its descendants could have run, and others did."""
+def seconds_waiting(pid: int) -> dict[str, float]:
+    """Return the seconds that each thread of a process and its descendants waited for a processor."""
     found: dict[str, float] = {}
     for thread in glob.glob(f"/proc/{pid}/task/*"):
         try:
@@ -29,33 +30,35 @@ def turns_missed(pid: int) -> dict[str, float]:
         except (OSError, ValueError, IndexError):
             continue
         for child in children:
-            found |= turns_missed(int(child))
+            found |= seconds_waiting(int(child))
     return found
 
 
 class Patience:
-    """So many seconds of waiting, looked at often.
+    """Timeout that a busy machine does not trigger; poll it often.
 
-    Those in which this process was stopped do not count, nor those in which the process that is waited for,
-    or one that it waits for, was ready and others had the processor: a busy machine is no hang.
+    Time does not count while this process was stopped, or while the awaited process or one of its descendants
+    was ready to run and waited for a processor.
     """
 
     def __init__(self, seconds: float, pid: int | None = None) -> None:
         self.left, self.last = seconds, time.monotonic()
-        self.pid = pid if seconds >= 1 else None  # shorter, it is only a look
-        self.missed = {} if self.pid is None else turns_missed(self.pid)
+        self.pid = pid if seconds >= 1 else None  # too short to be worth reading /proc
+        self.missed = {} if self.pid is None else seconds_waiting(self.pid)
 
     def is_over(self) -> bool:
+        """Return True when the time is used up."""
         now = time.monotonic()
         self.left -= min(now - self.last, 1.0)
         self.last = now
         if self.left <= 0 and self.pid is not None:
-            before, self.missed = self.missed, turns_missed(self.pid)
+            before, self.missed = self.missed, seconds_waiting(self.pid)
             self.left += max((late - before.get(name, 0.0) for name, late in self.missed.items()), default=0)
         return self.left <= 0
 
 
 def die() -> None:
+    """Kill this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -63,34 +66,34 @@ WRITES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"}
 
 
 class Operations:
-    """Every operation on files below a folder: named in a file, or counted until one is the last."""
+    """Log every file operation below a folder; kill the process before the operation number `die_at`."""
 
     def __init__(self, order: dict) -> None:
         self.below, self.last, self.count = order["below"], order.get("die_at"), 0
-        self.names = open("operations", "w", buffering=1)  # noqa: SIM115  until it dies
+        self.names = open("operations", "w", buffering=1)  # noqa: SIM115  open until the process dies
         fsync = os.fsync
         os.fsync = lambda number: (
-            self.happens("fsync", os.readlink(f"/proc/self/fd/{number}")),
+            self.note("fsync", os.readlink(f"/proc/self/fd/{number}")),
             fsync(number),
         )[1]
-        sys.addaudithook(self.hear)
+        sys.addaudithook(self.audit)
 
-    def hear(self, event: str, arguments: tuple) -> None:
+    def audit(self, event: str, arguments: tuple) -> None:
         if event in WRITES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
-            self.happens(event.removeprefix("os."), arguments[0])
+            self.note(event.removeprefix("os."), arguments[0])
 
-    def happens(self, what: str, path: object) -> None:
+    def note(self, operation: str, path: object) -> None:
         path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         if not str(path).startswith(self.below):
             return
         self.count += 1
-        self.names.write(f"{what} {str(path).removeprefix(self.below)}\n")
+        self.names.write(f"{operation} {str(path).removeprefix(self.below)}\n")
         if self.count == self.last:
             die()
 
 
 def die_at_event(order: dict) -> None:
-    """Before the record's line of this kind and step is written."""
+    """Kill the process before the event of this kind and step is logged."""
     from glassformer.training.events import EventLog
 
     append = EventLog.append
@@ -104,7 +107,7 @@ def die_at_event(order: dict) -> None:
 
 
 def die_at_backward(order: dict) -> None:
-    """After so many backward passes."""
+    """Kill the process after a number of backward passes."""
     import torch
 
     backward, done = torch.Tensor.backward, 0
@@ -120,7 +123,7 @@ def die_at_backward(order: dict) -> None:
 
 
 def pause_at_step(step: int) -> None:
-    """Before the record's line of this step, until somebody removes the file that says so."""
+    """Pause before the event of this step is logged, until the file `paused` is removed."""
     from glassformer.training.events import EventLog
 
     append = EventLog.append
@@ -136,13 +139,13 @@ def pause_at_step(step: int) -> None:
 
 
 def poison(order: dict) -> None:
-    """The loss of one training step, times a factor."""
+    """Multiply the loss of one training step by a factor."""
     from glassformer.models.base import Model
     from glassformer.training.trainer import Trainer
 
-    score, step, now = Model.score, Trainer.step, [False]
+    compute_loss, step, now = Model.compute_loss, Trainer.step, [False]
 
-    def watch(self: Trainer, *arguments: object) -> object:
+    def mark_step(self: Trainer, *arguments: object) -> object:
         now[0] = self.state.step + 1 == order["step"]
         try:
             return step(self, *arguments)
@@ -150,15 +153,15 @@ def poison(order: dict) -> None:
             now[0] = False
 
     def poisoned(self: Model, *arguments: object, **options: object) -> object:
-        found = score(self, *arguments, **options)
+        found = compute_loss(self, *arguments, **options)
         factor = float(order["factor"])
         return type(found)(found.loss * factor, found.correct, found.count) if now[0] else found
 
-    Trainer.step, Model.score = watch, poisoned
+    Trainer.step, Model.compute_loss = mark_step, poisoned
 
 
 def without_privileges(order: bool) -> None:
-    """Root's word counts no more than anybody's where a file's permissions say no."""
+    """Drop root's capabilities, so that file permissions apply."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -168,17 +171,17 @@ def without_privileges(order: bool) -> None:
 
 
 def clock(order: dict) -> None:
-    """Somebody sets the clock while the model trains."""
+    """Shift the clock while the model trains."""
     from glassformer.training.trainer import Trainer
 
     now, step, shift = time.time, Trainer.step, [0]
 
-    def watch(self: Trainer, *arguments: object) -> object:
+    def shift_clock(self: Trainer, *arguments: object) -> object:
         if self.state.step >= order["step"]:
             shift[0] = order["seconds"]
         return step(self, *arguments)
 
-    Trainer.step = watch
+    Trainer.step = shift_clock
     time.time = lambda: now() + shift[0]
 
 
@@ -194,6 +197,7 @@ PREPARATIONS = {
 
 
 def prepare(order: Mapping[str, Any]) -> None:
+    """Install the faults that an order names; with `waits`, stop until SIGCONT."""
     for name, preparation in PREPARATIONS.items():
         if name in order:
             preparation(order[name])
