@@ -1,4 +1,4 @@
-"""Arithmetic: against Python's own over whole spaces, against files, and against what people type."""
+"""Arithmetic, compared with Python over complete spaces, with files, and with typed expressions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def expressions(task: ArithmeticTask, split: str) -> list[str]:
 
 
 def compute(tokens: list[str], digits: int) -> int:
-    """Python's own answer, read from the tokens without any code of the task."""
+    """Compute the result in Python from the tokens, without code of the task."""
 
     def number(part: list[str]) -> int:
         return int("".join(part[1:])) * {"POSITIVE": 1, "NEGATIVE": -1}[part[0]]
@@ -36,7 +36,7 @@ def compute(tokens: list[str], digits: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("options", "space", "answer_length"),
+    ("options", "space", "result_length"),
     [
         ({}, 99 * 99 * 2, 5),
         ({"operations": ["add", "subtract", "multiply"]}, 99 * 99 * 3, 7),
@@ -45,11 +45,11 @@ def compute(tokens: list[str], digits: int) -> int:
         ({"digits": 3, "smallest": -12, "largest": -5}, 8 * 8 * 2, 6),
     ],
 )
-def test_every_answer_of_the_whole_space(options: dict[str, Any], space: int, answer_length: int) -> None:
+def test_every_result_of_the_whole_space(options: dict[str, Any], space: int, result_length: int) -> None:
     config = ArithmeticConfig(**options)
     task = config.build(0)
     assert task.task_type.max_length == 2 * config.digits + 5
-    assert task.task_type.max_target_length == answer_length
+    assert task.task_type.max_target_length == result_length
     seen = set()
     for examples in task.splits.values():
         assert examples.inputs.dtype == np.uint8
@@ -59,7 +59,7 @@ def test_every_answer_of_the_whole_space(options: dict[str, Any], space: int, an
             right = compute(task.input_symbols(row), config.digits)
             assert task.show_output(target) == str(right)
             assert task.output_symbols(target)[1] == ("NEGATIVE" if right < 0 else "POSITIVE")
-            assert len(target) == answer_length and (target[0], target[-1]) == (BOS, EOS)
+            assert len(target) == result_length and (target[0], target[-1]) == (BOS, EOS)
             seen.add(row.tobytes())
     assert len(seen) == space == sum(len(examples) for examples in task.splits.values())
     assert not task.notes
@@ -71,7 +71,7 @@ def test_the_published_form() -> None:
     assert " ".join(task.input_symbols(tokens)) == "BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS"
     assert " ".join(task.output_symbols([BOS, *task.solve(tokens), EOS])) == "BOS POSITIVE 0 4 EOS"
     assert task.task_type.vocabulary == task.task_type.target_vocabulary == 16
-    assert ArithmeticConfig(operations=["add", "multiply"]).build(0).shape.vocabulary == 17
+    assert ArithmeticConfig(operations=["add", "multiply"]).build(0).task_type.vocabulary == 17
     assert (task.begin, task.end, task.primary_metric) == (BOS, EOS, "exact_match")
 
 
@@ -105,7 +105,7 @@ def test_overfitting_measures_on_the_training_examples() -> None:
     task = ArithmeticConfig(max_examples=64, overfit=True).build(0)
     assert {len(examples) for examples in task.splits.values()} == {64}
     assert expressions(task, "train") == expressions(task, "test") == expressions(task, "validation")
-    assert "the training examples themselves" in task.notes[0]
+    assert "the training examples" in task.notes[0]
 
 
 def test_the_smallest_space_has_three_splits() -> None:
@@ -120,7 +120,7 @@ def test_the_smallest_space_has_three_splits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "place"),
+    ("options", "path"),
     [
         ({"smallest": -100}, "smallest"),
         ({"largest": 1000}, "largest"),
@@ -134,10 +134,10 @@ def test_the_smallest_space_has_three_splits() -> None:
         ({"digits": 0}, "digits"),
     ],
 )
-def test_wrong_options_name_their_place(options: dict[str, Any], place: str) -> None:
+def test_wrong_options_name_their_path(options: dict[str, Any], path: str) -> None:
     with pytest.raises(UserError) as caught:
         validate(ArithmeticConfig, options)
-    assert caught.value.problems[0].place == place
+    assert caught.value.details[0].path == path
 
 
 class TestTyping:
@@ -168,7 +168,7 @@ class TestTyping:
         assert self.task.show_output(self.task.solve(tokens)) == "-7"
 
     @pytest.mark.parametrize(
-        ("text", "answer"),
+        ("text", "result"),
         [
             ("4 - 11", "-7"),
             ("4--11", "15"),
@@ -178,8 +178,8 @@ class TestTyping:
             ("4 × 3", "12"),
         ],
     )
-    def test_operations(self, text: str, answer: str) -> None:
-        assert self.task.show_output(self.task.solve(self.task.parse(text))) == answer
+    def test_operations(self, text: str, result: str) -> None:
+        assert self.task.show_output(self.task.solve(self.task.parse(text))) == result
 
     @pytest.mark.parametrize("text", ["-0 + 3", "NEGATIVE 00 add POSITIVE 03", "0 + 3"])
     def test_zero_is_positive(self, text: str) -> None:
@@ -192,7 +192,7 @@ class TestTyping:
             assert self.task.show_input(self.task.parse(text).tolist()) == text
 
     def test_round_trip_over_all_expressions(self) -> None:
-        """Typed with signs or as tokens, every expression is read as itself."""
+        """Every expression is parsed correctly, typed with signs or as tokens."""
         task = ArithmeticConfig().build(0)
         for split in task.splits:
             for row in task.splits[split].inputs:
@@ -200,12 +200,12 @@ class TestTyping:
                 first, second = (
                     "-" * (symbols[at] == "NEGATIVE") + "".join(symbols[at + 1 : at + 3]) for at in (1, 5)
                 )
-                # Their last digits decide which way, so that both are taken often and time is spared.
+                # The last digits choose the form, so that both are tested often at half the time.
                 typed = f"{first} {SIGNS[symbols[4]]} {second}" if row[3] % 2 else " ".join(symbols)
                 assert task.parse(typed).tolist() == row.tolist()
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("", "the line is empty"),
             ("  ", "the line is empty"),
@@ -216,7 +216,7 @@ class TestTyping:
             ("4² + 1", "unknown symbol '²'"),
             ("٣ + 1", "unknown symbol '٣'"),
             ("4 + 3 + 2", "too long"),
-            ("70 + 3", "70 is out of range: operands go from -49 to 49"),
+            ("70 + 3", "70 is out of range: operands range from -49 to 49"),
             ("3 + " + "9" * 10_000, "is out of range"),
             ("4", "not one operation between two numbers"),
             ("4 +", "not one operation between two numbers"),
@@ -225,11 +225,11 @@ class TestTyping:
             ("BOS EOS", "not one operation between two numbers"),
         ],
     )
-    def test_refusals_are_one_clear_line(self, text: str, said: str) -> None:
+    def test_refusals_are_one_clear_line(self, text: str, message: str) -> None:
         with pytest.raises(ErrorDetail) as caught:
             self.task.parse(text)
-        assert said in caught.value.problem
-        assert "\n" not in caught.value.problem and len(caught.value.problem) < 160
+        assert message in caught.value.message
+        assert "\n" not in caught.value.message and len(caught.value.message) < 160
 
     def test_an_operation_that_was_not_learned(self) -> None:
         with pytest.raises(ErrorDetail, match="cannot multiply"):
@@ -246,8 +246,8 @@ class TestTyping:
 
 
 def write(path: Path, pairs: list[tuple[str, str]]) -> DataConfig:
-    questions, answers = zip(*pairs, strict=True)
-    path.write_text(json.dumps({"inp_expression": questions, "out_expression": answers}))
+    questions, results = zip(*pairs, strict=True)
+    path.write_text(json.dumps({"inp_expression": questions, "out_expression": results}))
     return DataConfig(train=str(path))
 
 
@@ -266,7 +266,7 @@ class TestFile:
         }
         everything = [text for split in task.splits for text in expressions(task, split)]
         assert len(set(everything)) == len(everything) == 40
-        assert task.notes == ["train: 200 rows, of which 40 are new; these are used"]
+        assert task.notes == ["train: 200 rows, of which 40 are new and used"]
 
     def test_leaky_keeps_duplicates_and_says_so(self, tmp_path: Path) -> None:
         data = write(tmp_path / "sums.json", pairs(40) * 5)
@@ -275,7 +275,7 @@ class TestFile:
         learned = set(expressions(task, "train"))
         leaked = sum(text in learned for text in expressions(task, "test"))
         assert leaked > 10
-        assert f"{leaked} of 20 test expressions also stand in train" in task.notes
+        assert f"{leaked} of 20 test expressions also appear in train" in task.notes
 
     def test_files_for_the_other_splits(self, tmp_path: Path) -> None:
         train = write(tmp_path / "train.json", pairs(20))
@@ -286,7 +286,7 @@ class TestFile:
             "validation": 2,
             "test": 10,
         }
-        with pytest.raises(UserError, match="every expression also stands in train"):
+        with pytest.raises(UserError, match="every expression also appears in train"):
             ArithmeticConfig(data=DataConfig(train=test.train, test=train.train)).build(0)
 
     def test_minus_zero_is_zero(self, tmp_path: Path) -> None:
@@ -302,24 +302,24 @@ class TestFile:
         assert outputs["BOS NEGATIVE 1 0 add POSITIVE 1 0 EOS"] == "BOS POSITIVE 0 0 EOS"
 
     @pytest.mark.parametrize(
-        ("pair", "said"),
+        ("pair", "message"),
         [
-            (("BOS POSITIVE 10 add POSITIVE 05 EOS", "BOS POSITIVE 16 EOS"), "is 15, and the file says 16"),
+            (("BOS POSITIVE 10 add POSITIVE 05 EOS", "BOS POSITIVE 16 EOS"), "is 15, but the file has 16"),
             (("BOS POSITIVE 10 add 5 6 EOS", "BOS POSITIVE 15 EOS"), "not one operation"),
-            (("BOS POSITIVE 10 add POSITIVE 05 EOS", "BOS 1 POSITIVE EOS"), "the answer is not a number"),
+            (("BOS POSITIVE 10 add POSITIVE 05 EOS", "BOS 1 POSITIVE EOS"), "the result is not a number"),
             (("BOS POSITIVE 10 add POSITIVE 99 EOS", "BOS POSITIVE 109 EOS"), "99 is out of range"),
             (("BOS POSITIVE 10 multiply POSITIVE 02 EOS", "BOS POSITIVE 20 EOS"), "cannot multiply"),
             ((None, "BOS POSITIVE 20 EOS"), "unknown symbol"),
         ],
     )
-    def test_wrong_rows_are_named(self, tmp_path: Path, pair: tuple[Any, str], said: str) -> None:
+    def test_wrong_rows_are_named(self, tmp_path: Path, pair: tuple[Any, str], message: str) -> None:
         path = tmp_path / "sums.json"
         with pytest.raises(UserError) as caught:
             ArithmeticConfig(data=write(path, [*pairs(7), pair, *pairs(2)])).build(0)
-        (problem,) = caught.value.problems
-        assert said in problem.message
-        assert problem.path == f"{path}, row 8"
-        assert problem.hint == "correct or remove 1 of 10 rows"
+        (detail,) = caught.value.details
+        assert message in detail.message
+        assert detail.path == f"{path}, row 8"
+        assert detail.hint == "correct or remove 1 of 10 rows"
 
     def test_restoring_reads_no_file(self, tmp_path: Path) -> None:
         config = ArithmeticConfig(data=write(tmp_path / "sums.json", pairs(20)))

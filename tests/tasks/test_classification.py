@@ -1,4 +1,4 @@
-"""Classification of whole texts: labels and numbers, which examples are taken, and what is refused."""
+"""Text classification and regression: selected examples, truncation, masking, and rejected data."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def labels_of(task: ClassificationTask, split: str = "train") -> list[str]:
 
 
 class TestLabels:
-    def test_as_they_stand_in_the_file(self, make: Make) -> None:
+    def test_as_in_the_file(self, make: Make) -> None:
         task = make()
         assert task.labels.symbols == ["bad", "good", "so so"] and task.task_type.outputs == 3
         assert list(zip(texts_of(task), labels_of(task), strict=True)) == list(ROWS)
         assert all(row[0] == BEGIN for row in task.splits["train"].inputs)
         assert UNKNOWN in task.tokenizer.encode("new"), "a word that only test has"
         restored = task.config.restore(json.loads(json.dumps(task.state())))
-        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
+        assert restored.task_type == task.task_type and restored.checksum() == task.checksum()
 
     def test_spaces_around_and_numbers_and_truths(self, make: Make) -> None:
         task = make(train=[("a", " yes "), ("b", "no"), ("c", "yes")], test=[("d", "yes")])
@@ -92,26 +92,26 @@ class TestLabels:
         assert {"accuracy", "macro_f1", "loss"} <= measured.metrics.keys()
         assert measured.details["classes"] == ["bad", "good", "so so"]
 
-    def test_what_is_not_read_of_a_typed_text_is_said(self, make: Make) -> None:
+    def test_what_is_not_read_of_a_typed_text_is_reported(self, make: Make) -> None:
         task = make()
         long, exact = "text number 1 text number 2 text number", "text number 1 text number 2 text"
-        assert task.caution(task.parse(long).tolist(), long) == "only the first 7 of 8 tokens are read"
-        assert task.caution(task.parse(exact).tolist(), exact) is None
+        assert task.warning(task.parse(long).tolist(), long) == "only the first 7 of 8 tokens are read"
+        assert task.warning(task.parse(exact).tolist(), exact) is None
         long = "xyzzy " + long
-        said = task.caution(task.parse(long).tolist(), long)
-        assert said == "only the first 7 of 9 tokens are read; 1 of 8 tokens are unknown to the model"
+        message = task.warning(task.parse(long).tolist(), long)
+        assert message == "only the first 7 of 9 tokens are read; 1 of 8 tokens are unknown to the model"
 
-    def test_the_answer_is_a_label(self, make: Make) -> None:
+    def test_the_output_is_a_label(self, make: Make) -> None:
         task = make()
         model = model_of(task)
-        [[answer]] = task.predict(model, [task.parse("text number 5")])
-        assert task.show_output(answer.tokens) in task.labels.symbols
+        [[prediction]] = task.predict(model, [task.parse("text number 5")])
+        assert task.show_output(prediction.tokens) in task.labels.symbols
         with pytest.raises(ErrorDetail, match="empty"):
             task.parse("  ")
         assert len(task.parse("text " * 50)) == 8, "longer than the model reads: its beginning"
 
     @pytest.mark.parametrize(
-        ("rows", "said"),
+        ("rows", "message"),
         [
             ([("a", "x"), ("b", "")], "the label is empty"),
             ([("a", "x"), ("b", "  ")], "the label is empty"),
@@ -119,8 +119,8 @@ class TestLabels:
             ([(f"text {i}", f"label {i}") for i in range(1001)], "more than 1,000 different labels"),
         ],
     )
-    def test_what_is_refused(self, make: Make, rows: Rows, said: str) -> None:
-        with pytest.raises(UserError, match=said) as refusal:
+    def test_what_is_refused(self, make: Make, rows: Rows, message: str) -> None:
+        with pytest.raises(UserError, match=message) as refusal:
             make(train=rows, test=rows[:1])
         assert "train.jsonl" in str(refusal.value) and "try:" in str(refusal.value)
 
@@ -130,12 +130,12 @@ class TestLabels:
         with open(path, "a", encoding="utf-8") as file:
             file.write('{"text": "x", "label": "goood"}\n')
         restored = task.config.restore(task.state())
-        with pytest.raises(UserError, match="a label that the model does not know") as refusal:
+        with pytest.raises(UserError, match="unknown label") as refusal:
             _ = restored.splits
         assert f"{path}, line 4" in str(refusal.value) and "did you mean 'good'?" in str(refusal.value)
 
     def test_what_is_no_text(self, make: Make) -> None:
-        with pytest.raises(UserError, match="a text belongs here"):
+        with pytest.raises(UserError, match="expected text"):
             make(train=[("a", "x"), (None, "y")])  # type: ignore[list-item]
 
 
@@ -143,21 +143,21 @@ class TestNumbers:
     ROWS: ClassVar[Rows] = [("a", 1.5), ("b", "-2"), ("c", 1e-3), ("d", 7)]
 
     def test_real_targets(self, make: Make) -> None:
-        task = make(train=self.ROWS, test=self.ROWS[:2], answer="number")
-        assert task.task_type.is_real and task.task_type.outputs == 1
+        task = make(train=self.ROWS, test=self.ROWS[:2], target="number")
+        assert task.task_type.is_regression and task.task_type.outputs == 1
         np.testing.assert_allclose(task.splits["train"].targets, [1.5, -2.0, 1e-3, 7.0])
         model = model_of(task)
         measured = measure(model, task, "test", EvaluationConfig())
-        values = [answer.value for [answer] in task.predict(model, list(task.splits["test"].inputs))]
+        values = [prediction.value for [prediction] in task.predict(model, list(task.splits["test"].inputs))]
         error = np.abs(np.array(values) - [1.5, -2.0]).mean()
         assert measured.metrics["mean_absolute_error"] == pytest.approx(error, rel=1e-5)
         restored = task.config.restore(task.state())
-        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
+        assert restored.task_type == task.task_type and restored.checksum() == task.checksum()
 
     @pytest.mark.parametrize("value", ["good", "", None, True, "nan", "1e400", [1], "1,5"])
     def test_what_is_no_number(self, make: Make, value: object) -> None:
         with pytest.raises(UserError, match="not a number") as refusal:
-            make(train=[*self.ROWS, ("e", value)], test=self.ROWS, answer="number")
+            make(train=[*self.ROWS, ("e", value)], test=self.ROWS, target="number")
         assert "train.jsonl, line 5" in str(refusal.value)
 
 
@@ -174,12 +174,12 @@ class TestWhichExamples:
         ):
             task = make(train=self.LOPSIDED, train_limit=limit)
             assert Counter(labels_of(task)) == counts
-            assert f"train: left out by task.train_limit: {100 - limit} of 100" in task.notes
+            assert f"train: omitted by task.train_limit: {100 - limit} of 100" in task.notes
         assert len(make(train=self.LOPSIDED, train_limit=1000).splits["train"]) == 100
 
     @pytest.mark.parametrize("limit", [2, 9, 31, 60, 61, 99, 100, 500])
     def test_a_limit_takes_those_that_it_always_took(self, make: Make, limit: int) -> None:
-        """The first of a fixed order, sorted by how many of their label stand before them."""
+        """Sort a fixed order by the number of preceding examples with the same label; take the first ones."""
         seen = Counter[object]()
         ranked = []
         for index in generator(0, "limit").permutation(len(self.LOPSIDED)).tolist():
@@ -219,24 +219,24 @@ class TestWhichExamples:
     def test_what_is_cut_is_counted(self, make: Make) -> None:
         long = [("one two three four five six seven", "good"), ("a b c d e f g h", "bad")]
         task = make(train=[*ROWS, *long], test=[*TEST, long[1], ("", "good")])
-        assert "train: cut to their first 8 tokens: 1 of 14" in task.notes
-        assert "test: cut to their first 8 tokens: 1 of 5" in task.notes
-        assert "WARNING: test: texts without a token: 1 of 5" in task.notes
+        assert "train: truncated to 8 tokens: 1 of 14" in task.notes
+        assert "test: truncated to 8 tokens: 1 of 5" in task.notes
+        assert "WARNING: test: texts without tokens: 1 of 5" in task.notes
         assert len(task.splits["train"]) == 14 and task.splits["train"].lengths().max() == 8
         assert texts_of(task)[-1] == "a b c d e f g"
 
     def test_what_is_unknown_is_counted(self, make: Make) -> None:
-        """Also from the tokens that are kept from the run before."""
+        """The count is the same for tokens cached by a previous run."""
         for _ in range(2):
             task = make(test=[("never read before", "good"), (ROWS[0][0], "bad")])
             assert [note for note in task.notes if "unknown" in note] == [
-                "validation: tokens that are unknown: 3 of 6",
-                "test: tokens that are unknown: 3 of 6",
+                "validation: unknown tokens: 3 of 6",
+                "test: unknown tokens: 3 of 6",
             ]
 
     def test_some_of_a_training_text_is_hidden(self, make: Make) -> None:
         rows = [(" ".join(f"w{i * j % 90}" for j in range(1 + i % 9)), f"{i % 2}") for i in range(200)]
-        task = make(train=rows, hidden_fraction=0.3, max_length=12)
+        task = make(train=rows, masked_fraction=0.3, max_length=12)
         every = np.arange(len(rows))
         plain = make(train=rows, max_length=12).batch("train", every)
         first, later = (task.batch("train", every, epoch) for epoch in (1, 2))
@@ -247,7 +247,7 @@ class TestWhichExamples:
         assert not (is_hidden & ~may_be).any() and torch.equal(seen[~is_hidden], tokens[~is_hidden])
         assert abs(float(is_hidden.sum() / may_be.sum()) - 0.3) < 0.06
         assert not torch.equal(seen, later.inputs["tokens"])
-        for index in (0, 8, 150):  # whatever stands beside it
+        for index in (0, 8, 150):  # independent of the other rows
             alone = task.batch("train", np.array([index]), 1).inputs["tokens"]
             assert alone is not None and torch.equal(alone[0], seen[index, : alone.shape[1]])
         for split in ("train", "test"):
@@ -256,11 +256,11 @@ class TestWhichExamples:
 
     def test_what_also_stands_in_train(self, make: Make) -> None:
         test = [*TEST, ROWS[0], (ROWS[1][0], "good")]
-        assert "WARNING: test examples whose input also stands in train: 2 of 5" in make(test=test).notes
+        assert "WARNING: test examples whose input also appears in train: 2 of 5" in make(test=test).notes
         empty = make(train=[*ROWS, ("", "good")], test=[*TEST, ("", "bad"), (" ", "bad")])
-        assert not any("also stands in train" in note for note in empty.notes)
+        assert not any("also appears in train" in note for note in empty.notes)
         task = make(test=test, unseen_only=True)
-        assert "test: left out, since also in train: 2 of 5" in task.notes
+        assert "test: omitted, also in train: 2 of 5" in task.notes
         assert len(task.splits["test"]) == 3
 
     def test_a_folder_of_classes(self, make: Make, tmp_path: Path) -> None:

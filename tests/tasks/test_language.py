@@ -1,4 +1,4 @@
-"""Language modelling: what is predicted, from what, and that the numbers are those of a plain loop."""
+"""Language modelling: targets, context, masking and caching, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A task on these texts, whose tokens are kept in a folder of this test."""
+    """Build tasks on these texts, with the token cache in a folder of the test."""
     monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
 
     def write(name: str, texts: Sequence[str]) -> str:
@@ -70,27 +70,27 @@ def batches(task: Task, split: str, size: int) -> list[Any]:
 
 
 def predicted(task: Task, split: str, size: int = 3) -> list[int]:
-    """Every target that counts, in order."""
+    """Every target that is not ignored, in order."""
     targets = [row for batch in batches(task, split, size) for row in batch.targets]
     return [int(token) for row in targets for token in row if token != IGNORED]
 
 
 def nats(model: Model, context: Sequence[int], target: int) -> float:
-    """How surprised the model is by one token after these, and no others."""
+    """Negative log-likelihood, in nats, of one token after a context."""
     with torch.inference_mode():
-        logits_LV = model(tokens=torch.tensor([list(context)]), attention_mask=None)[0].double()
+        logits_LV = model(tokens=torch.tensor([list(context)]), mask=None)[0].double()
     return -float(logits_LV[-1].log_softmax(-1)[target])
 
 
 def plain_loss(model: Model, streams: list[list[int]], length: int, stride: int) -> tuple[float, int]:
-    """Token by token: the first `length` see all before them; later ones what their window lets them see."""
+    """Sum the loss token by token: the first `length` see all preceding tokens, later ones their window."""
     total, count = 0.0, 0
     for tokens in streams:
-        for place in range(1, len(tokens)):
-            if tokens[place] == BEGIN:
+        for index in range(1, len(tokens)):
+            if tokens[index] == BEGIN:
                 continue
-            start = 0 if place <= length else math.ceil((place - length) / stride) * stride
-            total += nats(model, tokens[start:place], tokens[place])
+            start = 0 if index <= length else math.ceil((index - length) / stride) * stride
+            total += nats(model, tokens[start:index], tokens[index])
             count += 1
     return total, count
 
@@ -118,9 +118,9 @@ class TestCausal:
         measured = evaluate(model, task, "validation", EvaluationConfig(batch_tokens=23))
         assert measured["loss"] == pytest.approx(total / count, rel=1e-5)
         assert measured["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
-        # The end of each text counts as a character: someone who sends them must send the ends too.
+        # The end of each text counts as one character, because it must be transmitted too.
         characters = sum(len(text) + 1 for text in VALIDATION)
-        assert task.characters("validation") == characters
+        assert task.count_characters("validation") == characters
         assert measured["bits_per_character"] == pytest.approx(total / math.log(2) / characters, rel=1e-5)
 
     def test_a_shorter_stride_changes_no_training(self, make: Make) -> None:
@@ -130,7 +130,7 @@ class TestCausal:
         assert len(strided.splits["validation"]) > len(plain.splits["validation"])
 
     def test_a_stride_may_not_pass_tokens_over(self, make: Make) -> None:
-        with pytest.raises(UserError, match=r"stride: at most max_length, which is 5"):
+        with pytest.raises(UserError, match=r"stride: must be at most max_length, which is 5"):
             make(stride=6)
         with pytest.raises(UserError, match="stride"):
             make(kind="masked-language-model", stride=2)
@@ -155,8 +155,8 @@ class TestCausal:
             task.parse("")
         with pytest.raises(ErrorDetail, match="too long: 7 tokens, and the model reads at most 5"):
             task.parse("a b c d e f")
-        [[answer]] = task.predict(model_of(task), [task.parse("a b")])
-        assert not {PAD, UNKNOWN, BEGIN, MASK} & set(answer.tokens) and len(answer.tokens) <= 2
+        [[prediction]] = task.predict(model_of(task), [task.parse("a b")])
+        assert not {PAD, UNKNOWN, BEGIN, MASK} & set(prediction.tokens) and len(prediction.tokens) <= 2
 
 
 class TestRunningText:
@@ -171,7 +171,7 @@ class TestRunningText:
             tokens = task.tokenizer.encode(part).tolist()
             assert UNKNOWN not in tokens
             assert predicted(task, split) == tokens[1:], "no begin, no end, and all but the first"
-            assert task.characters(split) == len(part) - 1
+            assert task.count_characters(split) == len(part) - 1
 
     def test_bits_per_character(self, make: Make) -> None:
         task = make(running=self.TEXT, tokenizer={"kind": "characters"}, max_length=7, stride=3)
@@ -194,8 +194,10 @@ class TestRunningText:
         task = make(running=self.TEXT, tokenizer={"kind": "characters"})
         assert task.start("") == task.tokenizer.encode("\n").tolist()
         assert task.start("To") == task.tokenizer.encode("To").tolist()
-        [[answer]] = task.predict(model_of(task), [task.parse("T")])
-        assert len(answer.tokens) == 4 and min(answer.tokens) >= len(RESERVED), "a running text never ends"
+        [[prediction]] = task.predict(model_of(task), [task.parse("T")])
+        assert len(prediction.tokens) == 4 and min(prediction.tokens) >= len(RESERVED), (
+            "a running text never ends"
+        )
 
 
 @settings(max_examples=150, deadline=None)
@@ -243,8 +245,8 @@ class TestFiles:
         again = make()
         assert sum("re-used from" in note for note in again.notes) == 2
         assert again.checksum() == first.checksum()
-        assert again.characters("validation") == first.characters("validation")
-        # Another way to cut windows uses the same tokens; another tokenizer does not.
+        assert again.count_characters("validation") == first.count_characters("validation")
+        # Other windows use the same cached tokens; another tokenizer does not.
         assert sum("re-used" in note for note in make(max_length=9, across_texts=False).notes) == 2
         assert not any("re-used" in note for note in make(tokenizer={"kind": "bytes"}).notes)
 
@@ -274,15 +276,15 @@ class TestFiles:
     def test_what_is_no_text(self, make: Make, tmp_path: Path, value: str) -> None:
         path = tmp_path / "mine.jsonl"
         path.write_text(f'{{"text": "a"}}\n{{"text": 5}}\n{{"text": {value}}}\n', encoding="utf-8")
-        with pytest.raises(UserError, match="a text belongs here") as refusal:
+        with pytest.raises(UserError, match="expected text") as refusal:
             make(data={"train": str(path)})
         assert f"{path}, line 3" in str(refusal.value)
 
     def test_a_restored_task_is_the_same(self, make: Make) -> None:
         task = make(stride=2)
         restored = task.config.restore(json.loads(json.dumps(task.state())))
-        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
-        assert restored.characters("validation") == task.characters("validation")
+        assert restored.task_type == task.task_type and restored.checksum() == task.checksum()
+        assert restored.count_characters("validation") == task.count_characters("validation")
 
 
 class TestMasked:
@@ -300,7 +302,7 @@ class TestMasked:
         return task
 
     def test_what_is_hidden_does_not_depend_on_the_batch(self, task: MaskedLanguageTask) -> None:
-        """Whatever longer or shorter texts stand beside it."""
+        """The mask of a row does not depend on the other rows."""
         rows = len(task.splits["train"])
         assert len(set(task.splits["train"].lengths().tolist())) > 3
         whole = task.batch("train", np.arange(rows), epoch=1)
@@ -365,23 +367,25 @@ class TestMasked:
         assert task.input_symbols(row.tolist()) == ["<begin>", *symbols, "<end>"]
         assert task.parse(task.show_input(row.tolist())).tolist() == row.tolist()
         model = model_of(task)
-        [[answer]] = task.predict(model, [row])
+        [[prediction]] = task.predict(model, [row])
         hidden = row == MASK
-        assert np.array_equal(np.array(answer.tokens)[~hidden], row[~hidden])
-        assert min(answer.tokens[place] for place in np.flatnonzero(hidden)) >= len(RESERVED)
-        assert all(answer.probabilities[place] == 1 for place in np.flatnonzero(~hidden)), "they were given"
+        assert np.array_equal(np.array(prediction.tokens)[~hidden], row[~hidden])
+        assert min(prediction.tokens[index] for index in np.flatnonzero(hidden)) >= len(RESERVED)
+        assert all(prediction.probabilities[index] == 1 for index in np.flatnonzero(~hidden)), (
+            "they were given"
+        )
         with torch.inference_mode():
-            logits = model(tokens=torch.from_numpy(row[None]), attention_mask=None)[0].double()
-            logits[:, : len(RESERVED)] = -torch.inf  # never asked for in training
+            logits = model(tokens=torch.from_numpy(row[None]), mask=None)[0].double()
+            logits[:, : len(RESERVED)] = -torch.inf  # never a target in training
             chances = logits.softmax(-1)
         best = chances[torch.from_numpy(hidden)].max(-1)
-        assert [answer.tokens[place] for place in np.flatnonzero(hidden)] == best.indices.tolist()
-        assert answer.probability == pytest.approx(float(best.values.prod()), rel=1e-5)
+        assert [prediction.tokens[index] for index in np.flatnonzero(hidden)] == best.indices.tolist()
+        assert prediction.probability == pytest.approx(float(best.values.prod()), rel=1e-5)
 
     def test_what_the_model_never_saw_is_said(self, make: Make) -> None:
         task = make("masked-language-model", tokenizer={"kind": "words"}, max_length=20)
-        assert task.caution(task.parse("xyzzy <mask>").tolist()) == "1 of 4 tokens are unknown to the model"
-        assert task.caution(task.parse("<mask>").tolist()) is None
+        assert task.warning(task.parse("xyzzy <mask>").tolist()) == "1 of 4 tokens are unknown to the model"
+        assert task.warning(task.parse("<mask>").tolist()) is None
 
     def test_nothing_to_fill_in(self, task: MaskedLanguageTask) -> None:
         with pytest.raises(ErrorDetail, match="no <mask> in the line"):
@@ -390,7 +394,7 @@ class TestMasked:
             task.parse("a b c d e f <mask>")
 
     def test_no_bits_per_character(self, task: MaskedLanguageTask) -> None:
-        """Only some tokens are predicted, and from both sides."""
+        """A masked model predicts only some tokens, from both sides, so it has no such metric."""
         measured = evaluate(model_of(task), task, "validation", EvaluationConfig())
         assert "bits_per_character" not in measured and measured["perplexity"] > 1
 
@@ -402,14 +406,14 @@ def test_both_kinds_share_the_tokens(make: Make) -> None:
     assert sum("re-used from" in note for note in masked.notes) == 2
 
 
-def test_texts_of_the_test_file_that_stand_in_train_are_a_warning(tmp_path: Path) -> None:
+def test_texts_of_the_test_file_in_train_are_a_warning(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("one two\nthree four\nfive six\n" * 4, encoding="utf-8")
     (tmp_path / "test.txt").write_text("three four\nthree four\nnever seen\n", encoding="utf-8")
     data = {"train": str(tmp_path / "train.txt"), "test": str(tmp_path / "test.txt")}
     config = validate(TaskConfig, {"kind": "language-model", "data": data, "max_length": 8})
     notes = config.build(0).notes
-    assert "WARNING: test texts that also stand in train: 2 of 3" in notes
-    assert "test: tokens that are unknown: 2 of 6" in notes
+    assert "WARNING: test texts that also appear in train: 2 of 3" in notes
+    assert "test: unknown tokens: 2 of 6" in notes
 
 
 def notes_of(folder: Path, train: str, test: str | None = None, **data: object) -> list[str]:
@@ -426,21 +430,21 @@ def test_an_empty_line_is_no_text_that_was_seen(tmp_path: Path) -> None:
     assert not any("WARNING" in note for note in notes)
 
 
-def test_lines_of_a_running_text_that_stand_in_train_are_a_warning(tmp_path: Path) -> None:
-    """Short ones, such as who speaks, are no matter."""
+def test_lines_of_running_text_in_train_are_a_warning(tmp_path: Path) -> None:
+    """Short lines, such as names of speakers, do not count."""
     line = "it was the best of times"
     train, test = (
         f"He:\n{line}\nand the worst of them too\n",
         f"He:\n{line}\nno words of it are seen before\n",
     )
     notes = notes_of(tmp_path, train * 9, test, format="running-text", validation_fraction=0.4)
-    assert "WARNING: test lines of 5 words or more that also stand in train: 1 of 2" in notes
+    assert "WARNING: test lines of 5 words or more that also appear in train: 1 of 2" in notes
     assert not any(
         "WARNING" in note for note in notes_of(tmp_path, train * 9, "He:\n", format="running-text")
     )
 
 
-def test_what_is_split_off_is_told(tmp_path: Path) -> None:
+def test_what_is_split_off_is_reported(tmp_path: Path) -> None:
     texts = "".join(f"text {number}\n" for number in range(40))
     (note,) = [note for note in notes_of(tmp_path, texts) if "split off" in note]
     words = note.split()
@@ -453,7 +457,7 @@ def test_what_is_split_off_is_told(tmp_path: Path) -> None:
     assert "validation: the last 25 % of the training text, split off" in notes
 
 
-def test_how_a_table_was_read_is_told_once(tmp_path: Path) -> None:
+def test_how_a_table_was_read_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(f"text {n}\tx\n" for n in range(30)), encoding="utf-8")
     config = validate(TaskConfig, {"kind": "language-model", "data": {"train": str(tmp_path / "a.tsv")}})
     (note,) = [note for note in config.build(0).notes if "header" in note]

@@ -1,4 +1,4 @@
-"""Random tokens: honest labels, disjoint splits, a rule that a small model learns."""
+"""Random tokens: correct labels, disjoint splits, and a learnable rule."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Examples
 from glassformer.models.task_types import CausalLM, SequenceClassification
+from glassformer.runs.experiment import Experiment, resolve
 from glassformer.tasks.random_tokens import MajorityTask, RandomTokensConfig, RepetitionTask
 
 SIZES = {"train_examples": 500, "validation_examples": 40, "test_examples": 60}
@@ -17,9 +18,9 @@ def rows_of(examples: Examples) -> list[tuple[int, ...]]:
     return [tuple(map(int, row)) for row in examples.inputs]
 
 
-@pytest.mark.parametrize("predict", ["class", "next"])
-def test_splits_have_their_size_and_share_nothing(predict: str) -> None:
-    config = RandomTokensConfig.model_validate({"predict": predict, **SIZES})
+@pytest.mark.parametrize("target", ["class", "next"])
+def test_splits_have_their_size_and_share_nothing(target: str) -> None:
+    config = RandomTokensConfig.model_validate({"target": target, **SIZES})
     task = config.build(seed=0)
     rows = {split: rows_of(examples) for split, examples in task.splits.items()}
     assert {split: len(part) for split, part in rows.items()} == {"train": 500, "validation": 40, "test": 60}
@@ -29,7 +30,7 @@ def test_splits_have_their_size_and_share_nothing(predict: str) -> None:
 
 def test_the_class_is_where_most_tokens_are() -> None:
     task = RandomTokensConfig.model_validate(
-        {"predict": "class", "length": 7, "categories": 10, **SIZES}
+        {"target": "class", "length": 7, "categories": 10, **SIZES}
     ).build(0)
     assert isinstance(task, MajorityTask) and task.task_type == SequenceClassification(10, 7, outputs=2)
     examples = task.splits["train"]
@@ -43,7 +44,7 @@ def test_the_class_is_where_most_tokens_are() -> None:
 @pytest.mark.parametrize("length", [8, 9])
 def test_the_second_half_says_the_first_again(length: int) -> None:
     config = RandomTokensConfig.model_validate(
-        {"predict": "next", "length": length, "categories": 10, **SIZES}
+        {"target": "next", "length": length, "categories": 10, **SIZES}
     )
     task = config.build(0)
     assert isinstance(task, RepetitionTask) and task.task_type == CausalLM(10, length)
@@ -61,10 +62,24 @@ def test_the_second_half_says_the_first_again(length: int) -> None:
 
 def test_what_a_person_types_is_read_or_refused() -> None:
     task = RandomTokensConfig.model_validate(
-        {"predict": "next", "length": 4, "categories": 10, **SIZES}
+        {"target": "next", "length": 4, "categories": 10, **SIZES}
     ).build(0)
     assert task.parse("3 1 4").tolist() == [3, 1, 4]
     assert task.output_symbols([1]) == ["1"]
     for line in ("", "3 11", "1 2 3 4 5", "1 2 3 4"):
         with pytest.raises(ErrorDetail):
             task.parse(line)
+
+
+def test_a_language_model_continues_up_to_its_length() -> None:
+    config = resolve(
+        "counting-language-model", {"model.num_layers": 1, "model.hidden_dim": 8, "task.length": 10}
+    )
+    experiment = Experiment(config)
+    model = experiment.build_model().eval()
+    rows = [np.array([1, 2, 3]), np.array([4, 5, 6, 7, 8])]
+    together = experiment.task.predict(model, rows)
+    assert [len(outputs[0].tokens) for outputs in together] == [7, 5]
+    for row, outputs in zip(rows, together, strict=True):
+        (alone,) = experiment.task.predict(model, [row])
+        assert alone[0].tokens == outputs[0].tokens

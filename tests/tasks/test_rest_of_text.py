@@ -1,4 +1,4 @@
-"""Words of the rest of a text: never of another text, never one that the piece shows."""
+"""Words of the rest of a text: never from another text, never a word of the piece."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def build(folder: Path, lines: list[str], **options: object) -> RestOfTextTask:
     return task
 
 
-def test_a_word_that_is_asked_for_stands_elsewhere_in_the_same_text(tmp_path: Path) -> None:
+def test_a_target_occurs_elsewhere_in_the_same_text(tmp_path: Path) -> None:
     lines = [" ".join(f"t{text}w{word % 11}" for word in range(19)) for text in range(7)]
-    task = build(tmp_path, lines, asked_fraction=1.0)
+    task = build(tmp_path, lines, predicted_fraction=1.0)
     count = len(task.splits["train"])
     asked = set()
     for epoch in range(20):
@@ -58,11 +58,11 @@ def test_draws_follow_from_the_epoch_and_the_number_alone(tmp_path: Path) -> Non
 def test_frequent_words_are_asked_for_less_than_their_share(tmp_path: Path) -> None:
     rare = [f"w{word}" for word in range(60)]
     lines = [" ".join(word for pair in zip(["the"] * 60, rare, strict=True) for word in pair)] * 3
-    task = build(tmp_path, lines, asked_fraction=1.0, common=1 / 120)
+    task = build(tmp_path, lines, predicted_fraction=1.0, frequency_threshold=1 / 120)
     (the,) = task.tokenizer.encode("the")
     rows = [task._targets(np.array([BEGIN]), np.concatenate([task.tokenizer.encode(lines[0])]), draws)
             for draws in np.random.default_rng(0).random((4000, 1, 2))]  # fmt: skip
-    # Half of the words, 60 times as frequent as each other one: the root of 60 instead.
+    # One word is 60 times as frequent as each other word, and is sampled √60 times as often.
     assert np.mean(np.array(rows) == the) == pytest.approx(60**0.5 / (60**0.5 + 60), abs=0.02)
 
 
@@ -77,7 +77,7 @@ def test_a_running_text_is_refused(tmp_path: Path) -> None:
         build(tmp_path, ["a b c"], data={"train": str(tmp_path / "train.txt"), "format": "running-text"})
 
 
-def test_what_stands_outside_a_window_is_the_rest_of_its_document() -> None:
+def test_outside_a_window_is_the_rest_of_its_document() -> None:
     rows = RaggedRows.of([np.arange(1, 8), np.arange(20, 23), np.arange(30, 41)])
     for within in (True, False):
         windows = Windows(rows, 3, within_documents=within)

@@ -1,4 +1,4 @@
-"""Every generator of sequences: what it answers, what its splits hold, what a person may type."""
+"""Generated sequences: targets, splits, and typed input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.errors import ErrorDetail, UserError
+from glassformer.runs.experiment import Experiment, resolve
 from glassformer.tasks.base import Task
 from glassformer.tasks.sequences import (
     CopyConfig,
@@ -103,7 +104,7 @@ def test_the_largest_published_size_is_quick() -> None:
         assert len(ReversalConfig(length=1000, categories=20).build(0).splits["train"]) == 50_000
         return time.process_time() - start
 
-    # Up to three times, since another process may slow one of them down.
+    # Up to three times, because another process may slow down one measurement.
     assert any(seconds() < 2 for _ in range(3))
 
 
@@ -155,7 +156,7 @@ class TestPalindrome:
 
     @pytest.mark.parametrize("length", [4, 5, 12, 13])
     def test_counting_tokens_tells_nothing(self, length: int) -> None:
-        """Each other sequence has exactly the tokens of the palindrome that it was made from."""
+        """Each other sequence has exactly the tokens of its palindrome."""
         examples = PalindromeConfig(length=length, categories=6, **SMALL).build(0).splits["train"]
         palindromes = np.sort(examples.inputs[examples.targets == 1], axis=1)
         others = np.sort(examples.inputs[examples.targets == 0], axis=1)
@@ -166,7 +167,7 @@ class TestPalindrome:
         others = examples.inputs[examples.targets == 0]
         assert ((others != others[:, ::-1]).sum(axis=1) == 4).all()
 
-    def test_no_place_gives_the_answer_away(self) -> None:
+    def test_no_position_reveals_the_label(self) -> None:
         examples = PalindromeConfig(length=8, categories=4).build(0).splits["train"]
         broken = (examples.inputs != examples.inputs[:, ::-1])[examples.targets == 0]
         assert np.allclose(broken.mean(axis=0), 0.5, atol=0.03)
@@ -200,12 +201,12 @@ class TestTyping:
         assert task.parse("12").tolist() == [12]
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("", "the line is empty"),
             (" ,, ", "the line is empty"),
-            ("3 x 4", "unknown symbol 'x' at place 2: numbers from 0 to 9 are known"),
-            ("3 10", "unknown symbol '10' at place 2"),
+            ("3 x 4", "unknown symbol 'x' at position 2: expected numbers from 0 to 9"),
+            ("3 10", "unknown symbol '10' at position 2"),
             ("3 -1", "unknown symbol '-1'"),
             ("3 1.5", "unknown symbol '1.5'"),
             ("٣ 1", "unknown symbol '٣'"),
@@ -214,13 +215,19 @@ class TestTyping:
             ("1234567", "too long: 7 tokens, and the model reads at most 6"),
         ],
     )
-    def test_refusals_are_one_clear_line(self, text: str, said: str) -> None:
+    def test_refusals_are_one_clear_line(self, text: str, message: str) -> None:
         with pytest.raises(ErrorDetail) as caught:
             self.task.parse(text)
-        assert said in caught.value.problem
-        assert "\n" not in caught.value.problem and len(caught.value.problem) < 160
+        assert message in caught.value.message
+        assert "\n" not in caught.value.message and len(caught.value.message) < 160
 
     def test_every_example_can_be_typed(self) -> None:
         examples = self.task.splits["test"]
         for row in examples.inputs:
             assert self.task.parse(" ".join(self.task.input_symbols(row))).tolist() == row.tolist()
+
+
+def test_another_length_than_in_training_is_a_warning() -> None:
+    task = Experiment(resolve("reversal", {"task.length": 16})).task
+    assert task.warning([1] * 16) is None
+    assert "16" in (task.warning([1] * 5) or "")

@@ -1,6 +1,6 @@
-"""What every kind of task must do, from its config to an answer that a person can read.
+"""Contract of every kind of task, from its config to a readable prediction.
 
-A task of one's own, registered by the test itself, is held to the same contract at the end.
+A task that the test itself registers must fulfil the same contract.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glassformer.tasks.language import LanguageTask
 MODEL = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=8, feed_forward_dim=8)
 FEW = {"length": 6, "train_examples": 20, "validation_examples": 6, "test_examples": 6}
 
-# The smallest options that make sense; a kind that is not named here takes its defaults.
+# Small options for each kind; a kind that is not listed uses its defaults.
 SMALL: dict[str, dict[str, Any]] = {
     "arithmetic": {"digits": 1},
     "classification": {"examples": 40},
@@ -46,7 +46,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with data for the kinds that read files."""
+    """Change to a folder with data for the kinds that read files."""
     lines = [f"{i % 3} {i % 5} {i % 7}\t{i % 2} {i % 3} {i % 2}" for i in range(40)]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -61,10 +61,10 @@ def fulfil_contract(kind: str) -> None:
     assert validate(TaskConfig, config.dump()) == config
     task = config.build(seed=0)
     assert {"train", "validation"} <= set(task.splits) <= {"train", "validation", "test"}
-    # The examples follow from the config alone, not from the run's seed.
+    # Examples depend on the config alone, not on the seed of the run.
     assert config.build(seed=1).checksum() == task.checksum()
     restored = config.restore(task.state())
-    assert restored.shape == task.task_type and restored.checksum() == task.checksum()
+    assert restored.task_type == task.task_type and restored.checksum() == task.checksum()
 
     torch.manual_seed(0)
     model = MODEL.build(task.task_type).eval()
@@ -72,17 +72,17 @@ def fulfil_contract(kind: str) -> None:
         indices = np.arange(min(len(examples), 4))
         batch, again = task.batch(split, indices), task.batch(split, indices)
         assert torch.equal(batch.targets, again.targets)
-        score = model.compute_loss(batch.inputs, batch.targets)
-        assert score.loss.isfinite() and score.count == batch.target_count() > 0
+        result = model.compute_loss(batch.inputs, batch.targets)
+        assert result.loss.isfinite() and result.count == batch.target_count() > 0
 
-    # What is shown can be typed again, an answer can be shown, and an empty line is refused.
+    # Displayed input can be typed again, outputs can be displayed, and an empty line is rejected.
     row = task.batch("train", np.arange(1)).inputs["tokens"][0].numpy()
     assert len(task.input_symbols(row.tolist())) == len(row)
     typed = task.parse(task.show_input(row.tolist()))
     assert task.parse(task.show_input(typed.tolist())).tolist() == typed.tolist()
-    assert typed.tolist() == row.tolist() or isinstance(task, LanguageTask)  # a window holds several texts
-    [[answer, *_]] = task.predict(model, [row])
-    assert isinstance(task.show_output(answer.tokens), str)
+    assert typed.tolist() == row.tolist() or isinstance(task, LanguageTask)  # a window contains several texts
+    [[prediction, *_]] = task.predict(model, [row])
+    assert isinstance(task.show_output(prediction.tokens), str)
     with pytest.raises(ErrorDetail):
         task.parse("")
 
@@ -93,7 +93,7 @@ def test_every_task_fulfils_the_contract(kind: str) -> None:
     fulfil_contract(kind)
 
 
-# ---------------------------------------------------------------- a task of one's own
+# ---------------------------------------------------------------- a user's own task
 
 
 class MajorityTask(SequenceClassificationTask):
@@ -106,11 +106,11 @@ class MajorityTask(SequenceClassificationTask):
     def _generate(self) -> dict[str, Examples]:
         rng = np.random.default_rng(0)
         rows = rng.permutation(2**self.config.length)[:, None] >> np.arange(self.config.length) & 1
-        answers = (rows.mean(1) > 0.5).astype(np.int64)
+        targets = (rows.mean(1) > 0.5).astype(np.int64)
         cut = len(rows) * 3 // 4
         return {
-            "train": Examples(rows[:cut], answers[:cut]),
-            "validation": Examples(rows[cut:], answers[cut:]),
+            "train": Examples(rows[:cut], targets[:cut]),
+            "validation": Examples(rows[cut:], targets[cut:]),
         }
 
     def parse(self, text: str) -> np.ndarray:
@@ -126,7 +126,7 @@ class MajorityTask(SequenceClassificationTask):
 
 
 class MajorityConfig(TaskConfig):
-    """Are most tokens ones?"""
+    """Classify by the majority of tokens."""
 
     kind: Literal["majority"] = "majority"
     length: int = 5
@@ -143,7 +143,7 @@ def majority() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("majority")
-def test_a_task_of_ones_own_fulfils_the_contract() -> None:
+def test_a_users_own_task_fulfils_the_contract() -> None:
     fulfil_contract("majority")
 
 

@@ -1,4 +1,4 @@
-"""Texts from files are read as often as needed and never held: what grows is a few bytes a line."""
+"""Memory of tasks on text files: it grows by a few bytes per line, because texts are not held in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glassformer.tasks.base import TaskConfig
 
 kind, folder = sys.argv[1:]
 data = {
-    # Of one, a validation set is split off; of the other, it is compared with the training set.
+    # One splits off a validation set; the other compares its own with the training set.
     "translation": {"train": [f"{folder}/train.txt"] * 2, "validation_fraction": 0.02},
     "classification": {"train": f"{folder}/train.tsv", "validation": f"{folder}/few.tsv"},
 }
@@ -35,8 +35,8 @@ print(int(peak) / 1024)
 """
 
 LINES = 120_000
-MOST_BYTES_A_LINE = 32
-"""Of them 9 last: 4 for a line's length, 4 for its place in an epoch, 1 for its split."""
+MAX_BYTES_PER_LINE = 32
+"""Bytes per line, 9 of them permanent: 4 for its length, 4 for its position in an epoch, 1 for its split."""
 
 
 def peak_megabytes(folder: Path, kind: str, lines: int) -> float:
@@ -50,17 +50,17 @@ def peak_megabytes(folder: Path, kind: str, lines: int) -> float:
                 text.write(f"{line}\n")
                 table.write(f"{line}\tclass {number % 2}\n")
     command = [sys.executable, "-c", BUILD, kind, str(folder)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800).stdout
-    return float(said.split()[-1])
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800).stdout
+    return float(output.split()[-1])
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("kind", ["translation", "classification"])
 def test_memory_grows_by_the_lines_not_by_the_text(tmp_path: Path, kind: str) -> None:
-    """Ten times as many lines of 100 bytes, from the files to the batches of an epoch.
+    """Compare N and 10 N lines of 100 bytes, from the files to the batches of an epoch.
 
-    In memory, a line's text and its tokens would take some 400 bytes a side.
+    In memory, the text and the tokens of a line would take about 400 bytes per side.
     """
     small, large = (peak_megabytes(tmp_path / str(times), kind, times * LINES) for times in (1, 10))
-    assert large - small < 9 * LINES * MOST_BYTES_A_LINE / 2**20
+    assert large - small < 9 * LINES * MAX_BYTES_PER_LINE / 2**20

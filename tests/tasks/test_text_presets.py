@@ -1,4 +1,4 @@
-"""Every text preset trains a step, is measured and answers: offline, or on small files where it looks."""
+"""Every text preset trains one step, is evaluated and predicts: offline, or on small files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glassformer.data.readers import DataConfig
 from glassformer.runs.experiment import presets, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.tasks.text import TextTaskConfig
 
 TEXT_PRESETS = [name for name in presets() if isinstance(resolve(name).task, TextTaskConfig)]
@@ -40,7 +40,7 @@ def text(split: str, number: int) -> str:
 
 
 def lay_out(data: DataConfig, folder: Path) -> None:
-    """Files with these names and in these formats, with a few lines each."""
+    """Write small files with the names and formats of the preset."""
 
     def write(path: str, lines: list[str]) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ def lay_out(data: DataConfig, folder: Path) -> None:
             for name, path in data.classes.items():
                 write(f"{source}/{path}", [f"{name} {line}" for line in texts])
         elif source is not None and data.columns:
-            columns = {place: role for role, place in data.columns.items()}
+            columns = {column: role for role, column in data.columns.items()}
             rows = [{"input": line, "target": line.split()[1]} for line in texts]
-            write(source, ["\t".join(row[columns[place]] for place in sorted(columns)) for row in rows])
+            write(source, ["\t".join(row[columns[column]] for column in sorted(columns)) for row in rows])
         elif source is not None:
             write(source, texts * 20)
 
@@ -68,7 +68,9 @@ def test_the_offline_ones_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", TEXT_PRESETS)
-def test_a_step_a_measure_and_an_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_an_evaluation_and_a_prediction(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -80,7 +82,7 @@ def test_a_step_a_measure_and_an_answer(name: str, tmp_path: Path, monkeypatch: 
         overrides["task.examples"] = 20
     else:
         lay_out(task.data, tmp_path / "data")
-    results = Training(resolve(name, overrides), RunFolder(tmp_path / "run")).run()
+    results = TrainingSession(resolve(name, overrides), RunFolder(tmp_path / "run")).run()
     assert results["steps"] == 1 and results["parameters"] > 0
     run = Run(tmp_path / "run")
     measured = run.evaluate()

@@ -1,4 +1,4 @@
-"""A user's own token sequences: each kind of answer, from file to restored task."""
+"""Token sequences from files: each type of target, from the file to the restored task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAGGED = [("the cat sat", "D N V"), ("a dog ran off", "D N V P"), ("cats", "N"),
 def build(
     folder: Path, rows: dict[str, list[tuple[Any, Any]]], data: dict[str, Any] | None = None, **options: Any
 ) -> TokensTask:
-    """A task over a TSV file for each split."""
+    """Build a task from one TSV file per split."""
     files = {}
     for split, pairs in rows.items():
         path = folder / f"{split}.tsv"
@@ -31,7 +31,7 @@ def build(
 
 
 def shown(task: TokensTask, split: str) -> list[tuple[str, str]]:
-    """The examples as a person would read them."""
+    """Examples as readable text."""
     examples = task.splits[split]
     return [
         (" ".join(task.input_symbols(row)), task.show_output(np.atleast_1d(target)))
@@ -51,7 +51,7 @@ def test_a_label_for_each_token(tmp_path: Path) -> None:
 
 def test_a_label_for_the_sequence(tmp_path: Path) -> None:
     rows = [("good film", "yes"), ("bad film", "no"), ("good good", "yes")]
-    task = build(tmp_path, {"train": rows, "validation": rows, "test": rows}, answer="label")
+    task = build(tmp_path, {"train": rows, "validation": rows, "test": rows}, target="label")
     assert task.task_type == SequenceClassification(vocabulary=4, max_length=2, outputs=2)
     assert shown(task, "test") == rows
     assert task.batch("train", np.arange(3)).targets.tolist() == [1, 0, 1]
@@ -59,8 +59,8 @@ def test_a_label_for_the_sequence(tmp_path: Path) -> None:
 
 def test_a_number_for_the_sequence(tmp_path: Path) -> None:
     rows = [("good film", "1.5"), ("bad film", "-2"), ("film", "1e-3")]
-    task = build(tmp_path, {"train": rows, "validation": rows}, answer="number")
-    assert task.task_type == SequenceClassification(vocabulary=4, max_length=2, outputs=1, is_real=True)
+    task = build(tmp_path, {"train": rows, "validation": rows}, target="number")
+    assert task.task_type == SequenceClassification(vocabulary=4, max_length=2, outputs=1, is_regression=True)
     batch = task.batch("train", np.arange(3))
     assert batch.targets.tolist() == pytest.approx([1.5, -2.0, 0.001])
     assert batch.targets.is_floating_point()
@@ -71,7 +71,7 @@ def test_a_number_for_the_sequence(tmp_path: Path) -> None:
 def test_another_sequence(tmp_path: Path, is_shared: bool) -> None:
     rows = [("a b", "B A"), ("b", "B"), ("a a b", "B A A")]
     task = build(
-        tmp_path, {"train": rows, "validation": rows}, answer="sequence", shared_vocabulary=is_shared
+        tmp_path, {"train": rows, "validation": rows}, target="sequence", shared_vocabulary=is_shared
     )
     assert isinstance(task.task_type, Seq2Seq)
     assert task.task_type.is_shared_vocabulary == is_shared
@@ -85,11 +85,11 @@ def test_another_sequence(tmp_path: Path, is_shared: bool) -> None:
 
 def test_every_kind_is_restored_without_its_files(tmp_path: Path) -> None:
     rows = [("a b", "1 2"), ("b", "2"), ("a a b", "1 1 2")]
-    for answer in ("token-labels", "label", "sequence"):
-        task = build(tmp_path, {"train": rows, "validation": rows}, answer=answer)
+    for target in ("token-labels", "label", "sequence"):
+        task = build(tmp_path, {"train": rows, "validation": rows}, target=target)
         state = json.loads(json.dumps(task.state()))
         restored = task.config.restore(state)
-        assert restored.shape == task.task_type
+        assert restored.task_type == task.task_type
         assert restored.checksum() == task.checksum()
         (tmp_path / "train.tsv").unlink()
         again = task.config.restore(state)
@@ -101,11 +101,11 @@ def test_every_kind_is_restored_without_its_files(tmp_path: Path) -> None:
 
 def test_a_restored_task_refuses_labels_that_came_later(tmp_path: Path) -> None:
     rows = [("a", "x"), ("b", "y"), ("c", "x")]
-    task = build(tmp_path, {"train": rows, "validation": rows}, answer="label")
+    task = build(tmp_path, {"train": rows, "validation": rows}, target="label")
     (tmp_path / "validation.tsv").write_text("input\ttarget\na\tx\nb\tz\n")
-    with pytest.raises(UserError, match="a label that the model does not know") as caught:
+    with pytest.raises(UserError, match="unknown label") as caught:
         _ = task.config.restore(task.state()).splits
-    assert caught.value.problems[0].place == f"{tmp_path / 'validation.tsv'}, line 3"
+    assert caught.value.details[0].path == f"{tmp_path / 'validation.tsv'}, line 3"
 
 
 def test_characters_as_tokens(tmp_path: Path) -> None:
@@ -137,18 +137,18 @@ class TestSplitting:
     ROWS = [(f"{n // 10} {n % 10}", str(n % 3)) for n in range(60)]  # noqa: RUF012
 
     def test_a_validation_set_is_split_off_the_same_way_each_time(self, tmp_path: Path) -> None:
-        first, second = (build(tmp_path, {"train": self.ROWS}, answer="label") for _ in range(2))
+        first, second = (build(tmp_path, {"train": self.ROWS}, target="label") for _ in range(2))
         assert first.checksum() == second.checksum()
         assert sorted(shown(first, "train") + shown(first, "validation")) == sorted(self.ROWS)
         assert len(first.splits["validation"]) == 6
         assert "test" not in first.splits
         assert first.notes[0] == "validation: 6 of 60 training rows, split off"
-        other = build(tmp_path, {"train": self.ROWS}, answer="label", data_seed=1)
+        other = build(tmp_path, {"train": self.ROWS}, target="label", data_seed=1)
         assert other.checksum() != first.checksum()
 
     def test_equal_inputs_stay_together(self, tmp_path: Path) -> None:
         rows = [(f"a b c{n % 10}", "x") for n in range(200)]
-        task = build(tmp_path, {"train": rows}, answer="label")
+        task = build(tmp_path, {"train": rows}, target="label")
         assert len(task.splits["validation"]) == 20
         inputs = {split: {row.tobytes() for row in task.splits[split].inputs} for split in task.splits}
         assert len(inputs["validation"]) == 1
@@ -156,78 +156,78 @@ class TestSplitting:
 
     def test_the_fraction_is_an_option(self, tmp_path: Path) -> None:
         data = {"validation_fraction": 0.5}
-        assert len(build(tmp_path, {"train": self.ROWS}, data, answer="label").splits["validation"]) == 30
+        assert len(build(tmp_path, {"train": self.ROWS}, data, target="label").splits["validation"]) == 30
 
     def test_too_few_rows_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="1 different example cannot be split 2 ways"):
-            build(tmp_path, {"train": [("a", "x"), ("a", "x")]}, answer="label")
+            build(tmp_path, {"train": [("a", "x"), ("a", "x")]}, target="label")
 
 
-def test_what_train_does_not_have_is_told(tmp_path: Path) -> None:
+def test_what_train_does_not_have_is_reported(tmp_path: Path) -> None:
     train, test = [("a b", "x"), ("b", "y")], [("a q q", "x"), ("b", "z")]
-    task = build(tmp_path, {"train": train, "validation": train, "test": test}, answer="label")
+    task = build(tmp_path, {"train": train, "validation": train, "test": test}, target="label")
     assert shown(task, "test") == [("a <unknown> <unknown>", "x"), ("b", "z")]
     assert task.notes == [
-        "test: input symbols that train does not have: 'q' (2 in all)",
-        "test: target symbols that train does not have: 'z' (1 in all)",
-        "WARNING: test: 1 of 2 inputs also stand in train",
-        "WARNING: validation: 2 of 2 inputs also stand in train",
+        "test: input symbols that train does not have: 'q' (2 in total)",
+        "test: target symbols that train does not have: 'z' (1 in total)",
+        "WARNING: test: 1 of 2 inputs also appear in train",
+        "WARNING: validation: 2 of 2 inputs also appear in train",
     ]
 
 
 def test_unknown_target_symbols_of_a_sequence_are_marked(tmp_path: Path) -> None:
     train, test = [("a", "x"), ("b", "y")], [("a", "x z")]
-    task = build(tmp_path, {"train": train, "validation": train, "test": test}, answer="sequence")
+    task = build(tmp_path, {"train": train, "validation": train, "test": test}, target="sequence")
     assert shown(task, "test") == [("a", "x <unknown>")]
 
 
 @pytest.mark.parametrize(
-    ("answer", "row", "said"),
+    ("target", "row", "message"),
     [
         ("token-labels", "a b\tx", "2 tokens but 1 labels"),
-        ("token-labels", "\tx", "the input holds no token"),
+        ("token-labels", "\tx", "the input has no tokens"),
         ("label", "a\t ", "the label is empty"),
         ("number", "a\tseven", "not a number"),
         ("number", "a\tnan", "not a number"),
         ("number", "a\tinf", "not a number"),
-        ("label", "a <unknown>\tx", "a symbol with a meaning of its own"),
-        ("sequence", "a\tx <end>", "a symbol with a meaning of its own"),
+        ("label", "a <unknown>\tx", "reserved symbol"),
+        ("sequence", "a\tx <end>", "reserved symbol"),
     ],
 )
-def test_wrong_rows_are_named(tmp_path: Path, answer: str, row: str, said: str) -> None:
+def test_wrong_rows_are_named(tmp_path: Path, target: str, row: str, message: str) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text(f"input\ttarget\na\t1\n\n{row}\n")
     with pytest.raises(UserError) as caught:
-        validate(TokensConfig, {"data": {"train": str(path)}, "answer": answer}).build(0)
-    problem = caught.value.problems[0]
-    assert said in problem.message
-    assert problem.path == f"{path}, line 4"
+        validate(TokensConfig, {"data": {"train": str(path)}, "target": target}).build(0)
+    detail = caught.value.details[0]
+    assert message in detail.message
+    assert detail.path == f"{path}, line 4"
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [["a"]], [None]])
 def test_cells_that_are_no_tokens_are_named(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"input": value, "target": "x"}))
-    with pytest.raises(UserError, match="a text or a number belongs here") as caught:
+    with pytest.raises(UserError, match="expected text or a number") as caught:
         validate(TokensConfig, {"data": {"train": str(path)}}).build(0)
-    assert caught.value.problems[0].place == f"{path}, line 1"
+    assert caught.value.details[0].path == f"{path}, line 1"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "the line is empty"),
-        ("the cow", "unknown symbol 'cow' at place 2: training had none such"),
+        ("the cow", "unknown symbol 'cow' at position 2: not in the training data"),
         ("the catt", "did you mean 'cat'?"),
         ("<unknown>", "unknown symbol '<unknown>'"),
         ("the cat sat sat sat", "too long: 5 tokens, and the model reads at most 4"),
     ],
 )
-def test_refused_questions_are_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
+def test_refused_questions_are_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     task = build(tmp_path, {"train": TAGGED, "validation": TAGGED})
     with pytest.raises(ErrorDetail) as caught:
         task.parse(text)
-    assert said in caught.value.problem and "\n" not in caught.value.problem
+    assert message in caught.value.message and "\n" not in caught.value.message
 
 
 def test_options_are_checked() -> None:
@@ -235,5 +235,5 @@ def test_options_are_checked() -> None:
         validate(TokensConfig, {"data": {"trian": "x.tsv"}})
     assert "data.trian" in str(caught.value) and "train" in str(caught.value)
     with pytest.raises(UserError) as caught:
-        validate(TokensConfig, {"data": {"train": "x.tsv"}, "answer": "labels"})
+        validate(TokensConfig, {"data": {"train": "x.tsv"}, "target": "labels"})
     assert "token-labels" in str(caught.value)

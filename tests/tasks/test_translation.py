@@ -1,4 +1,4 @@
-"""Translation: what is counted, what is left out, and that scores are those of the texts in the files."""
+"""Translation: counts, omitted examples, and scores against the text of the files."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class TestAccounting:
         batch = task.batch("train", np.arange(len(PAIRS)))
         sources = [task.tokenizer.encode(source) for source, _ in PAIRS]
         targets = [task.tokenizer.encode(target) for _, target in PAIRS]
-        written = sum(len(target) + 1 for target in targets)  # each with its end, without its begin
+        predicted = sum(len(target) + 1 for target in targets)  # each with its end, without its begin
         read = sum(len(source) + 1 for source in sources)
-        assert batch.target_count() == written and batch.token_count() == read + written
-        assert batch.targets.numel() > written and batch.inputs["tokens"].numel() > read
+        assert batch.target_count() == predicted and batch.token_count() == read + predicted
+        assert batch.targets.numel() > predicted and batch.inputs["tokens"].numel() > read
         for row, source in enumerate(sources):
             expected = [*source, END]
             padding = [PAD] * (batch.inputs["tokens"].shape[1] - len(expected))
@@ -105,7 +105,7 @@ class TestAccounting:
             for source, target in PAIRS:
                 read = torch.tensor([[*task.tokenizer.encode(source), END]])
                 written = torch.tensor([BEGIN, *task.tokenizer.encode(target), END])
-                logits_LV = model(tokens=read, attention_mask=None, target=written[None, :-1])[0]
+                logits_LV = model(tokens=read, mask=None, target=written[None, :-1])[0]
                 loss += float(F.cross_entropy(logits_LV, written[1:], reduction="sum"))
                 right += int((logits_LV.argmax(-1) == written[1:]).sum())
                 count += len(written) - 1
@@ -125,8 +125,8 @@ class TestWhatIsLeftOut:
         task = make(train=train)
         assert len(task.splits["train"]) == len(PAIRS)
         assert task.text_pairs("train") == ([s for s, _ in PAIRS], [t for _, t in PAIRS])
-        assert "train: left out, one side empty: 2 of 10" in task.notes
-        assert "train: left out, longer than 12 tokens: 2 of 10" in task.notes
+        assert "train: omitted, one side empty: 2 of 10" in task.notes
+        assert "train: omitted, longer than 12 tokens: 2 of 10" in task.notes
 
     def test_the_longest_that_fits(self, make: Make) -> None:
         source, target = ("a " * 11).strip(), ("b " * 10).strip()  # with END, and with BEGIN and END: 12
@@ -135,7 +135,7 @@ class TestWhatIsLeftOut:
         assert task.splits["train"].lengths().max() == 12
 
     def test_nothing_is_left(self, make: Make) -> None:
-        with pytest.raises(UserError, match="no training pair is left"):
+        with pytest.raises(UserError, match="no training pairs are left"):
             make(max_length=2)
 
     def test_elsewhere_every_line_counts(self, make: Make) -> None:
@@ -143,20 +143,18 @@ class TestWhatIsLeftOut:
         task = make(test=test, max_length=8)
         assert len(task.splits["test"]) == len(test)
         assert task.splits["test"].lengths().max() == 8
-        assert (
-            "test: read to their first 8 tokens, and compared with the whole reference: 2 of 6" in task.notes
-        )
+        assert "test: truncated to 8 tokens, scored against the complete reference: 2 of 6" in task.notes
         assert task.text_pairs("test") == ([s for s, _ in test], [t for _, t in test])
         measured = measure(model_of(task), task, "test", EvaluationConfig())
         assert measured.decoded is not None and len(measured.decoded.lines) == len(test)
 
-    def test_what_also_stands_in_train(self, make: Make) -> None:
+    def test_what_also_appears_in_train(self, make: Make) -> None:
         test = [("yes", "oui !"), *TEST[:2], ("the cat", "le chat"), ("the cat", "le matou")]
         task = make(test=test)
-        assert "WARNING: test examples whose input also stands in train: 3 of 5" in task.notes
+        assert "WARNING: test examples whose input also appears in train: 3 of 5" in task.notes
         assert len(task.splits["test"]) == 5
         unseen = make(test=test, unseen_only=True)
-        assert "test: left out, since also in train: 3 of 5" in unseen.notes
+        assert "test: omitted, also in train: 3 of 5" in unseen.notes
         assert unseen.text_pairs("test")[0] == [source for source, _ in TEST[:2]]
         assert not any("WARNING" in note for note in make(test=[TEST[0], TEST[4]]).notes)
         with pytest.raises(UserError, match="nothing is left of test"):
@@ -181,17 +179,17 @@ class TestWhatIsLeftOut:
 
 class TestScores:
     def test_bleu_is_that_of_the_texts_in_the_file(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A perfect translator that can write only what the tokenizer knows does not get all points."""
+        """A perfect translator limited to known tokens does not reach the maximum score."""
         task = make()
         examples = task.splits["test"]
         right = {tuple(s): t[1:-1].tolist() for s, t in zip(examples.inputs, examples.targets, strict=True)}
 
-        def answer(
+        def predict(
             model: Model, rows: Sequence[np.ndarray], decoding: object = None, is_scored: bool = True
         ) -> list[list[Prediction]]:
             return [[Prediction(right[tuple(row)], None, [], [])] for row in rows]
 
-        monkeypatch.setattr(task, "answer", answer)
+        monkeypatch.setattr(task, "predict", predict)
         measured = measure(model_of(task), task, "test", EvaluationConfig(batch_tokens=30))
         references = [target for _, target in TEST]
         written = ["le chien dort ⁇ la grande maison rouge ici", "le ⁇", "⁇", "", "⁇ maison"]
@@ -202,15 +200,15 @@ class TestScores:
         signature = measured.protocol["signatures"]["bleu"]
         assert {"case:mixed", "tok:13a", "nrefs:1"} <= set(signature.split("|"))
 
-    def test_answers_stand_in_the_order_of_the_file(self, make: Make) -> None:
+    def test_outputs_are_in_the_order_of_the_file(self, make: Make) -> None:
         test = [pair for pair in [*PAIRS, *VALIDATION, *TEST] if pair[0]]
         task = make(test=test)
         model = model_of(task)
         measured = measure(model, task, "test", EvaluationConfig(batch_tokens=24))
         assert measured.decoded is not None
         for (source, _), line in zip(test, measured.decoded.lines, strict=True):
-            [[answer]] = task.predict(model, [task.parse(source)])
-            assert task.show_output(answer.tokens) == line
+            [[prediction]] = task.predict(model, [task.parse(source)])
+            assert task.show_output(prediction.tokens) == line
         assert len(set(measured.decoded.lines)) > 1
 
     def test_greedy_is_a_beam_of_one(self, make: Make) -> None:
@@ -226,13 +224,13 @@ class TestScores:
     def test_nothing_reserved_is_ever_written(self, make: Make) -> None:
         task = make()
         model = model_of(task)
-        with torch.no_grad():  # a model that wants nothing else
+        with torch.no_grad():  # a model that prefers reserved tokens
             for parameter in model.parameters():
                 if parameter.shape == (len(task.target_tokenizer),):
                     parameter[: len(RESERVED)] += 50.0
         for decoding in (GreedyConfig(), BeamConfig(size=3)):
-            for [answer, *_] in task.predict(model, [task.parse("the cat"), task.parse("yes")], decoding):
-                assert not {PAD, UNKNOWN, BEGIN, MASK} & set(answer.tokens)
+            for [prediction, *_] in task.predict(model, [task.parse("the cat"), task.parse("yes")], decoding):
+                assert not {PAD, UNKNOWN, BEGIN, MASK} & set(prediction.tokens)
 
 
 class TestVocabularies:
@@ -246,7 +244,7 @@ class TestVocabularies:
         state = json.loads(json.dumps(task.state()))
         assert set(state) == {"tokenizer", "target_tokenizer"}
         restored = task.config.restore(state)
-        assert restored.shape == task.task_type and restored.checksum() == task.checksum()
+        assert restored.task_type == task.task_type and restored.checksum() == task.checksum()
         metrics = evaluate(model_of(task), task, "test", EvaluationConfig())
         assert {"loss", "accuracy", "bleu", "exact_match"} <= metrics.keys()
 
@@ -286,7 +284,7 @@ class TestInput:
         path = tmp_path / "mine.jsonl"
         rows = [{"source": "a", "target": 5}, {"source": "b", "target": value}]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        with pytest.raises(UserError, match="a text belongs here") as refusal:
+        with pytest.raises(UserError, match="expected text") as refusal:
             make(data={"train": str(path)})
         assert f"{path}, line 2" in str(refusal.value)
 
