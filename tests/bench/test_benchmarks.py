@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from glassformer.bench import benchmarks, decode
-from glassformer.bench.base import Result
-from glassformer.bench.records import fallen, record
+from glassformer.bench.base import Result, record, regressions
 from glassformer.cli import main
 from glassformer.core.errors import UserError
 from glassformer.core.system import machine
@@ -47,7 +46,7 @@ def test_all_are_there() -> None:
 
 def test_train(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ["--batches", "2", "--batch-tokens", "200", "--batch-size", "8", "--repeats", "1"]
-    code, document = bench(capsys, "train", "--what", pairs, *SMALL_MODEL, *tiny)
+    code, document = bench(capsys, "train", "--source", pairs, *SMALL_MODEL, *tiny)
     assert code == 0
     assert {"torch_nn", "huggingface", "peak_share"} == set(document["ratios"])
     assert 0 < document["ratios"]["peak_share"] < 1
@@ -83,7 +82,7 @@ def test_decode_trains_once_and_compares(
     pairs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny = ["--sentences", "6", "--training-steps", "3", "--repeats", "1", "--beam", "2"]
-    options = ["decode", "--what", pairs, *SMALL_MODEL, *tiny, "--folder", str(tmp_path / "runs")]
+    options = ["decode", "--source", pairs, *SMALL_MODEL, *tiny, "--folder", str(tmp_path / "runs")]
     for _ in range(2):
         code, document = bench(capsys, *options)
         assert code == 0, document["complaint"]
@@ -119,18 +118,18 @@ def result(ratio: float, cpu: str = "one") -> Result:
     return Result("train", replace(machine(), cpu=cpu), rows, {"huggingface": ratio})
 
 
-def test_a_kept_result_is_compared(tmp_path: Path) -> None:
+def test_a_recorded_result_is_compared(tmp_path: Path) -> None:
     path = tmp_path / "speed.json"
     page = record(path, result(3.0), "glassformer bench train")
     assert "huggingface 3.00" in page.read_text() and "`glassformer bench train`" in page.read_text()
-    assert fallen(path, result(2.5)) == []
-    assert fallen(path, result(2.3)) == ["huggingface 2.30, recorded 3.00"]
+    assert regressions(path, result(2.5)) == []
+    assert regressions(path, result(2.3)) == ["huggingface 2.30, recorded 3.00"]
     record(path, result(4.0), "glassformer bench train")
     assert json.loads(path.read_text())["train"]["one"]["ratios"] == {"huggingface": 4.0}
-    with pytest.raises(UserError, match="of this processor"):
-        fallen(path, result(4.0, cpu="another"))
+    with pytest.raises(UserError, match="for this processor"):
+        regressions(path, result(4.0, cpu="another"))
     record(path, result(1.0, cpu="another"), "glassformer bench train")
-    assert fallen(path, result(1.0, cpu="another")) == [] and fallen(path, result(1.0)) != []
+    assert regressions(path, result(1.0, cpu="another")) == [] and regressions(path, result(1.0)) != []
 
 
 @pytest.mark.parametrize("content", [None, "no JSON", "[]", "{}", '{"train": []}'])
@@ -138,14 +137,14 @@ def test_nothing_to_compare_with(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "speed.json").write_text(content)
     with pytest.raises(UserError):
-        fallen(tmp_path / "speed.json", result(1.0))
+        regressions(tmp_path / "speed.json", result(1.0))
 
 
-def test_what_has_fallen_fails_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "speed.json"
+def test_a_regression_fails_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = tmp_path / "speed.json"
     tiny = ["attention", "--batch=1", "--heads=1", "--length=4", "--width=4", "--repeats=2", "--threads=1"]
-    assert bench(capsys, *tiny, "--record", str(kept))[0] == 0
-    tree = json.loads(kept.read_text())
+    assert bench(capsys, *tiny, "--record", str(stored))[0] == 0
+    tree = json.loads(stored.read_text())
     tree["attention"][machine().cpu]["ratios"]["fused"] = 1e9
-    kept.write_text(json.dumps(tree))
-    assert bench(capsys, *tiny, "--check", str(kept))[0] == 1
+    stored.write_text(json.dumps(tree))
+    assert bench(capsys, *tiny, "--check", str(stored))[0] == 1

@@ -1,11 +1,13 @@
 """The race is fair: with the same weights the other engines write what ours writes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
-from glassformer.bench import flops
-from glassformer.bench.peers import Sizes, ctranslate, huggingface, torch_nn
+from glassformer.bench import peers, train
+from glassformer.bench.base import Sizes
 from glassformer.cost.parameters import trace
 from glassformer.data.batching import Batch, pad
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN
@@ -57,7 +59,7 @@ def ours(model: Model, rows: list[np.ndarray], beam: int) -> list[list[int]]:
     strategy = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
     found = generate(
         model,
-        {"tokens": tokens, "attention_mask": attention_mask},
+        {"tokens": tokens, "mask": attention_mask},
         begin=BEGIN,
         end=END,
         strategy=strategy,
@@ -69,8 +71,8 @@ def ours(model: Model, rows: list[np.ndarray], beam: int) -> list[list[int]]:
 @pytest.mark.parametrize("beam", [1, 4])
 def test_hugging_face_writes_the_same(model: Model, rows: list[np.ndarray], beam: int) -> None:
     pytest.importorskip("transformers")
-    weights = huggingface.marian_weights(dict(model.state_dict()), positions(model), SIZES.layers)
-    write = huggingface.writer(SIZES, weights, FORBIDDEN)
+    weights = peers.marian_weights(dict(model.state_dict()), positions(model), SIZES.layers)
+    write = peers.huggingface_decoder(SIZES, weights, FORBIDDEN)
     assert write(rows, beam) == ours(model, rows, beam)
 
 
@@ -80,7 +82,7 @@ def test_ctranslate2_writes_the_same(model: Model, rows: list[np.ndarray]) -> No
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for concurrency in (1, 2):
         before = torch.get_num_threads()
-        write = ctranslate.writer(
+        write = peers.ctranslate2_decoder(
             SIZES, weights, positions(model), FORBIDDEN, threads=2, concurrency=concurrency
         )
         assert torch.get_num_threads() == before
@@ -93,21 +95,25 @@ def batch(rows: list[np.ndarray]) -> Batch:
     target, _ = pad([np.array([BEGIN, *row, END]) for row in rows])
     answers = target[:, 1:].masked_fill(target[:, 1:] == PAD, -100)
     return Batch(
-        {"tokens": tokens, "attention_mask": attention_mask, "target": target[:, :-1]},
+        {"tokens": tokens, "mask": attention_mask, "target": target[:, :-1]},
         answers,
         np.arange(len(rows)),
     )
 
 
-@pytest.mark.parametrize("peer", [torch_nn, huggingface])
-def test_their_training_trains(peer: object, rows: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("trainer", [peers.torch_nn_trainer, peers.huggingface_trainer])
+def test_their_training_trains(
+    trainer: Callable[[Sizes, list[Batch]], Callable[[], None]],
+    rows: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(0)
     losses = []
     backward = torch.Tensor.backward
     monkeypatch.setattr(
         torch.Tensor, "backward", lambda loss: (losses.append(float(loss.detach())), backward(loss))[1]
     )
-    train = peer.trainer(SIZES, [batch(rows)])  # type: ignore[attr-defined]
+    train = trainer(SIZES, [batch(rows)])
     for _ in range(15):
         train()
     assert losses[-1] < losses[0]
@@ -116,6 +122,6 @@ def test_their_training_trains(peer: object, rows: list[np.ndarray], monkeypatch
 def test_useful_arithmetic_is_what_a_trace_counts(model: Model) -> None:
     same = [np.arange(5, 12), np.arange(6, 13)]
     inputs = batch(same).inputs
-    traced, _ = trace(model, {**inputs, "attention_mask": None})
-    counted = flops.encoder_decoder_flops(SIZES, np.array([7, 7]), np.array([8, 8]))
+    traced, _ = trace(model, {**inputs, "mask": None})
+    counted = train.encoder_decoder_flops(SIZES, np.array([7, 7]), np.array([8, 8]))
     assert counted == traced

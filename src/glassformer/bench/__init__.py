@@ -1,4 +1,4 @@
-"""Speed, measured side by side in one run. Each benchmark is a kind in a file of its own."""
+"""Benchmarks: speed of this package and of other libraries, measured alternately in one run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def benchmarks() -> dict[str, type[Benchmark]]:
-    """Every benchmark by its name; importing a file makes it known."""
-    from glassformer.bench import attention, decode, language_model, memory, startup, sweep, train  # noqa: F401
+    """Return every benchmark by its name; importing a module registers its benchmarks."""
+    from glassformer.bench import attention, decode, language_model, resources, sweep, train  # noqa: F401
     from glassformer.bench.base import Benchmark
     from glassformer.core.registry import kinds
 

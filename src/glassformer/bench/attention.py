@@ -1,4 +1,4 @@
-"""Scaled dot-product attention in its four forms: how fast each is, and that all four are the same."""
+"""Benchmark of scaled dot-product attention in four forms, which must give the same result."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import Tensor
 
-LARGEST_ALLOWED = 1e-4
-"""fp32 rounding over sums of this size stays well below; a wrong mask or scale is far above."""
+MAX_DIFFERENCE = 1e-4
+"""Largest allowed difference: fp32 rounding stays well below it, a wrong mask or scale is far above."""
 
-SLOWEST = "loop, one sequence"
+BASELINE = "loop, one sequence"
 
 
 @register
 class AttentionBenchmark(Benchmark):
-    """Two loops for one sequence, two loops over a batch, no loop, and the fused kernel."""
+    """Attention by loops for one sequence, by loops over a batch, without a loop, and by the fused kernel."""
 
     kind: Literal["attention"] = "attention"
-    batch: int = Field(4, ge=1, description="sequences")
-    heads: int = Field(4, ge=1, description="heads of each sequence")
-    length: int = Field(32, ge=1, description="queries, and keys, of each head")
-    width: int = Field(32, ge=1, description="numbers in a query, a key or a value")
-    causal: bool = Field(False, description="a query may attend only to itself and what is before it")
+    batch: int = Field(4, ge=1, description="sequences per batch")
+    heads: int = Field(4, ge=1, description="attention heads")
+    length: int = Field(32, ge=1, description="queries and keys per head")
+    width: int = Field(32, ge=1, description="width of a head")
+    causal: bool = Field(False, description="apply a causal mask")
 
     def measure(self, progress: Progress) -> Result:
         import torch
@@ -42,7 +42,7 @@ class AttentionBenchmark(Benchmark):
         exact_BHLK = self.forms(q_BHLK.double(), k_BHLK.double(), v_BHLK.double())["no loop"]()
         differences = {name: float((form() - exact_BHLK).abs().max()) for name, form in forms.items()}
         timings = time_alternately(forms, self.repeats, progress)
-        ratios = {name: timings[SLOWEST].median / timing.median for name, timing in timings.items()}
+        ratios = {name: timings[BASELINE].median / timing.median for name, timing in timings.items()}
         rows: list[dict[str, Any]] = [
             {
                 "form": name,
@@ -52,14 +52,12 @@ class AttentionBenchmark(Benchmark):
             }
             for name, timing in timings.items()
         ]
-        wrong = [name for name, difference in differences.items() if not difference <= LARGEST_ALLOWED]
-        complaint = (
-            f"more than {LARGEST_ALLOWED:g} from the exact result: {', '.join(wrong)}" if wrong else ""
-        )
+        wrong = [name for name, difference in differences.items() if not difference <= MAX_DIFFERENCE]
+        complaint = f"more than {MAX_DIFFERENCE:g} from the exact result: {', '.join(wrong)}" if wrong else ""
         return Result(self.kind, machine(), rows, ratios, complaint)
 
     def forms(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor) -> dict[str, Callable[[], Tensor]]:
-        """Each form as a call that does all the work: every head of every sequence of the batch."""
+        """Return each form as a call that computes every head of every sequence."""
         import torch
 
         from glassformer.blocks.attention import fused_kernel
@@ -81,7 +79,7 @@ class AttentionBenchmark(Benchmark):
             return torch.stack(heads).view(shape)
 
         return {
-            SLOWEST: one_by_one,
+            BASELINE: one_by_one,
             "loop, batch": lambda: attention_batch_loops(q_NLK, k_NLK, v_NLK, mask_LL).view(shape),
             "no loop": lambda: attention_no_loop(q_BHLK, k_BHLK, v_BHLK, mask_LL),
             "fused": lambda: fused_kernel(q_BHLK, k_BHLK, v_BHLK, Mask(is_causal=self.causal), None, 0.0),
@@ -97,7 +95,7 @@ class AttentionBenchmark(Benchmark):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             low, high = row["seconds_quartiles"]
-            is_wrong = not row["largest_difference"] <= LARGEST_ALLOWED
+            is_wrong = not row["largest_difference"] <= MAX_DIFFERENCE
             table.add_row(
                 row["form"],
                 _milliseconds(row["seconds"]),
@@ -106,7 +104,7 @@ class AttentionBenchmark(Benchmark):
                 f"{row['largest_difference']:.1e}",
                 style="red" if is_wrong else None,
             )
-        table.caption = "difference: the largest, from the same attention in fp64"
+        table.caption = "difference: the largest, to the same attention in fp64"
         table.caption_justify = "left"
         return table
 

@@ -1,4 +1,4 @@
-"""Translating a test set with the same weights: ours, Hugging Face's `generate`, CTranslate2."""
+"""Benchmark of decoding: ours, Hugging Face and CTranslate2 translate a test set with the same weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Progress, Result, time_alternately
-from glassformer.bench.peers import is_importable
-from glassformer.bench.translation import TranslationBenchmark
+from glassformer.bench.base import Progress, Result, is_importable, time_alternately
+from glassformer.bench.train import TranslationBenchmark
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
@@ -25,35 +24,35 @@ if TYPE_CHECKING:
 
 OURS = "glassformer"
 BATCH_SIZES = (32, 64, 128, 256)
-MOST_TO_TRY = 512
-"""Sentences on which the best of these is found."""
-NEAR = 1.3
-"""How much longer than the best a first try may take to get a second one."""
-LONGEST = 40
-"""Tokens of a sentence: a model of so few steps does not always find an end."""
-SAME_ENOUGH = 0.95
-"""Of the greedy outputs. Rounding may turn a near tie, but engines that differ more are not the same model;
-with a beam each ends a search by its own rule."""
+TRIAL_SENTENCES = 512
+"""Sentences used to find the best batch size."""
+RETRY_FACTOR = 1.3
+"""A first try that takes at most this many times the minimum gets a second try."""
+MAX_TOKENS = 40
+"""Maximum length: after so few training steps, the model does not always generate an end token."""
+MIN_AGREEMENT = 0.95
+"""Share of equal greedy outputs. Rounding may flip a near tie, but more differences mean a different model.
+With a beam, each library has its own stopping rule."""
 
-Writer = Callable[[Sequence[Any], int, int], list[list[int]]]
-"""Writes for rows with a beam, so many rows in a batch."""
+Decoder = Callable[[Sequence[Any], int, int], list[list[int]]]
+"""Decodes rows, given a beam size and a batch size."""
 
-TOGETHER, SIDE_BY_SIDE = "all on one batch", "a batch each"
-"""What the threads work on."""
+ONE_BATCH, CONCURRENT = "all on one batch", "one batch each"
+"""Work of the threads."""
 
 
 @register
 class DecodeBenchmark(TranslationBenchmark):
-    """Translating a test set with the same weights: ours beside Hugging Face and CTranslate2."""
+    """Translation of a test set with the same weights: ours, Hugging Face and CTranslate2."""
 
     kind: Literal["decode"] = "decode"
-    repeats: int = Field(3, ge=1, le=10_000, description="samples of each form")
-    beam: int = Field(4, ge=2, description="branches, besides greedy")
-    sentences: int = Field(1000, ge=1, description="of the test set, at most")
+    repeats: int = Field(3, ge=1, le=10_000, description="samples per form")
+    beam: int = Field(4, ge=2, description="beam size, measured besides greedy decoding")
+    sentences: int = Field(1000, ge=1, description="maximum number of test sentences")
     training_steps: int = Field(
-        300, ge=1, description="trained once, and kept, so that sentences end where they should"
+        300, ge=1, description="training steps of the model, so that sentences end; trained once and reused"
     )
-    folder: str = Field("runs", description="where the trained model is kept")
+    folder: str = Field("runs", description="folder of the trained model")
 
     def measure(self, progress: Progress) -> Result:
         import torch
@@ -62,29 +61,29 @@ class DecodeBenchmark(TranslationBenchmark):
         examples = run.task.splits["test"]
         sources = [examples.inputs[number] for number in range(min(self.sentences, len(examples)))]
         sources.sort(key=len)
-        writers = self._writers(run, torch.get_num_threads())
+        decoders = self._decoders(run, torch.get_num_threads())
         rows: list[dict[str, Any]] = []
         for beam in (1, self.beam):
-            rows += self._race(writers, sources, beam, progress)
+            rows += self._compare(decoders, sources, beam, progress)
         seconds = {(row["form"], row["beam"]): row["seconds"] for row in rows}
         ratios: dict[str, float] = {}
-        for name in list(writers)[1:]:
+        for name in list(decoders)[1:]:
             each = {beam: seconds[name, beam] / seconds[OURS, beam] for beam in (1, self.beam)}
             ratios |= {f"{name}_{_search(beam)}": ratio for beam, ratio in each.items()}
             ratios[name] = min(each.values())
-        wrong = [row["form"] for row in rows if row["beam"] == 1 and row["same_outputs"] < SAME_ENOUGH]
-        complaint = f"writes otherwise with the same weights: {', '.join(wrong)}" if wrong else ""
+        wrong = [row["form"] for row in rows if row["beam"] == 1 and row["same_outputs"] < MIN_AGREEMENT]
+        complaint = f"other outputs with the same weights: {', '.join(wrong)}" if wrong else ""
         notes = {"sentences": len(sources), "run": str(run.path)}
         return Result(self.kind, machine(), rows, ratios, complaint, notes)
 
     def _trained(self) -> Run:
         from glassformer.runs.folder import RunFolder
         from glassformer.runs.run import Run
-        from glassformer.runs.session import Training
+        from glassformer.runs.session import TrainingSession
         from glassformer.training.progress import LineReporter
 
         changes = {
-            "task.max_length": LONGEST,
+            "task.max_length": MAX_TOKENS,
             "training.max_steps": self.training_steps,
             "training.max_epochs": None,
             "training.schedule.warmup_steps": min(100, self.training_steps // 3),
@@ -97,11 +96,11 @@ class DecodeBenchmark(TranslationBenchmark):
         config = self.config(changes)
         folder = RunFolder(Path(self.folder) / f"bench-decode-{config.fingerprint()[:8]}")
         if not folder.results():
-            Training(config, folder, LineReporter()).run()
+            TrainingSession(config, folder, LineReporter()).run()
         return Run(folder.path)
 
-    def _writers(self, run: Run, threads: int) -> dict[str, dict[str, Writer]]:
-        """Each engine with the ways of sharing threads that it offers."""
+    def _decoders(self, run: Run, threads: int) -> dict[str, dict[str, Decoder]]:
+        """Return each library's decoders, one per way to use the threads."""
         import torch
 
         from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
@@ -114,62 +113,66 @@ class DecodeBenchmark(TranslationBenchmark):
         sizes = self.sizes(task)
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
 
-        def answer(rows: Sequence[Any], beam: int) -> list[list[int]]:
+        def decode(rows: Sequence[Any], beam: int) -> list[list[int]]:
             decoding = BeamConfig(size=beam) if beam > 1 else GreedyConfig()
             return [best.tokens for best, *_ in task.predict(model, rows, decoding, is_scored=False)]
 
-        def ours_side_by_side(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
+        def decode_concurrently(rows: Sequence[Any], beam: int, size: int) -> list[list[int]]:
             parts = [
-                part for some in _cut(range(len(rows)), size * threads) for part in round_robin(some, threads)
+                part
+                for some in _batches(range(len(rows)), size * threads)
+                for part in round_robin(some, threads)
             ]
             parts = parts[::-1]  # the longest first
-            written = run_concurrently(
-                model, lambda part: answer([rows[place] for place in part], beam), parts
+            decoded = run_concurrently(
+                model, lambda part: decode([rows[index] for index in part], beam), parts
             )
-            outputs = dict(zip(chain(*parts), chain(*written), strict=True))
-            return [outputs[place] for place in range(len(rows))]
+            outputs = dict(zip(chain(*parts), chain(*decoded), strict=True))
+            return [outputs[index] for index in range(len(rows))]
 
-        writers = {OURS: {TOGETHER: _one_by_one(answer), SIDE_BY_SIDE: ours_side_by_side}}
+        decoders = {OURS: {ONE_BATCH: _sequentially(decode), CONCURRENT: decode_concurrently}}
         weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-        nothing = torch.zeros(1, sizes.max_length, sizes.width)
-        places = torch.arange(sizes.max_length)[None]
-        positions_LD = model.embedding.position.embed(nothing, places)[0]
+        zeros = torch.zeros(1, sizes.max_length, sizes.width)
+        positions = torch.arange(sizes.max_length)[None]
+        positions_LD = model.embedding.position.embed(zeros, positions)[0]
         if is_importable("transformers"):
-            from glassformer.bench.peers import huggingface
+            from glassformer.bench import peers
 
-            theirs = huggingface.marian_weights(weights, positions_LD, sizes.layers)
-            writers["huggingface"] = {TOGETHER: _one_by_one(huggingface.writer(sizes, theirs, forbidden))}
+            theirs = peers.marian_weights(weights, positions_LD, sizes.layers)
+            decoders["huggingface"] = {
+                ONE_BATCH: _sequentially(peers.huggingface_decoder(sizes, theirs, forbidden))
+            }
         if is_importable("ctranslate2"):
-            from glassformer.bench.peers import ctranslate
+            from glassformer.bench import peers
 
-            together, apart = (
-                ctranslate.writer(sizes, weights, positions_LD, forbidden, threads, concurrency)
+            sequential, concurrent = (
+                peers.ctranslate2_decoder(sizes, weights, positions_LD, forbidden, threads, concurrency)
                 for concurrency in (1, threads)
             )
-            writers["ctranslate2"] = {TOGETHER: together, SIDE_BY_SIDE: apart}
-            writers["ctranslate2_as_it_comes"] = {TOGETHER: together}
-        return writers
+            decoders["ctranslate2"] = {ONE_BATCH: sequential, CONCURRENT: concurrent}
+            decoders["ctranslate2_as_it_comes"] = {ONE_BATCH: sequential}
+        return decoders
 
-    def _race(
-        self, writers: dict[str, dict[str, Writer]], sources: list[Any], beam: int, progress: Progress
+    def _compare(
+        self, decoders: dict[str, dict[str, Decoder]], sources: list[Any], beam: int, progress: Progress
     ) -> list[dict[str, Any]]:
-        """Each engine at the batch size and the way that are best for it."""
-        some = sources[:: math.ceil(len(sources) / MOST_TO_TRY)]
+        """Time each library with its best batch size and use of threads."""
+        some = sources[:: math.ceil(len(sources) / TRIAL_SENTENCES)]
         tried = {
-            (name, way, size): partial(writer, some, beam, size)
-            for name, ways in writers.items()
-            for way, writer in ways.items()
+            (name, way, size): partial(decoder, some, beam, size)
+            for name, ways in decoders.items()
+            for way, decoder in ways.items()
             for size in BATCH_SIZES
-            if way == TOGETHER or size < len(some)
+            if way == ONE_BATCH or size < len(some)
         }
-        for ways in writers.values():
-            for writer in ways.values():
-                writer(some[-8:], beam, 4)  # a first call allocates
+        for ways in decoders.values():
+            for decoder in ways.values():
+                decoder(some[-8:], beam, 4)  # warm-up: the first call allocates memory
         best = _quickest(tried, progress)
         outputs: dict[str, list[list[int]]] = {}
         forms = {
-            name: _keeping(outputs, name, partial(ways[best[name][0]], sources, beam, best[name][1]))
-            for name, ways in writers.items()
+            name: _storing(outputs, name, partial(ways[best[name][0]], sources, beam, best[name][1]))
+            for name, ways in decoders.items()
         }
         timings = time_alternately(forms, self.repeats, progress)
         ours = outputs[OURS]
@@ -195,12 +198,13 @@ class DecodeBenchmark(TranslationBenchmark):
         from rich.table import Table
 
         table = Table(
-            title=f"translating {result.notes['sentences']:,} sentences of {self.what}", title_justify="left"
+            title=f"translating {result.notes['sentences']:,} sentences of {self.source}",
+            title_justify="left",
         )
         table.add_column("form", overflow="fold")
         table.add_column("search", no_wrap=True)
         table.add_column("threads work on", overflow="fold")
-        for heading in ("rows", "tokens/s", "ours is", "same"):
+        for heading in ("batch", "tokens/s", "ours is", "same"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             faster = result.ratios.get(f"{row['form']}_{_search(row['beam'])}")
@@ -220,15 +224,17 @@ def _search(beam: int) -> str:
     return "greedy" if beam == 1 else f"beam_{beam}"
 
 
-def _cut(rows: Sequence[Any], size: int) -> list[Sequence[Any]]:
+def _batches(rows: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _one_by_one(write: Callable[[Sequence[Any], int], list[list[int]]]) -> Writer:
-    return lambda rows, beam, size: [output for batch in _cut(rows, size) for output in write(batch, beam)]
+def _sequentially(write: Callable[[Sequence[Any], int], list[list[int]]]) -> Decoder:
+    return lambda rows, beam, size: [
+        output for batch in _batches(rows, size) for output in write(batch, beam)
+    ]
 
 
-def _keeping(
+def _storing(
     outputs: dict[str, list[list[int]]], name: str, write: Callable[[], list[list[int]]]
 ) -> Callable[[], None]:
     def form() -> None:
@@ -240,16 +246,16 @@ def _keeping(
 def _quickest(
     tried: Mapping[tuple[str, str, int], Callable[[], object]], progress: Progress
 ) -> dict[str, tuple[str, int]]:
-    """Of each engine the way and the size that took least.
+    """Return the fastest use of threads and batch size of each library.
 
-    One try may have been disturbed, so those that came near the best are tried once more.
+    A single try may have been disturbed, so those close to the best are tried again.
     """
     seconds: dict[tuple[str, str, int], float] = {}
     for number, (form, call) in enumerate(tried.items(), start=1):
         seconds[form] = _seconds(call)
         progress(number, len(tried))
     least = {name: min(seconds[form] for form in tried if form[0] == name) for name, *_ in tried}
-    near = [form for form in tried if seconds[form] <= NEAR * least[form[0]]]
+    near = [form for form in tried if seconds[form] <= RETRY_FACTOR * least[form[0]]]
     for number, form in enumerate(near, start=1):
         seconds[form] = min(seconds[form], _seconds(tried[form]))
         progress(number, len(near))

@@ -1,4 +1,4 @@
-"""A character language model, from the start of a process to a loss: ours, and a plain GPT of torch.nn."""
+"""Benchmark of a character language model: seconds to a loss, ours and a plain GPT of torch.nn."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ RECIPE = {
     "training.schedule.warmup_steps": 20,
     "training.validation_examples": 64,
 }
-"""Changes of the preset `shakespeare`: a loss soon rather than the best one. The end measures all of it."""
+"""Changes of the preset `shakespeare` for a low loss soon; the final validation uses the whole set."""
 
 
 @register
 class LanguageModelBenchmark(Benchmark):
-    """Seconds to the loss that a plain GPT reaches, start-up included: ours beside torch.nn."""
+    """Seconds to the loss of a plain GPT, start-up included: ours and torch.nn."""
 
     kind: Literal["language-model"] = "language-model"
-    repeats: int = Field(1, ge=1, le=100, description="runs of each, with a seed of their own")
-    steps: int = Field(310, ge=1, description="steps of ours")
-    their_steps: int = Field(2000, ge=1, description="steps of the plain GPT, 12 sequences each")
+    repeats: int = Field(1, ge=1, le=100, description="runs of each model, each with its own seed")
+    steps: int = Field(310, ge=1, description="training steps of our model")
+    their_steps: int = Field(2000, ge=1, description="training steps of the plain GPT, 12 sequences each")
 
     def measure(self, progress: Progress) -> Result:
         import torch
@@ -50,7 +50,7 @@ class LanguageModelBenchmark(Benchmark):
         text = locate("tinyshakespeare/input.txt")
         commands = {
             THEIRS: lambda seed, folder: [
-                *("-m", "glassformer.bench.peers.torch_gpt", str(text)),
+                *("-m", "glassformer.bench.torch_gpt", str(text)),
                 *("--steps", str(self.their_steps), "--threads", str(threads), "--seed", str(seed)),
             ],
             OURS: lambda seed, folder: [
@@ -88,7 +88,7 @@ class LanguageModelBenchmark(Benchmark):
             for seed, (theirs, ours) in enumerate(zip(losses[THEIRS], losses[OURS], strict=True))
             if ours > theirs
         ]
-        complaint = f"our loss is higher with seeds {worse}: more --steps are needed" if worse else ""
+        complaint = f"our loss is higher with seeds {worse}: increase --steps" if worse else ""
         return Result(self.kind, machine(), rows, {THEIRS: faster}, complaint)
 
     def show(self, result: Result) -> RenderableType:
@@ -96,7 +96,7 @@ class LanguageModelBenchmark(Benchmark):
 
         table = Table(title="tinyshakespeare, 4 layers of width 128, context 64", title_justify="left")
         table.add_column("form")
-        for heading in ("seconds in all", "validation loss", "ours is"):
+        for heading in ("total seconds", "validation loss", "ours is"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             faster = result.ratios.get(row["form"])

@@ -1,4 +1,4 @@
-"""The same trials by one worker and by two: what a second core is worth to a sweep of small models."""
+"""Benchmark of a sweep: the same trials by one worker and by two."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ TRIAL = (
     "training.schedule.warmup_steps=10",
     "training.stopping.target=null",
 )
-LARGEST_SHARE = 0.6
-"""Of one worker's time. Half cannot be had: a sweep begins and ends alone."""
-FEWEST_CORES = 2
+MAX_SHARE = 0.6
+"""Largest allowed share of one worker's time. One half is out of reach: start and end are sequential."""
+MIN_CORES = 2
 
 
 @register
 class SweepBenchmark(Benchmark):
-    """Time of a sweep of small models by two workers, beside that of one."""
+    """Time of a sweep of small models by one worker and by two."""
 
     kind: Literal["sweep"] = "sweep"
-    threads: int | None = Field(None, ge=1, le=1024, description="of each worker; none: one")
-    repeats: int = Field(1, ge=1, le=100, description="sweeps of each number of workers")
-    seeds: int = Field(4, ge=1, le=100, description="runs of each of the three settings")
-    steps: int = Field(600, ge=1, description="of each run")
+    threads: int | None = Field(None, ge=1, le=1024, description="threads per worker; none: one")
+    repeats: int = Field(1, ge=1, le=100, description="sweeps per number of workers")
+    seeds: int = Field(4, ge=1, le=100, description="runs per setting; there are three settings")
+    steps: int = Field(600, ge=1, description="training steps per run")
 
     def measure(self, progress: Progress) -> Result:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if cores < FEWEST_CORES:
+        if cores < MIN_CORES:
             raise user_error("two workers need two cores", path="NAME", value=self.kind)
         rows: list[dict[str, Any]] = []
         with TemporaryDirectory(prefix="glassformer-bench-") as folder:
@@ -60,7 +60,7 @@ class SweepBenchmark(Benchmark):
             for workers in (1, 2)
         }
         share = quickest[2]["seconds"] / quickest[1]["seconds"]
-        complaint = f"two workers take {share:.2f} of the time of one" if share > LARGEST_SHARE else ""
+        complaint = f"two workers take {share:.2f} of the time of one" if share > MAX_SHARE else ""
         ratios = {"two_workers": quickest[1]["seconds"] / quickest[2]["seconds"]}
         return Result(self.kind, machine(), list(quickest.values()), ratios, complaint, {"share": share})
 
@@ -68,10 +68,10 @@ class SweepBenchmark(Benchmark):
         command = [sys.executable, "-m", "glassformer", "sweep", "reversal", *TRIAL]
         command += [f"training.max_steps={self.steps}", "--seeds", str(self.seeds)]
         command += ["--workers", str(workers), "--out", str(folder), "--json"]
-        # The second worker is the only difference: alone, one with two threads may be quicker or slower.
-        surroundings = {**os.environ, "OMP_NUM_THREADS": str(self.threads or 1)}
+        # One thread per worker, so that the second worker is the only difference.
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads or 1)}
         started = time.perf_counter()
-        printed = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings).stdout
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
         seconds = time.perf_counter() - started
         document = json.loads(printed)
         training = [trial["seconds"] for trial in document["trials"]]
@@ -87,7 +87,7 @@ class SweepBenchmark(Benchmark):
         from rich.table import Table
 
         table = Table(title="the same sweep, from its command to its table", title_justify="left")
-        for heading in ("workers", "threads of each", "trials", "seconds", "seconds of training in all"):
+        for heading in ("workers", "threads per worker", "trials", "seconds", "total seconds of training"):
             table.add_column(heading, justify="right")
         for row in result.rows:
             seconds = (f"{row[name]:.1f}" for name in ("seconds", "seconds_of_training"))

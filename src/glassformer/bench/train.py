@@ -1,4 +1,4 @@
-"""Training an encoder-decoder: ours, Hugging Face's Marian, `torch.nn.Transformer`, and the limit."""
+"""Benchmark of training an encoder-decoder: ours, Hugging Face's Marian, torch.nn, and the hardware limit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench import flops
-from glassformer.bench.base import Progress, Result, time_alternately
-from glassformer.bench.peers import Sizes, is_importable
-from glassformer.bench.translation import TranslationBenchmark
+from glassformer.bench.base import Benchmark, Progress, Result, Sizes, is_importable, time_alternately
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
@@ -19,20 +16,101 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from glassformer.data.batching import Batch
+    from glassformer.runs.experiment import ExperimentConfig
     from glassformer.training.trainer import Trainer
+
+
+PRODUCT = 1024
+"""Rows and columns of the matrices of the reference product: large enough to use every core."""
+TRAINING = 3
+"""Cost of a training step in forward passes: a backward pass costs two."""
+
+
+def matrix_product() -> Callable[[], object]:
+    """Return a call that multiplies square fp32 matrices, the fastest operation of a Transformer."""
+    import torch
+
+    left, right = torch.randn(PRODUCT, PRODUCT), torch.randn(PRODUCT, PRODUCT)
+    out = torch.empty(PRODUCT, PRODUCT)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def product_flops() -> int:
+    return 2 * PRODUCT**3
+
+
+def encoder_decoder_flops(sizes: Sizes, sources: np.ndarray, targets: np.ndarray) -> int:
+    """Count the FLOPs of a forward pass over pairs of these lengths, without padding or causal savings."""
+    width, wide = sizes.width, sizes.feed_forward
+    source_tokens, target_tokens = int(sources.sum()), int(targets.sum())
+    square = width * width
+    encoder = source_tokens * (4 * square + 2 * width * wide) + 2 * width * int((sources**2).sum())
+    decoder = target_tokens * (6 * square + 2 * width * wide) + source_tokens * 2 * square
+    decoder += 2 * width * int((targets**2).sum() + (sources * targets).sum())
+    output = target_tokens * width * sizes.vocabulary
+    return 2 * (sizes.layers * (encoder + decoder) + output)
+
+
+class TranslationBenchmark(Benchmark):
+    """Options of a model that all libraries support: post-norm, sinusoidal, ReLU, tied output, AdamW."""
+
+    source: str = Field(
+        "multi30k-en-fr", description="source of the data: a translation preset, a config file or a run"
+    )
+    layers: int = Field(3, ge=1, description="layers of the encoder, and of the decoder")
+    heads: int = Field(4, ge=1, description="attention heads per layer")
+    width: int = Field(256, ge=1, description="hidden dimension")
+    feed_forward: int = Field(1024, ge=1, description="feed-forward dimension")
+    vocabulary: int = Field(8000, ge=1, description="tokens shared by both languages, without reserved ones")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout in training")
+
+    def config(self, changes: dict[str, Any]) -> ExperimentConfig:
+        from glassformer.runs.experiment import resolve
+
+        model = {
+            "kind": "transformer",
+            "num_layers": self.layers,
+            "num_heads": self.heads,
+            "hidden_dim": self.width,
+            "feed_forward_dim": self.feed_forward,
+            "dropout": self.dropout,
+            "position": {"kind": "sinusoidal"},
+            "norm_placement": "post",
+            "feed_forward": {"kind": "relu"},
+            "tied_output": True,
+        }
+        fixed = {
+            **{f"model.{name}": value for name, value in model.items()},
+            "task.tokenizer.vocabulary_size": self.vocabulary,
+            "training.optimizer.kind": "adamw",
+            "training.optimizer.learning_rate": 1e-3,
+        }
+        return resolve(self.source, {**fixed, **changes})
+
+    def sizes(self, task: Any) -> Sizes:
+        return Sizes(
+            self.layers,
+            self.heads,
+            self.width,
+            self.feed_forward,
+            task.task_type.vocabulary,
+            max(task.task_type.max_length, task.task_type.max_target_length),
+            self.dropout,
+        )
+
 
 OURS, LIMIT = "glassformer", "matrix product"
 
 
 @register
 class TrainBenchmark(TranslationBenchmark):
-    """Training an encoder-decoder on the same pairs: ours beside Hugging Face and torch.nn."""
+    """Training of an encoder-decoder on the same pairs: ours, Hugging Face and torch.nn."""
 
     kind: Literal["train"] = "train"
-    repeats: int = Field(3, ge=1, le=10_000, description="samples of each form")
-    batch_tokens: int = Field(2048, ge=1, description="tokens a step of ours, on the longer side")
-    batch_size: int = Field(64, ge=1, description="pairs a step of the others, in any order, padded")
-    batches: int = Field(16, ge=1, description="batches of ours whose pairs all engines train on")
+    repeats: int = Field(3, ge=1, le=10_000, description="samples per form")
+    batch_tokens: int = Field(2048, ge=1, description="tokens per step of our model, on the longer side")
+    batch_size: int = Field(64, ge=1, description="pairs per step of the others, in random order, padded")
+    batches: int = Field(16, ge=1, description="number of our batches, whose pairs all models train on")
 
     def measure(self, progress: Progress) -> Result:
         import numpy as np
@@ -47,16 +125,16 @@ class TrainBenchmark(TranslationBenchmark):
         groups = trainer.plan(0)[: self.batches]
         pairs = np.concatenate([indices for group in groups for indices in group])
         order = plan_batches(np.zeros(len(pairs)), seed=0, split="bench", epoch=0, batch_size=self.batch_size)
-        padded = [task.batch("train", pairs[places]) for places in order]
+        padded = [task.batch("train", pairs[indices]) for indices in order]
         sizes = self.sizes(task)
-        forms = {OURS: _ours(trainer, groups), **_peers(sizes, padded), LIMIT: flops.matrix_product()}
+        forms = {OURS: _ours(trainer, groups), **_peers(sizes, padded), LIMIT: matrix_product()}
         timings = time_alternately(forms, self.repeats, progress)
 
         chosen = examples.take(pairs)
         sources = np.array([len(row) for row in chosen.inputs])
         targets = np.array([len(row) - 1 for row in chosen.targets])
-        useful = flops.TRAINING * flops.encoder_decoder_flops(sizes, sources, targets)
-        limit = flops.product_flops() / timings[LIMIT].median
+        useful = TRAINING * encoder_decoder_flops(sizes, sources, targets)
+        limit = product_flops() / timings[LIMIT].median
         rows = [
             {
                 "form": name,
@@ -82,9 +160,9 @@ class TrainBenchmark(TranslationBenchmark):
         from rich.table import Table
 
         notes = result.notes
-        table = Table(title=f"training on {notes['pairs']:,} pairs of {self.what}", title_justify="left")
+        table = Table(title=f"training on {notes['pairs']:,} pairs of {self.source}", title_justify="left")
         table.add_column("form")
-        for heading in ("target tokens/s", "ours is", "of the limit"):
+        for heading in ("target tokens/s", "ours is", "share of limit"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             faster = result.ratios.get(row["form"])
@@ -95,31 +173,31 @@ class TrainBenchmark(TranslationBenchmark):
                 f"{row['peak_share']:.0%}",
             )
         table.caption = (
-            f"real target tokens; {notes['our_steps']} steps of ours with pairs of like length,"
-            f" {notes['their_steps']} of the others with {self.batch_size} pairs as they come;"
-            f" limit: products of matrices at {notes['limit_gflops']:,.0f} GFLOP/s"
+            f"target tokens without padding; {notes['our_steps']} steps of ours with pairs of similar length,"
+            f" {notes['their_steps']} steps of the others with {self.batch_size} random pairs;"
+            f" limit: matrix products at {notes['limit_gflops']:,.0f} GFLOP/s"
         )
         table.caption_justify = "left"
         return table
 
 
 def _ours(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None]:
-    """The training loop's own step, with batches that are made as it goes."""
+    """Return a call of the training loop's own steps, including the construction of batches."""
     trainer.model.train()
 
     def train() -> None:
         for group in groups:
-            trainer.step(trainer.batches(group, 0))
+            trainer.step(trainer.micro_batches(group, 0))
 
     return train
 
 
 def _peers(sizes: Sizes, batches: list[Batch]) -> dict[str, Callable[[], Any]]:
-    from glassformer.bench.peers import torch_nn
+    from glassformer.bench import peers
 
-    forms = {"torch_nn": torch_nn.trainer(sizes, batches)}
+    forms = {"torch_nn": peers.torch_nn_trainer(sizes, batches)}
     if is_importable("transformers"):
-        from glassformer.bench.peers import huggingface
+        from glassformer.bench import peers
 
-        forms["huggingface"] = huggingface.trainer(sizes, batches)
+        forms["huggingface"] = peers.huggingface_trainer(sizes, batches)
     return forms

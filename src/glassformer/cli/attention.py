@@ -14,7 +14,8 @@ from glassformer.core.errors import shorten, user_error
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glassformer.inspection import AttentionMaps, HeadStatistics
+    from glassformer.inspection.maps import AttentionMaps
+    from glassformer.inspection.statistics import HeadStatistics
 
 MOST_HEADS_SHOWN = 48
 """Heads of one site above which the table of statistics is not printed; `--json` has it."""
@@ -48,11 +49,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.inspection import head_statistics
     from glassformer.inspection.attribution import rollout
-    from glassformer.plotting.page import check_ending
+    from glassformer.inspection.statistics import head_statistics
+    from glassformer.plotting.page import check_extension
 
-    check_ending(arguments.out)
+    check_extension(arguments.out)
     rows = _numbers("--rows", arguments.rows, ":", "0:100")
     if rows is not None and len(rows) != 2:
         raise user_error("needs two numbers", path="--rows", value=arguments.rows, hint="--rows 0:100")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.bench import benchmarks
-from glassformer.bench.records import DEFAULT, MAY_FALL_TO, fallen, record
+from glassformer.bench.base import DEFAULT, RATIO_TOLERANCE, regressions, record
 from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the benchmark, from the list below")
     for option, help_text in (
         ("--record", "store the result in FILE, and write a page beside it"),
-        ("--check", f"fail when a ratio is below {MAY_FALL_TO:g} times the one stored in FILE"),
+        ("--check", f"fail when a ratio is below {RATIO_TOLERANCE:g} times the one stored in FILE"),
     ):
         parser.add_argument(
             option,
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     output.print(str(result.machine))
     complaints = [result.complaint] if result.complaint else []
     if arguments.check:
-        complaints += fallen(arguments.check, result)
+        complaints += regressions(arguments.check, result)
     if arguments.record:
         changed = [f"--{key.replace('_', '-')} {value}" for key, value in given.items()]
         page = record(arguments.record, result, " ".join(["glassformer bench", arguments.name, *changed]))

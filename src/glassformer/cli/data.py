@@ -11,8 +11,8 @@ from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
     from glassformer.data.catalogue import DataSet
-    from glassformer.data.checking.findings import Finding
-    from glassformer.data.faults import Corpus, Limits
+    from glassformer.data.check import Corpus, Limits
+    from glassformer.data.findings import Finding
 
 ACTIONS = ["list", "fetch", "check"]
 EPILOG = """list             list the public sets, their licences, and which are on this machine
@@ -167,7 +167,7 @@ def _fetch(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.cli.data_report import shown, summary
-    from glassformer.data.faults import check_corpora
+    from glassformer.data.check import check_corpora
 
     corpora, limits, damaged = _subject(arguments)
     if not corpora:
@@ -234,8 +234,8 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
 
 def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
     from glassformer.data.catalogue import locate, presence
-    from glassformer.data.checking.findings import Finding, Location
-    from glassformer.data.faults import Corpus
+    from glassformer.data.check import Corpus
+    from glassformer.data.findings import Finding, Location
 
     corpora = []
     for part in data_set.parts:
@@ -246,12 +246,12 @@ def _catalogue_corpora(data_set: DataSet) -> tuple[list[Corpus], list[Finding]]:
         corpus = Corpus(splits, part.format, part.columns, classes=part.classes, part=part.name)
         corpora.append(corpus)
     changed = [Location(str(path), 1, 0, detail="SHA-256") for path in presence(data_set).changed.values()]
-    return corpora, [Finding("wrong-checksum", len(changed), places=changed)] if changed else []
+    return corpora, [Finding("wrong-checksum", len(changed), locations=changed)] if changed else []
 
 
 def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits]:
     from glassformer.data.catalogue import locate
-    from glassformer.data.faults import Corpus
+    from glassformer.data.check import Corpus
     from glassformer.data.readers import DataConfig
     from glassformer.runs.experiment import resolve
 
@@ -285,15 +285,15 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
     from glassformer.core.config import parse_yaml, validate
     from glassformer.core.errors import user_error
     from glassformer.data.catalogue import locate
-    from glassformer.data.faults import Corpus
+    from glassformer.data.check import Corpus
     from glassformer.data.readers import DataConfig, Format
-    from glassformer.data.text_files import refuse_unknown_encoding
+    from glassformer.data.text_files import check_encoding
 
     if arguments.format not in (None, *get_args(Format)):
         raise user_error(
             "no such format", path="--format", value=arguments.format, allowed=list(get_args(Format))
         )
-    refuse_unknown_encoding(arguments.encoding, "--encoding")
+    check_encoding(arguments.encoding, "--encoding")
     columns = parse_yaml(arguments.columns, "--columns") if arguments.columns else {}
     validate(DataConfig, {"train": arguments.items[0], "columns": columns})
     unknown = [role for role in columns if role not in ("input", "target")]
@@ -315,14 +315,14 @@ def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
     from dataclasses import replace
 
     from glassformer.core.errors import user_error
-    from glassformer.data.faults import Limits
+    from glassformer.data.check import Limits
 
     for option, least in (("max_words", 1), ("max_ratio", 1), ("locations", 0)):
         value = getattr(arguments, option)
         if value is not None and value < least:
             path = f"--{option.replace('_', '-')}"
             raise user_error("is too small", path=path, value=value, hint=f"{least} or more")
-    limits = Limits(most_places=None if arguments.all else arguments.locations)
+    limits = Limits(max_locations=None if arguments.all else arguments.locations)
     max_words = arguments.max_words or max_length
     limits = replace(limits, max_words=max_words) if max_words else limits
     return replace(limits, max_ratio=arguments.max_ratio) if arguments.max_ratio else limits

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.data.catalogue import search_folders
-from glassformer.data.checking.findings import KINDS, SEVERITIES, Finding, Location, Report
+from glassformer.data.findings import KINDS, SEVERITIES, Finding, Location, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,7 +81,7 @@ def _finding_table(report: Report) -> RenderableType:
     for finding in report.findings:
         style = STYLES[finding.severity]
         title = Text.assemble((finding.title, style), (_scopes(finding), "dim"))
-        first = _position(finding.places[0]) if finding.places else ""
+        first = _position(finding.locations[0]) if finding.locations else ""
         table.add_row(Text(MARKS[finding.severity], style), title, f"{finding.count:,}", Text(first))
     return table
 
@@ -100,7 +100,7 @@ def _locations(finding: Finding, width: int) -> RenderableType:
     )
     rows = [
         (_position(place), "" if place.byte is None else f"byte {place.byte:,}", place.detail, place.excerpt)
-        for place in finding.places
+        for place in finding.locations
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     room = width - sum(widths) - 8

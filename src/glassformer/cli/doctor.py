@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from glassformer.doctor.checks import Check, Progress, Report, Value
+    from glassformer.doctor.report import Check, Progress, Report, Value
 
 MARKS = {"passed": "✓", "warning": "!", "skipped": "–", "failed": "✗"}
 STYLES = {"passed": "green", "warning": "yellow", "skipped": "dim", "failed": "bold red"}
@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
     if arguments.source is None:
-        from glassformer.doctor.machine import examine_machine
+        from glassformer.doctor.machine import check_machine
 
-        return examine_machine(arguments.runs, progress)
+        return check_machine(arguments.runs, progress)
 
     from glassformer.core.errors import user_error
-    from glassformer.doctor.examination import examine_model, examine_run
+    from glassformer.doctor.runner import check_model, check_run
     from glassformer.runs.experiment import Experiment
     from glassformer.runs.folder import RunFolder
 
@@ -63,15 +63,15 @@ def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
                 value=arguments.overrides[0],
                 hint="leave the option out, or name a preset or a file",
             )
-        return examine_run(folder.path, arguments.checkpoint, progress=progress)
-    return examine_model(Experiment(resolve_source(arguments)), what=arguments.source, progress=progress)
+        return check_run(folder.path, arguments.checkpoint, progress=progress)
+    return check_model(Experiment(resolve_source(arguments)), source=arguments.source, progress=progress)
 
 
 def table(report: Report) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    shown = Table(title=report.what, title_justify="left", caption=report.note, box=SIMPLE_HEAD)
+    shown = Table(title=report.source, title_justify="left", caption=report.note, box=SIMPLE_HEAD)
     shown.caption_justify = "left"
     shown.add_column("")
     shown.add_column("check", overflow="fold")

@@ -88,7 +88,7 @@ def _show(run: str, result: dict[str, Any], output: Output) -> None:
     for which, sentences in details.get("sentences", {}).items():
         for sentence in sentences:
             scores = f"BLEU {sentence['bleu']:.1f}, chrF {sentence['chrf']:.1f}"
-            output.print(f"\n{which}: {_short(sentence['place'])}, {scores}")
+            output.print(f"\n{which}: {_short(sentence['location'])}, {scores}")
             for part in ("source", "reference", "hypothesis"):
                 output.print(f"  {part:<11} {shorten(sentence[part], MOST_CHARACTERS)}")
 

@@ -45,14 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     import torch
 
-    from glassformer.cost.parameters import measure
+    from glassformer.cost.parameters import longest_batch, measure, training_memory
     from glassformer.models.closed_form import compare
     from glassformer.runs.experiment import Experiment
     from glassformer.training.precision import DTYPES
 
     experiment = Experiment(resolve_source(arguments))
     training = experiment.config.training
-    batch = longest_batch(experiment)
+    batch = longest_batch(experiment.task, training)
     size = measure(
         lambda: experiment.config.model.build(experiment.task.task_type),
         batch,
@@ -61,11 +61,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     terms = stated_terms(experiment)
     comparisons = compare(terms, size.by_module)
     flops = size.flops_per_token()
-    memory = size.memory_bytes(
-        training.optimizer.state_floats_per_parameter,
-        is_averaged=training.ema_decay is not None,
-        **thread_memory(experiment, size.total, batch),
-    )
+    memory = training_memory(size, experiment.task, training, batch)
 
     output.show(tree(size.total, comparisons))
     output.show(costs(flops, memory, batch, size.tokens))
@@ -124,14 +120,14 @@ def projected(cluster: ClusterConfig, projection: Projection) -> RenderableType:
     table.add_row("steps", f"{projection.steps:,} of {projection.tokens_per_step:,} tokens")
     table.add_row("computation per step", f"{projection.seconds_per_step:.3g} s")
     table.add_row("checkpoint", f"{projection.checkpoint_bytes / 1e9:,.1f} GB")
-    for name, sharing in (("ddp", projection.by_copies), ("fsdp", projection.by_shards)):
+    for name, strategy_cost in (("ddp", projection.ddp), ("fsdp", projection.fsdp)):
         table.add_section()
-        verdict = "fits" if sharing.fits else "does NOT fit"
-        memory = f"{sharing.memory_bytes / 1e9:,.1f} of {cluster.memory / 1e9:,.0f} GB: {verdict}"
+        verdict = "fits" if strategy_cost.fits else "does NOT fit"
+        memory = f"{strategy_cost.memory_bytes / 1e9:,.1f} of {cluster.memory / 1e9:,.0f} GB: {verdict}"
         table.add_row(f"{name}, memory per device", memory)
-        traffic = f"{sharing.traffic_bytes / 1e9:,.1f} GB in {sharing.traffic_seconds:.3g} s"
+        traffic = f"{strategy_cost.traffic_bytes / 1e9:,.1f} GB in {strategy_cost.traffic_seconds:.3g} s"
         table.add_row(f"{name}, traffic per step and device", traffic)
-        hidden, shown = (seconds / 3600 for seconds in sharing.seconds)
+        hidden, shown = (seconds / 3600 for seconds in strategy_cost.seconds)
         table.add_row(f"{name}, time", f"{hidden:,.1f} h if traffic is hidden, {shown:,.1f} h if not")
     return table
 
@@ -142,40 +138,6 @@ def stated_terms(experiment: Experiment) -> dict[str, int]:
         return experiment.config.model.parameter_terms(experiment.task.task_type)
     except NotImplementedError:
         return {}
-
-
-def longest_batch(experiment: Experiment) -> Batch:
-    """Return the batch that needs most memory: the longest training examples, as many as one batch holds."""
-    import numpy as np
-
-    training = experiment.config.training
-    lengths = experiment.task.splits["train"].lengths()
-    count = training.batch_size
-    if training.batch_tokens is not None:
-        count = max(1, training.batch_tokens // int(lengths.max()))
-    return experiment.task.batch("train", np.argsort(lengths, kind="stable")[-count:])
-
-
-def thread_memory(experiment: Experiment, parameters: int, batch: Batch) -> dict[str, Any]:
-    """Return the memory factors of training in threads: on a CPU each micro-batch has its own gradients."""
-    import torch
-
-    from glassformer.training.precision import choose_device
-    from glassformer.training.strategies import (
-        concurrent_fraction,
-        count_gradient_copies,
-        count_micro_batches,
-    )
-
-    training = experiment.config.training
-    if choose_device(training.device).type != "cpu":
-        return {}
-    parts = count_micro_batches(parameters, experiment.task.splits["train"].lengths()[batch.indices])
-    threads = training.threads or torch.get_num_threads()
-    return {
-        "gradients": count_gradient_copies(parts, threads),
-        "concurrency": concurrent_fraction(parts, threads),
-    }
 
 
 def _term_document(comparison: Comparison) -> dict[str, Any]:

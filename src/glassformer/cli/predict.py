@@ -57,7 +57,7 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
     if prediction["error"]:
         output.print(f"{prediction['input']}  →  error: {prediction['error']}")
         return
-    for answer in prediction["answers"]:
+    for answer in prediction["candidates"]:
         probability = "" if answer["probability"] is None else f"   (p = {answer['probability']:.4f})"
         output.print(f"{prediction['input']}  →  {answer['output']}{probability}")
         if shows_steps:
@@ -69,8 +69,8 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
             )
     if prediction.get("probabilities"):
         output.print("    " + "  ".join(f"{name} {p:.4f}" for name, p in prediction["probabilities"].items()))
-    if prediction["caution"]:
-        output.print(f"    caution: {prediction['caution']}")
+    if prediction["warning"]:
+        output.print(f"    warning: {prediction['warning']}")
     if prediction.get("words"):
         _show_words(prediction, output)
         _show_unread(prediction["words"], output)

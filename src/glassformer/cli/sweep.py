@@ -69,13 +69,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     if arguments.source == "worker":
         return _work(arguments, output)
-    from glassformer.sweeps.coordinator import warm_up
+    from glassformer.sweeps.coordinator import start_forkserver
 
-    warm_up()  # the child imports PyTorch while this process does
+    start_forkserver()  # the child imports PyTorch while this process does
 
-    from glassformer.sweeps.coordinator import conduct
+    from glassformer.sweeps.coordinator import run_sweep
     from glassformer.sweeps.definition import define, study_name
-    from glassformer.sweeps.storage import HEARTBEAT_SECONDS, shown, storage_url
+    from glassformer.sweeps.storage import HEARTBEAT_SECONDS, without_password, storage_url
 
     load_plugins(arguments)
     definition = define(
@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     url = storage_url(arguments.storage, folder)
     output.print(f"sweep {folder}")
     if arguments.storage is not None:
-        output.print(f"join it:  glassformer sweep worker {study} --storage {shown(url)}")
-    document, output.exit_code = conduct(
+        output.print(f"join it:  glassformer sweep worker {study} --storage {without_password(url)}")
+    document, output.exit_code = run_sweep(
         definition,
         study,
         url,
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         minutes=arguments.minutes,
         plugins=[path.absolute() for path in arguments.plugin],
         command=_command(arguments, folder),
-        say=output.print,
+        log=output.print,
     )
     _show(document, folder, output)
     return document
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 def _command(arguments: argparse.Namespace, folder: Path) -> list[str]:
     """Return the full command that starts this sweep; the database URL has no password."""
-    from glassformer.sweeps.storage import shown
+    from glassformer.sweeps.storage import without_password
 
     options = {
         "--seeds": arguments.seeds,
@@ -122,7 +122,7 @@ def _command(arguments: argparse.Namespace, folder: Path) -> list[str]:
         "--minutes": arguments.minutes,
         "--pruner": arguments.pruner if arguments.prune else None,
         "--metric": arguments.metric,
-        "--storage": None if arguments.storage is None else shown(arguments.storage),
+        "--storage": None if arguments.storage is None else without_password(arguments.storage),
         "--heartbeat": arguments.heartbeat,
         "--out": folder,
     }
@@ -139,14 +139,14 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
     from rich.table import Table
 
     from glassformer.sweeps.definition import setting_text
-    from glassformer.sweeps.results import notes_of, table_of
+    from glassformer.sweeps.results import failure_notes, results_table
 
-    head, lines = table_of(document)
+    head, lines = results_table(document)
     shown_table = Table(*head, title=f"{len(lines)} settings, {len(document['trials'])} runs")
     for line in lines:
         shown_table.add_row(*line)
     output.show(shown_table)
-    for note in notes_of(document):
+    for note in failure_notes(document):
         output.print(note)
     best = document["best"]
     if output.exit_code:
@@ -171,20 +171,20 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         )
     (study,) = arguments.overrides
     from glassformer.core.system import threads_per_worker
-    from glassformer.sweeps.storage import shown, storage_url
-    from glassformer.sweeps.worker import serve, worker_name
+    from glassformer.sweeps.storage import without_password, storage_url
+    from glassformer.sweeps.worker import run_worker, worker_name
 
     folder = arguments.out or Path("runs") / f"sweep-{study}"
     url = storage_url(arguments.storage, folder)
-    worker, output.exit_code = serve(
+    worker, output.exit_code = run_worker(
         url,
         study,
         folder / "runs",
         name=worker_name(),
         threads=threads_per_worker(max(1, arguments.workers)),
         plugins=arguments.plugin,
-        say=output.print,
+        log=output.print,
         on_joined=lambda: output.print(f"joined {study}"),
     )
     output.print(f"{worker.finished} trials done; the study has no trial left to start")
-    return {"study": study, "storage": shown(url), "worker": worker.name, "trials": worker.finished}
+    return {"study": study, "storage": without_password(url), "worker": worker.name, "trials": worker.finished}

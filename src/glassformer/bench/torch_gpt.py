@@ -1,9 +1,9 @@
-"""A small GPT as one writes it with `torch.nn`, trained as small GPTs are: a program of its own.
+"""Plain GPT written with `torch.nn`, as a separate program without any code of this package.
 
-    python -m glassformer.bench.peers.torch_gpt FILE --steps 2000 --threads 2
+    python -m glassformer.bench.torch_gpt FILE --steps 2000 --threads 2
 
-Character by character; the first nine tenths of the file are trained on, the rest is measured at the end.
-Printed as JSON: the loss on the rest. Nothing of ours is in it.
+Tokens are characters. The first nine tenths of the file are for training, the rest is the validation set.
+The program prints the validation loss as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LAYERS, WIDTH, HEADS, CONTEXT = 4, 128, 4, 64
-BATCH, RATE, LAST_RATE, WARMUP = 12, 1e-3, 1e-4, 100
+BATCH, LEARNING_RATE, MIN_LEARNING_RATE, WARMUP = 12, 1e-3, 1e-4, 100
 TRAINED_SHARE = 0.9
 
 
@@ -49,11 +49,11 @@ def loss_of(model: GPT, windows_BL: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), windows_BL[:, 1:].flatten())
 
 
-def rate(step: int, steps: int) -> float:
+def learning_rate(step: int, steps: int) -> float:
     if step < WARMUP:
-        return RATE * (step + 1) / (WARMUP + 1)
+        return LEARNING_RATE * (step + 1) / (WARMUP + 1)
     share = (step - WARMUP) / max(1, steps - WARMUP)
-    return LAST_RATE + 0.5 * (1 + math.cos(math.pi * share)) * (RATE - LAST_RATE)
+    return MIN_LEARNING_RATE + 0.5 * (1 + math.cos(math.pi * share)) * (LEARNING_RATE - MIN_LEARNING_RATE)
 
 
 def train(text: str, steps: int) -> float:
@@ -66,10 +66,10 @@ def train(text: str, steps: int) -> float:
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.99))
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.99))
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps)
+            group["lr"] = learning_rate(step, steps)
         starts = torch.randint(len(trained) - CONTEXT, (BATCH,))
         loss = loss_of(model, torch.stack([trained[start : start + CONTEXT + 1] for start in starts]))
         optimizer.zero_grad(set_to_none=True)
