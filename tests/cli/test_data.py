@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from glassformer.cli import main
 from glassformer.data import catalogue
 from glassformer.data.catalogue import CatalogueFile, DataSet, Part
-from glassformer.data.checking.findings import KINDS
+from glassformer.data.findings import KINDS
 
 Ask = Callable[..., dict[str, Any]]
 TRAIN = "one\ntwo\nthree\n"
@@ -126,7 +126,7 @@ def test_check_files(ask: Ask, folder: Path) -> None:
     assert [file["lines"] for file in document["files"]] == [3, 3, 1, 1]
     (finding,) = document["findings"]
     assert (finding["kind"], finding["severity"], finding["count"]) == ("in-two-splits", "warning", 1)
-    (place,) = finding["places"]
+    (place,) = finding["locations"]
     assert {"file": "b.en", "line": 1, "byte": 0, "excerpt": "two"}.items() <= place.items()
     assert document["passed"] is True
 
@@ -143,10 +143,10 @@ def test_options_of_check(ask: Ask, folder: Path) -> None:
     columns = ("--format", "tsv", "--columns", "{input: 1, target: 0}")
     document = ask("check", "a.txt", *columns, "--max-words", "3", "--locations", "1")
     found = {finding["kind"]: finding for finding in document["findings"]}
-    assert found["too-long"]["count"] == 20 and len(found["too-long"]["places"]) == 1
+    assert found["too-long"]["count"] == 20 and len(found["too-long"]["locations"]) == 1
     assert found["empty-side"]["count"] == 3
     every = ask("check", "a.txt", *columns, "--max-words", "3", "--all")
-    assert {len(finding["places"]) for finding in every["findings"]} == {20, 3}
+    assert {len(finding["locations"]) for finding in every["findings"]} == {20, 3}
 
 
 def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> None:

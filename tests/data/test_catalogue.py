@@ -225,7 +225,7 @@ def test_a_set_that_is_published_otherwise_says_where_and_how(tmp_path: Path) ->
             fetch(data_set, tmp_path, quiet)
         text = str(caught.value)
         assert data_set.home in text and data_set.files[0].path in text
-        assert str(tmp_path / data_set.name) in caught.value.problems[0].hint
+        assert str(tmp_path / data_set.name) in caught.value.details[0].hint
 
 
 def test_presence_tells_the_states_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from glassformer.core.config import validate
-from glassformer.data.faults import Corpus, check, check_corpora
+from glassformer.data.check import Corpus, check, check_corpora
+from glassformer.data.formats import Table
 from glassformer.data.readers import DataConfig
-from glassformer.data.tables import Table
 
 TASKS = {
     "classification": {"input": "text", "target": "label"},
@@ -62,8 +62,8 @@ def test_check_and_training_agree_on_a_header(
     roles = None if task is None else TASKS[task]
     (file,) = check_corpora([Corpus({"train": [path]}, roles=roles)]).files
     stream = table(path, TASKS[task or "classification"])
-    assert stream.reading().has_header == has_header
-    assert file.read_as == stream.reading().told()
+    assert stream.layout().has_header == has_header
+    assert file.read_as == stream.layout().describe()
     assert len(list(stream)) == 9 + (not has_header)
 
 
@@ -72,7 +72,7 @@ def test_a_language_model_asks_for_one_column(tmp_path: Path, first: str) -> Non
     path = write(tmp_path, "a.tsv", f"{first}\none two\tthree\nfour\tfive\n")
     (file,) = check_corpora([Corpus({"train": [path]}, roles=TASKS["language"])]).files
     assert file.words == words_of(path, TASKS["language"])
-    assert file.read_as == table(path, TASKS["language"]).reading().told()
+    assert file.read_as == table(path, TASKS["language"]).layout().describe()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_check_and_training_agree_on_options(tmp_path: Path, options: dict[str, 
     path = write(tmp_path, "a.tsv", "a\tb\nx\tone two three\ny\tfour five\n" + "y\tsix seven\n" * 3)
     roles = TASKS["classification"]
     (file,) = check_corpora([Corpus({"train": [path]}, roles=roles, **options)]).files
-    assert file.read_as == table(path, roles, **options).reading().told()
+    assert file.read_as == table(path, roles, **options).layout().describe()
 
 
 def test_two_roles_do_not_share_a_column(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from glassformer.core.config import validate
 from glassformer.core.errors import UserError
-from glassformer.data.faults import Corpus, check, check_corpora
+from glassformer.data.check import Corpus, check, check_corpora
+from glassformer.data.formats import CommaTable
 from glassformer.data.readers import DataConfig
-from glassformer.data.tables import CommaTable
 
 ROLES = {"input": "text", "target": "label"}
 
@@ -60,7 +60,7 @@ def test_what_stands_between_columns(tmp_path: Path, content: str, delimiter: st
     assert stream.delimiter() == delimiter
     for roles in (ROLES, None):
         (file,) = check_corpora([Corpus({"train": [tmp_path / "a.csv"]}, roles=roles)]).files
-        assert file.read_as == stream.reading().told()
+        assert file.read_as == stream.layout().describe()
     assert ("semicolons between columns" in "".join(stream.notes)) == (delimiter == "semicolon")
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from glassformer.core.config import validate
 from glassformer.core.errors import UserError
-from glassformer.data.readers import DataConfig, Rows, split_off
+from glassformer.data.readers import DataConfig, Rows
+from glassformer.data.splits import split_off
 
 ROLES = {"input": "input", "target": "target"}
 Write = Callable[[str, str | bytes], str]
@@ -80,7 +81,7 @@ def test_aligned_files(write: Write) -> None:
     source = [write("s.en", "a b\n\nc\u2028d\x85e\x1cf\n"), write("s.fr", "x\r\ny\r\nz")]
     rows = read(source)
     assert pairs(rows) == [("a b", "x"), ("", "y"), ("c\u2028d\x85e\x1cf", "z")]
-    assert rows.place(2) == f"{source[0]} + {source[1]}, line 3"
+    assert rows.location(2) == f"{source[0]} + {source[1]}, line 3"
     write("s.fr", "x\ny\n")
     assert "s.fr: 2 lines, but" in fault(source)
     assert "1 file given where 2 are needed: input, target" in fault(source[:1])
@@ -108,7 +109,7 @@ class TestColumns:
     def test_lists_in_json_lines(self, write: Write) -> None:
         path = write("a.jsonl", '["x", ["a", "b"]]\n["y", "c"]\n')
         assert pairs(read(path, columns={"input": 1, "target": 0})) == [(["a", "b"], "x"), ("c", "y")]
-        assert "line 1: a list stands here, and the column 'input' is asked for" in fault(path)
+        assert "line 1: the row is a list, and the column 'input' is requested" in fault(path)
         assert "line 1: no column 5" in fault(path, columns={"input": 1, "target": 5})
 
     def test_a_missing_column_has_a_near_match(self, write: Write) -> None:
@@ -135,7 +136,7 @@ class TestFaults:
         assert "task.data.train" in said and "no such file" in said and "train.tsv" in said.split("try:")[1]
         assert "no such file" in fault(str(tmp_path / "no" / "such.tsv"))
         assert "is a folder" in fault(str(tmp_path), format="tsv")
-        assert "the ending of 'a.xyz' names no format" in fault(write("a.xyz", "a\tx\n"))
+        assert "the ending of 'a.xyz' is not that of a known format" in fault(write("a.xyz", "a\tx\n"))
         assert pairs(read(write("a.xyz", "a\tx\n"), format="tsv")) == [("a", "x")]
         assert "not one of the choices" in fault(str(tmp_path / "train.tsv"), format="tvs")
 
@@ -145,9 +146,9 @@ class TestFaults:
         assert "the file is empty" in fault(write(name, content))
 
     def test_a_header_and_nothing_else(self, write: Write) -> None:
-        assert "holds no example" in fault(write("a.tsv", "input\ttarget\n"))
-        assert "holds no example" in fault(write("a.json", '{"input": [], "target": []}'))
-        assert "holds no example" in fault(write("a.json", "[]"))
+        assert "contains no example" in fault(write("a.tsv", "input\ttarget\n"))
+        assert "contains no example" in fault(write("a.json", '{"input": [], "target": []}'))
+        assert "contains no example" in fault(write("a.json", "[]"))
 
     def test_not_utf8(self, write: Write) -> None:
         said = fault(write("a.tsv", b"a\tx\nb\xc3\xa9\tx\ncaf\xe9\ty\n"))
@@ -167,20 +168,20 @@ class TestFaults:
     def test_quoted_line_breaks_count(self, write: Write) -> None:
         rows = read(write("a.csv", 'input,target\n"a\nb",x\n\nc,y\n'))
         assert pairs(rows) == [("a\nb", "x"), ("c", "y")]
-        assert [rows.place(index).split(", ")[1] for index in range(2)] == ["line 2", "line 5"]
+        assert [rows.location(index).split(", ")[1] for index in range(2)] == ["line 2", "line 5"]
 
     def test_broken_json(self, write: Write) -> None:
         good = '{"input": "a", "target": "x"}\n'
         assert "a.jsonl, line 3: not valid JSON" in fault(write("a.jsonl", good * 2 + '{"input": \n'))
-        assert "one value stands here" in fault(write("a.jsonl", good + "7\n"))
+        assert "the row is one value" in fault(write("a.jsonl", good + "7\n"))
         assert "nested too deeply" in fault(write("a.jsonl", "[" * 100_000))
-        assert "too long a number" in fault(write("a.jsonl", f'{{"input": {"9" * 5000}, "target": 1}}'))
+        assert "too many digits" in fault(write("a.jsonl", f'{{"input": {"9" * 5000}, "target": 1}}'))
         assert "a.json, line 2: not valid JSON" in fault(write("a.json", '{"input":\n[}'))
-        assert "a.json, line 1: an object {...} or a list [...] belongs here" in fault(
+        assert "a.json, line 1: an object {...} or a list [...] is expected" in fault(
             write("a.json", "[1, 2]")
         )
         assert "an array of objects, or an object of parallel lists" in fault(write("a.json", "7"))
-        assert "task.data.format=jsonl, if it is one object a line" in fault(write("a.json", good * 2))
+        assert "task.data.format=jsonl, if it is one object per line" in fault(write("a.json", good * 2))
         assert "'target' is not a list" in fault(write("a.json", '{"input": [1], "target": 2}'))
         said = fault(write("a.json", '{"input": [1], "target": [2, 3]}'))
         assert "differ in length: input 1, target 2" in said

@@ -418,7 +418,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 import numpy as np
-from glassformer.data.streams import AlignedLines
+from glassformer.data.formats import AlignedLines
 from glassformer.data.text_files import TextFile
 from glassformer.data.token_store import open_or_build
 from glassformer.data.token_rows import Windows

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from glassformer.core.config import validate
 from glassformer.core.errors import UserError
 from glassformer.data import text_files
-from glassformer.data.readers import DataConfig, is_split_off, split_stream
-from glassformer.data.streams import Record, RunningText, Stream
-from glassformer.data.text_files import MOST_LINE, TextFile
+from glassformer.data.formats import Record, RunningText, Stream
+from glassformer.data.readers import DataConfig
+from glassformer.data.splits import is_split_off, split_stream
+from glassformer.data.text_files import MAX_LINE_CHARACTERS, TextFile
 
 HARD = "a\u2028b\x85c\x1cd\x0be\x00f\rg 🙂\ufeff é e\u0301"
 """One line, whatever else thinks so."""
@@ -48,7 +49,7 @@ def fault(source: str | list[str] | Path, roles: dict[str, str], **options: Any)
 
 @pytest.fixture(params=[1, 2, 3, 7, 1 << 16])
 def bytes_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(text_files, "BYTES_AT_A_TIME", request.param)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", request.param)
     return int(request.param)
 
 
@@ -100,16 +101,19 @@ class TestLines:
         (tmp_path / "a.txt").write_bytes(b"a\x80\n")
         assert "not shift_jis at line 1, byte 1" in fault(tmp_path / "a.txt", ONLY_TEXT, encoding="shift_jis")
         said = fault(tmp_path / "a.txt", ONLY_TEXT, encoding="utf-88")
-        assert "task.data.encoding: no such encoding" in said and "did you mean 'utf-8'?" in said
-        assert "no such encoding" in fault(tmp_path / "a.txt", ONLY_TEXT, encoding="hex")
+        assert "task.data.encoding: unknown text encoding" in said and "did you mean 'utf-8'?" in said
+        assert "unknown text encoding" in fault(tmp_path / "a.txt", ONLY_TEXT, encoding="hex")
         (tmp_path / "b.txt").write_bytes(b" \r\n" * 100_000)
         assert "b.txt: the file is empty" in fault(tmp_path / "b.txt", ONLY_TEXT)
         assert "no such file" in fault(tmp_path / "c.txt", ONLY_TEXT)
 
     def test_a_long_line_takes_linear_time_and_a_longer_one_is_no_line(self, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").write_bytes(b"x" * MOST_LINE + b"\ny")
-        assert [len(text) for (text,) in values(stream(tmp_path / "a.txt", ONLY_TEXT))] == [MOST_LINE, 1]
-        (tmp_path / "a.txt").write_bytes(b"y\n" + b"x" * (MOST_LINE + 100_000))
+        (tmp_path / "a.txt").write_bytes(b"x" * MAX_LINE_CHARACTERS + b"\ny")
+        assert [len(text) for (text,) in values(stream(tmp_path / "a.txt", ONLY_TEXT))] == [
+            MAX_LINE_CHARACTERS,
+            1,
+        ]
+        (tmp_path / "a.txt").write_bytes(b"y\n" + b"x" * (MAX_LINE_CHARACTERS + 100_000))
         with pytest.raises(UserError, match="line 2 has more than"):
             values(stream(tmp_path / "a.txt", ONLY_TEXT))
 
@@ -125,7 +129,7 @@ class TestLines:
 
     def test_what_is_no_file_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "a.txt")
-        with pytest.raises(UserError, match="no regular file"):
+        with pytest.raises(UserError, match="not a regular file"):
             values(stream(tmp_path / "a.txt", ONLY_TEXT))
 
     def test_carriage_returns_alone(self, tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ class TestFormats:
         assert found.files == [path] and found.name == str(path)
         last = list(found)[-1].number
         assert last == (3 if kind == "jsonl" else 2)
-        assert found.place(last) == f"{path}, {'row' if kind == 'json' else 'line'} {last}"
+        assert found.location(last) == f"{path}, {'row' if kind == 'json' else 'line'} {last}"
         assert len(found.notes) == (kind in ("tsv", "csv"))
 
     @pytest.mark.parametrize("name", ["a.txt", "train.en", "corpus", "a.txt.gz", "rt-polarity.neg"])
@@ -162,7 +166,7 @@ class TestFormats:
         data = f"{HARD}\n\nb".encode()
         (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         assert values(stream(tmp_path / name, ONLY_TEXT)) == [(HARD,), ("",), ("b",)]
-        assert "names no format" in fault(tmp_path / name, PAIRS)
+        assert "is not that of a known format" in fault(tmp_path / name, PAIRS)
         assert "1 file given where 2 are needed: source, target" in fault(
             tmp_path / name, PAIRS, format="text"
         )
@@ -270,19 +274,19 @@ class TestFolders:
         expected = [("bad", "neg"), ("", "neg"), (HARD, "neg"), ("good", "pos"), ("fine", "pos")]
         assert values(found) == values(found) == expected
         assert found.files == [files / "neg.txt", files / "pos.txt.gz"]
-        places = [found.place(record.number) for record in found]
+        places = [found.location(record.number) for record in found]
         assert places[2:4] == [f"{files / 'neg.txt'}, line 3", f"{files / 'pos.txt.gz'}, line 1"]
         assert values(stream(files, ONLY_TEXT)) == [(text,) for text, _ in expected]
 
     def test_a_folder_a_class(self, folders: Path) -> None:
         found = stream(folders, LABELLED)
         assert values(found) == [("", "neg"), (HARD, "neg"), ("good\nfine", "pos")]
-        assert [found.place(record.number) for record in found] == [str(path) for path in found.files]
+        assert [found.location(record.number) for record in found] == [str(path) for path in found.files]
 
     def test_rows_know_their_places(self, files: Path) -> None:
         rows = DataConfig(train=str(files)).read("train", LABELLED)
         assert rows is not None and rows.name == str(files)
-        assert rows.take([3, 1]).place(0) == f"{files / 'pos.txt.gz'}, line 1"
+        assert rows.take([3, 1]).location(0) == f"{files / 'pos.txt.gz'}, line 1"
 
     def test_named_classes(self, tmp_path: Path) -> None:
         (tmp_path / "README.txt").write_text("about", encoding="utf-8")
@@ -295,27 +299,27 @@ class TestFolders:
         assert "rt.neg: not UTF-8 at line 1, byte 8" in fault(tmp_path, LABELLED, classes=classes)
         said = fault(tmp_path, LABELLED, classes={"a": "rt.negg", "b": "rt.pos"})
         assert "task.data.classes.a" in said and "did you mean 'rt.neg'?" in said
-        assert "holds files and folders" in fault(tmp_path, LABELLED)
+        assert "contains files and folders" in fault(tmp_path, LABELLED)
 
     def test_faults(self, tmp_path: Path, files: Path) -> None:
-        assert "is no folder" in fault(files / "neg.txt", ONLY_TEXT, classes={"a": "b"})
+        assert "is not a folder" in fault(files / "neg.txt", ONLY_TEXT, classes={"a": "b"})
         assert "is a file, not a folder" in fault(files / "neg.txt", LABELLED, format="folder")
         assert "no such folder" in fault(files / "nag", LABELLED, format="folder")
         roles = {name: name for name in "abc"}
         assert "texts and labels, and 3 columns are needed" in fault(files, roles)
         (files / "pos.csv").write_text("x", encoding="utf-8")
         said = fault(files, LABELLED)
-        assert "two files are named 'pos'" in said and "task.data.classes=" in said
+        assert "two files have the name 'pos'" in said and "task.data.classes=" in said
 
     def test_too_few_classes(self, tmp_path: Path) -> None:
         assert "the folder is empty" in fault(tmp_path, LABELLED)
         assert "the folder is empty" in fault(tmp_path, ONLY_TEXT)
         (tmp_path / "pos").mkdir()
-        assert "holds one class only" in fault(tmp_path, LABELLED)
+        assert "contains only one class" in fault(tmp_path, LABELLED)
         (tmp_path / "neg").mkdir()
         assert "neg: the folder is empty" in fault(tmp_path, LABELLED)
         (tmp_path / "neg" / "more").mkdir()
-        assert "neg: holds another folder, 'more'" in fault(tmp_path, LABELLED)
+        assert "neg: contains another folder, 'more'" in fault(tmp_path, LABELLED)
 
 
 class TestSplitOff:
@@ -342,7 +346,7 @@ class TestSplitOff:
         assert 0.15 < len(validation) / 2000 < 0.25
         assert train == values(parts["train"])
         assert parts["train"].files == whole.files and parts["validation"].notes == whole.notes
-        assert all(parts["validation"].place(n).endswith(f"line {n}") for _, n in parts["validation"])
+        assert all(parts["validation"].location(n).endswith(f"line {n}") for _, n in parts["validation"])
 
     def test_too_few(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("a\na\n", encoding="utf-8")

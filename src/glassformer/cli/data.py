@@ -177,27 +177,9 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
     report.findings[:0] = damaged
     output.show(*shown(report, output.console.width))
-    if report.passed:
-        _read_first(arguments)
     output.print(summary(report))
     output.exit_code = 0 if report.passed else 2
     return report.document()
-
-
-def _read_first(arguments: argparse.Namespace) -> None:
-    """Read one example per split as training does: a complete file may still lack the task's columns."""
-    from glassformer.data.readers import DataConfig
-    from glassformer.runs.experiment import resolve
-
-    if not _is_config(arguments.items[0]):
-        return
-    task = resolve(arguments.items[0], arguments.items[1:]).task
-    roles, data = getattr(task, "roles", None), getattr(task, "data", None)
-    if roles is not None and isinstance(data, DataConfig):
-        for split in ("train", "validation", "test"):
-            stream = data.stream(split, roles)
-            if stream is not None:
-                next(iter(stream))
 
 
 def _is_config(name: str) -> bool:

@@ -260,7 +260,7 @@ class Batch:
 
     def token_count(self) -> int:
         """How many real tokens are read, and written if a decoder writes: what a speed is counted in."""
-        tokens, attention_mask = self.inputs["tokens"], self.inputs.get("attention_mask")
+        tokens, attention_mask = self.inputs["tokens"], self.inputs.get("mask")
         assert tokens is not None
         read = tokens.numel() if attention_mask is None else int(attention_mask.sum())
         return read + (self.target_count() if "target" in self.inputs else 0)
@@ -284,7 +284,7 @@ def collate_token_classification(examples: Examples, indices: np.ndarray) -> Bat
     taken = examples.take(indices)
     tokens_BL, attention_mask_BL = pad(taken.inputs)
     targets_BL, _ = pad(taken.targets, IGNORED)
-    return Batch({"tokens": tokens_BL, "attention_mask": attention_mask_BL}, targets_BL, indices)
+    return Batch({"tokens": tokens_BL, "mask": attention_mask_BL}, targets_BL, indices)
 
 
 def collate_sequence_classification(examples: Examples, indices: np.ndarray) -> Batch:
@@ -292,9 +292,7 @@ def collate_sequence_classification(examples: Examples, indices: np.ndarray) -> 
     tokens_BL, attention_mask_BL = pad(taken.inputs)
     answers_B = np.asarray(taken.targets)
     answers_B = answers_B.astype(np.float32 if answers_B.dtype.kind == "f" else np.int64)
-    return Batch(
-        {"tokens": tokens_BL, "attention_mask": attention_mask_BL}, torch.from_numpy(answers_B), indices
-    )
+    return Batch({"tokens": tokens_BL, "mask": attention_mask_BL}, torch.from_numpy(answers_B), indices)
 
 
 def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
@@ -304,7 +302,7 @@ def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
     targets_BL, _ = pad(rows, IGNORED)
     attention_mask_BL = None if attention_mask_BL is None else attention_mask_BL[:, :-1]
     return Batch(
-        {"tokens": tokens_BL[:, :-1], "attention_mask": attention_mask_BL},
+        {"tokens": tokens_BL[:, :-1], "mask": attention_mask_BL},
         targets_BL[:, 1:].contiguous(),
         indices,
     )
@@ -316,5 +314,5 @@ def collate_seq2seq(examples: Examples, indices: np.ndarray) -> Batch:
     tokens_BL, attention_mask_BL = pad(taken.inputs)
     target_BL, _ = pad(taken.targets)
     answers_BL, _ = pad(taken.targets, IGNORED)
-    inputs = {"tokens": tokens_BL, "attention_mask": attention_mask_BL, "target": target_BL[:, :-1]}
+    inputs = {"tokens": tokens_BL, "mask": attention_mask_BL, "target": target_BL[:, :-1]}
     return Batch(inputs, answers_BL[:, 1:].contiguous(), indices)

@@ -1,151 +1,262 @@
-"""JSON as a stream of rows: an object or a list a line, an array of them, or one object of parallel lists."""
+"""JSON as a stream of examples: one object or list per line, an array of them, or parallel lists."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from glassformer.core.errors import user_error
-from glassformer.data.columns import Column, Wanted, count, missing_column
-from glassformer.data.json_arrays import ArrayRows, NotJson
-from glassformer.data.streams import Record, Stream
-from glassformer.data.text_files import TextFile
+from glassformer.core.errors import UserError, user_error
+from glassformer.data.columns import Column, ColumnSpec, TableLayout, count, missing_column
+from glassformer.data.formats import Record, Stream
+from glassformer.data.text_files import MAX_LINE_CHARACTERS, TextFile
+
+SPACE = re.compile(r"[ \t\n\r]*")
+DECODER = json.JSONDecoder()
+INVALID = "not valid JSON: "
+TOO_DEEP = "nested too deeply, or a number with too many digits"
 
 
 class JsonLines(Stream):
-    """An object or a list a line."""
+    """One JSON object or list per line."""
 
-    def __init__(self, source: TextFile, wanted: Wanted) -> None:
+    def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
         super().__init__([source])
-        self.wanted = wanted
+        self.columns = columns
 
     def rows(self) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(self.sources[0].lines(), start=1):
-            if line.strip():
-                yield number, _parse_json(line, self.place(number))
+            if not line.strip():
+                self.report("skipped-line", number)
+                continue
+            try:
+                row = _parse_json(line, self.location(number))
+            except UserError as error:
+                self.report("bad-row", number, error, line)
+            else:
+                yield number, row
 
     def records(self) -> Iterator[Record]:
         columns: dict[str, Column] = {}
         for number, row in self.rows():
-            columns = columns or self.wanted.names(row)
-            where = self.place(number)
-            yield Record({role: pick(row, column, where) for role, column in columns.items()}, number)
+            names = columns or self.columns.names(row)
+            path = self.location(number)
+            try:
+                values = {role: pick(row, column, path) for role, column in names.items()}
+            except UserError as error:
+                self.report("bad-row", number, error, json.dumps(row, ensure_ascii=False))
+            else:
+                columns = names
+                yield Record(values, number)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        _, first = next(self.rows(), (0, {}))
-        return _told_names(self.name, self.wanted, first)
+    def first_row(self) -> Any:
+        return next((row for _, row in self.rows()), None)
+
+    def layout(self) -> TableLayout | None:
+        row = self.first_row()
+        return None if row is None else self.columns.object_layout(row)
 
 
-class JsonDocument(Stream):
-    """An array of objects or lists, or one object of parallel lists; only the latter is held as a whole."""
+class JsonDocument(JsonLines):
+    """A JSON array of objects or lists, or one object of parallel lists.
+
+    An array is read row by row. Parallel lists are held in memory as a whole.
+    """
 
     unit = "row"
 
-    def __init__(self, source: TextFile, wanted: Wanted) -> None:
-        super().__init__([source])
-        self.wanted = wanted
+    def rows(self) -> Iterator[tuple[int, Any]]:
+        try:
+            yield from enumerate(ArrayRows(self.sources[0].blocks()), start=1)
+        except InvalidJson as error:
+            fault = user_error(
+                f"{error.message} (column {error.column:,})",
+                path=f"{self.name}, line {error.line}",
+                hint='[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one row per line',
+            )
+            self._report_syntax(error.line, fault)
 
     def records(self) -> Iterator[Record]:
-        return self._of_array() if self._is_array() else self._of_lists()
+        return super().records() if self._is_array() else self._list_records()
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        first = next(self._rows(), {}) if self._is_array() else self._lists()
-        return _told_names(self.name, self.wanted, first)
+    def first_row(self) -> Any:
+        return super().first_row() if self._is_array() else self._lists()
 
     def _is_array(self) -> bool:
         begins = (block.lstrip() for block in self.sources[0].blocks())
         return next(filter(None, begins), "").startswith("[")
 
-    def _rows(self) -> Iterator[Any]:
-        try:
-            yield from ArrayRows(self.sources[0].blocks())
-        except NotJson as error:
-            raise user_error(
-                f"{error.problem} (column {error.column:,})",
-                path=f"{self.name}, line {error.line}",
-                hint='[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one row a line',
-            ) from None
+    def _report_syntax(self, line: int, error: UserError) -> None:
+        self.sources[0].report("bad-row", line, error, unit="line of JSON")
 
-    def _of_array(self) -> Iterator[Record]:
-        columns: dict[str, Column] = {}
-        for number, row in enumerate(self._rows(), start=1):
-            columns = columns or self.wanted.names(row)
-            where = self.place(number)
-            yield Record({role: pick(row, column, where) for role, column in columns.items()}, number)
-
-    def _of_lists(self) -> Iterator[Record]:
+    def _list_records(self) -> Iterator[Record]:
         tree = self._lists()
-        columns = self.wanted.names(tree)
+        if tree is None:
+            return
+        try:
+            lists = self._columns_of(tree)
+        except UserError as error:
+            self._report_syntax(1, error)
+            return
+        for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
+            yield Record(dict(zip(lists, values, strict=True)), number)
+
+    def _columns_of(self, tree: dict[str, Any]) -> dict[str, list[Any]]:
+        columns = self.columns.names(tree)
         lists = {role: pick(tree, column, self.name) for role, column in columns.items()}
-        lengths = {}
         for role, column in columns.items():
             if not isinstance(lists[role], list):
                 raise user_error(
                     f"{column!r} is not a list",
                     path=self.name,
-                    hint="parallel lists; task.data.format=jsonl, if it is one object a line",
+                    hint="parallel lists; task.data.format=jsonl, if it is one object per line",
                 )
-            lengths[column] = len(lists[role])
+        lengths = {column: len(lists[role]) for role, column in columns.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
-            raise user_error(f"the lists differ in length: {told}", path=self.name, hint="two parallel lists")
-        for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
-            yield Record(dict(zip(lists, values, strict=True)), number)
+            each = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
+            raise user_error(f"the lists differ in length: {each}", path=self.name, hint="two parallel lists")
+        return lists
 
-    def _lists(self) -> dict[str, Any]:
-        tree = _parse_json("".join(self.sources[0].blocks()), self.name)
+    def _lists(self) -> dict[str, Any] | None:
+        text = "".join(self.sources[0].blocks())
+        if not text.strip():
+            return None  # reported as an empty file
+        try:
+            tree = _parse_json(text, self.name)
+        except UserError as error:
+            line = re.search(r", line (\d+)$", error.details[0].path)
+            self._report_syntax(int(line[1]) if line else 1, error)
+            return None
         if not isinstance(tree, dict):
-            raise user_error(
-                "an array of objects, or an object of parallel lists, belongs here",
+            unexpected = user_error(
+                "an array of objects, or an object of parallel lists, is expected",
                 path=self.name,
-                hint='[{"input": …, "target": …}, …], or task.data.format=jsonl for one object a line',
+                hint='[{"input": …, "target": …}, …], or task.data.format=jsonl for one object per line',
             )
+            self._report_syntax(1, unexpected)
+            return None
         return tree
 
 
-def _told_names(name: str, wanted: Wanted, first: Any) -> tuple[str, ...]:
-    """Nothing, if it was read by the names that it was to be read by."""
-    names = wanted.names(first)
-    guessed = (role for role, column in wanted.asked.items() if column is None)
-    if all(names[role] == wanted.default_names[role] for role in guessed):
-        return ()
-    return (f"{name} was read with {', '.join(f'{role} = {column!r}' for role, column in names.items())}",)
-
-
-def pick(row: Any, column: Column, where: str) -> Any:
+def pick(row: Any, column: Column, path: str) -> Any:
+    """Take a column from a JSON row: by name from an object, by number from a list."""
     if isinstance(row, dict) and isinstance(column, str):
         if column not in row:
-            raise missing_column(column, list(row), where)
+            raise missing_column(column, list(row), path)
         return row[column]
     if isinstance(row, list) and isinstance(column, int):
         if not 0 <= column < len(row):
             raise user_error(
                 f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0",
-                path=where,
-                hint="equally many on each line",
+                path=path,
+                hint="the same number on each line",
             )
         return row[column]
     given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
     raise user_error(
-        f"{given} stands here, and the column {column!r} is asked for",
-        path=where,
+        f"the row is {given}, and the column {column!r} is requested",
+        path=path,
         hint="names for objects {...}, numbers for lists [...]",
     )
 
 
-def _parse_json(text: str, where: str) -> Any:
+def _parse_json(text: str, path: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        at = f"{where}, line {error.lineno}" if "\n" in text else where
-        follows = error.msg == "Extra data"
+        at = f"{path}, line {error.lineno}" if "\n" in text else path
+        is_lines = error.msg == "Extra data"
+        lines = "; one value per line is the format jsonl" if is_lines else ""
         raise user_error(
-            f"not valid JSON: {error.msg} (column {error.colno})",
+            f"not valid JSON: {error.msg} (column {error.colno}){lines}",
             path=at,
-            hint="task.data.format=jsonl, if it is one object a line" if follows else "check it there",
+            hint="task.data.format=jsonl, if it is one object per line" if is_lines else "check it there",
         ) from None
     except (RecursionError, ValueError):
-        raise user_error("nested too deeply, or too long a number", path=where, hint="simplify it") from None
+        raise user_error(TOO_DEEP, path=path, hint="simplify it") from None
+
+
+class InvalidJson(Exception):
+    """Syntax error in a JSON array, with its line and column."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        self.message, self.line, self.column = message, line, column
+        super().__init__(message)
+
+
+class ArrayRows:
+    """Objects or lists of a JSON array, each as soon as it has been read completely."""
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        """`pieces`, joined, are the document; no more of them are held than one row needs."""
+        self._pieces = iter(pieces)
+        self._text, self._position = "", 0
+        self._line, self._column = 1, 1
+        """Line and column at which the held text begins."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self._take("[")
+        sign = "]" if self._next() == "]" else ","
+        self._position += sign == "]"
+        while sign == ",":
+            yield self._row()
+            sign = self._take(",]")
+        if self._next():
+            raise self._error(f"{INVALID}text after the end of the array", self._position)
+
+    def _row(self) -> Any:
+        if self._next() not in ("{", "["):
+            raise self._error("an object {...} or a list [...] is expected", self._position)
+        while True:
+            try:
+                row, self._position = DECODER.raw_decode(self._text, self._position)
+                return row
+            except json.JSONDecodeError as error:
+                # The row is incomplete or invalid: reading more decides it.
+                invalid = self._error(INVALID + error.msg, error.pos)
+                is_too_long = len(self._text) - self._position > MAX_LINE_CHARACTERS
+                if is_too_long or not self._read_more():
+                    raise invalid from None
+            except (RecursionError, ValueError):
+                raise self._error(TOO_DEEP, self._position) from None
+
+    def _take(self, signs: str) -> str:
+        sign = self._next()
+        if not sign or sign not in signs:
+            expected = " or ".join(map(repr, signs))
+            raise self._error(f"{INVALID}{expected} is expected", self._position)
+        self._position += 1
+        return sign
+
+    def _next(self) -> str:
+        """Return the next character that is not white space; empty at the end."""
+        while True:
+            found = SPACE.match(self._text, self._position)
+            self._position = found.end() if found else self._position
+            if self._position < len(self._text):
+                return self._text[self._position]
+            if not self._read_more():
+                return ""
+
+    def _read_more(self) -> bool:
+        """Double the held text, so that a long row is parsed only a few times. Return False at the end."""
+        self._line, self._column = self._line_and_column(self._position)
+        held = [self._text[self._position :]]
+        least = length = len(held[0])
+        for piece in self._pieces:
+            held.append(piece)
+            length += len(piece)
+            if length > 2 * least:
+                break
+        self._text, self._position = "".join(held), 0
+        return length > least
+
+    def _error(self, message: str, position: int) -> InvalidJson:
+        return InvalidJson(message, *self._line_and_column(position))
+
+    def _line_and_column(self, position: int) -> tuple[int, int]:
+        line_feeds = self._text.count("\n", 0, position)
+        if not line_feeds:
+            return self._line, self._column + position
+        return self._line + line_feeds, position - self._text.rfind("\n", 0, position)

@@ -1,38 +1,27 @@
-"""A user's own files: where they are, which format they have, and what becomes of a split.
+"""Config of a user's own files: their paths, their format, and the stream or the rows of each split.
 
-Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` where it cannot be told from the file), one
-JSON object or list a line (`jsonl`), a JSON array of them or one object of parallel lists (`json`), plain
-text, one example a line (`text`), of which several aligned files make the columns, one text as a whole
-(`running-text`), and a folder with a file or a folder a class (`folder`).
-Any file may be gzipped. What the values mean is the task's business.
+Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` if the file does not decide it), one JSON
+object or list per line (`jsonl`), a JSON array of them or one object of parallel lists (`json`), plain text
+with one example per line (`text`), where several aligned files are the columns, one continuous text
+(`running-text`), and a folder with one file or folder per class (`folder`). Any file may be gzipped.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from glassformer.core.config import Node
-from glassformer.core.errors import UserError, user_error
-from glassformer.data.batching import generator, shuffled
-from glassformer.data.columns import Column, Wanted, count
-from glassformer.data.folders import ClassFolder
+from glassformer.core.errors import user_error
+from glassformer.data.columns import Column, ColumnSpec
+from glassformer.data.findings import OnFinding, raise_error
+from glassformer.data.formats import AlignedLines, ClassFolder, CommaTable, RunningText, Stream, TabTable
 from glassformer.data.json_rows import JsonDocument, JsonLines
-from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first
-from glassformer.data.streams import (
-    AlignedLines,
-    Record,
-    RunningText,
-    Stream,
-)
-from glassformer.data.tables import CommaTable, TabTable
-from glassformer.data.text_files import TextFile, refuse_unknown_encoding
+from glassformer.data.text_files import TextFile, check_encoding
 
 Source = str | list[str]
 Format = Literal[
@@ -49,7 +38,7 @@ ENDINGS: dict[str, Format] = {
 
 
 class DataConfig(Node):
-    """Where a user's own examples are."""
+    """Files with a user's own examples."""
 
     train: Source = Field(
         description="a file, a list of line-aligned files, such as [source, target], or a folder of classes"
@@ -62,99 +51,111 @@ class DataConfig(Node):
     )
     header: bool | None = Field(
         None,
-        description="whether a table's first line names its columns; none: if it has names that are known",
+        description="true if a table's first line names its columns; none: true if it has known names",
     )
     classes: dict[str, str] = Field(
         {}, description="such as {bad: a.neg, good: a.pos}, in a folder; none: each file or folder is a class"
     )
-    encoding: str = Field("utf-8", description="of the text in all files")
+    encoding: str = Field("utf-8", description="encoding of the text in all files")
     validation_fraction: float = Field(
-        0.1, gt=0, lt=1, description="how much of train is split off where no validation set is given"
+        0.1, gt=0, lt=1, description="fraction of train that is split off if no validation set is given"
     )
-
     test_fraction: float | None = Field(
-        None, gt=0, lt=1, description="how much of train is split off as a test set; none: nothing"
+        None, gt=0, lt=1, description="fraction of train that is split off as a test set; none: no test set"
     )
 
     def source(self, split: str) -> Source | None:
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
     def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
-        """The examples of a split, one at a time; `roles` names the column that a role has by default."""
+        """Return the examples of a split; `roles` gives the default column name of each role."""
         source = self.source(split)
-        if source is None:
-            return None
-        setting = f"task.data.{split}"
+        return None if source is None else self.open(source, roles, f"task.data.{split}")
+
+    def open(
+        self,
+        source: Source,
+        roles: Mapping[str, str],
+        setting: str,
+        on_finding: OnFinding = raise_error,
+        on_read: Callable[[int], None] | None = None,
+    ) -> Stream:
+        """Return the examples of a source; `setting` is the config path that names it, if one does."""
+        from glassformer.data.catalogue import locate
+
         unknown = [role for role in self.columns if role not in roles]
         if unknown:
             raise user_error(
-                "no such column is used", path="task.data.columns", value=unknown[0], allowed=list(roles)
+                "this task has no such column",
+                path="task.data.columns",
+                value=unknown[0],
+                allowed=list(roles),
             )
-        refuse_unknown_encoding(self.encoding, "task.data.encoding")
+        check_encoding(self.encoding, "task.data.encoding")
+        paths = source if isinstance(source, list) else [source]
+        files = [TextFile(locate(path), setting, self.encoding, on_finding, on_read) for path in paths]
         if isinstance(source, list):
-            self._refuse_classes(setting)
-            return AlignedLines([self._file(path, setting) for path in source], list(roles), setting)
-        file = self._file(source, setting)
-        wanted = Wanted({role: self.columns.get(role) for role in roles}, dict(roles), self.header)
-        found = self._format_of(file, wanted)
+            self._reject_classes(setting)
+            return AlignedLines(files, list(roles), setting)
+        columns = ColumnSpec({role: self.columns.get(role) for role in roles}, dict(roles), self.header)
+        found = self._format_of(files[0], columns)
         if found != "folder":
-            self._refuse_classes(file.where)
-        return _STREAMS[found](file, wanted, self.classes)
+            self._reject_classes(files[0].error_path)
+        return _STREAMS[found](files[0], columns, self.classes)
 
-    def _refuse_classes(self, where: str) -> None:
+    def _reject_classes(self, path: str) -> None:
         if self.classes:
-            raise user_error("is no folder, and task.data.classes names what is in one", path=where)
+            raise user_error("is not a folder, and task.data.classes names files in a folder", path=path)
 
-    def _file(self, path: str, setting: str) -> TextFile:
-        from glassformer.data.catalogue import locate
-
-        return TextFile(locate(path), setting, self.encoding)
-
-    def _format_of(self, file: TextFile, wanted: Wanted) -> Format:
-        """A file that only texts are asked of may have any ending."""
+    def _format_of(self, file: TextFile, columns: ColumnSpec) -> Format:
+        """Find the format by the name's ending; with a single role, any other ending is text."""
         if self.format is not None:
             return self.format
         if file.path.is_dir():
             return "folder"
-        ending = Path(file.path.name.removesuffix(".gz")).suffix.lower()
+        ending = file_ending(file.path)
         if ending in ENDINGS:
             return ENDINGS[ending]
-        if len(wanted.asked) == 1:
+        if len(columns.requested) == 1:
             return "text"
         raise user_error(
-            f"the ending of {file.path.name!r} names no format",
+            f"the ending of {file.path.name!r} is not that of a known format",
             path=file.setting,
             hint=f"task.data.format=tsv, csv, jsonl or json; aligned files are {file.setting}"
-            f"=[{', '.join(wanted.asked)}]",
+            f"=[{', '.join(columns.requested)}]",
         )
 
     def read(self, split: str, roles: Mapping[str, str]) -> Rows | None:
-        """All examples of a split, as a column for each role."""
+        """Read all examples of a split into memory, one column per role."""
         stream = self.stream(split, roles)
         return None if stream is None else Rows.collect(stream, list(roles))
 
 
-_STREAMS: dict[Format, Callable[[TextFile, Wanted, Mapping[str, str]], Stream]] = {
-    "tsv": lambda file, wanted, classes: TabTable(file, wanted),
-    "csv": lambda file, wanted, classes: CommaTable(file, wanted),
-    "csv-comma": lambda file, wanted, classes: CommaTable(file, wanted, "comma"),
-    "csv-semicolon": lambda file, wanted, classes: CommaTable(file, wanted, "semicolon"),
-    "jsonl": lambda file, wanted, classes: JsonLines(file, wanted),
-    "json": lambda file, wanted, classes: JsonDocument(file, wanted),
-    "text": lambda file, wanted, classes: AlignedLines([file], list(wanted.asked), file.setting),
-    "running-text": lambda file, wanted, classes: RunningText(file, list(wanted.asked)),
-    "folder": lambda file, wanted, classes: ClassFolder(file, list(wanted.asked), classes),
+def file_ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+_STREAMS: dict[Format, Callable[[TextFile, ColumnSpec, Mapping[str, str]], Stream]] = {
+    "tsv": lambda file, columns, classes: TabTable(file, columns),
+    "csv": lambda file, columns, classes: CommaTable(file, columns),
+    "csv-comma": lambda file, columns, classes: CommaTable(file, columns, "comma"),
+    "csv-semicolon": lambda file, columns, classes: CommaTable(file, columns, "semicolon"),
+    "jsonl": lambda file, columns, classes: JsonLines(file, columns),
+    "json": lambda file, columns, classes: JsonDocument(file, columns),
+    "text": lambda file, columns, classes: AlignedLines([file], list(columns.requested), file.setting),
+    "running-text": lambda file, columns, classes: RunningText(file, list(columns.requested)),
+    "folder": lambda file, columns, classes: ClassFolder(file, list(columns.requested), classes),
 }
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Equally many values for each role, and where they stand."""
+    """Examples in memory: one column of values per role, and the line of each example."""
 
     stream: Stream
     values: dict[str, list[Any]]
     numbers: Sequence[int]
-    """What `Record.number` says of each."""
+    """`Record.number` of each example."""
     notes: tuple[str, ...]
 
     @classmethod
@@ -174,116 +175,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def place(self, index: int) -> str:
-        return self.stream.place(self.numbers[index])
+    def location(self, index: int) -> str:
+        return self.stream.location(self.numbers[index])
 
     def take(self, indices: Iterable[int]) -> Rows:
         kept = list(indices)
         values = {role: [column[index] for index in kept] for role, column in self.values.items()}
         return replace(self, values=values, numbers=[self.numbers[index] for index in kept])
-
-
-def split_off(
-    keys: Sequence[Hashable], fractions: Mapping[str, float], data_seed: int, place: str
-) -> dict[str, np.ndarray]:
-    """Row numbers of a part for each fraction, and of the rest as `train`; the same for the same arguments.
-
-    Rows with equal keys stay together, so that no example crosses from one split into another.
-    """
-    groups: dict[Hashable, int] = {}
-    group_of_row = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
-    part_of_row = _parts(len(groups), fractions, data_seed, place)[group_of_row]
-    return {split: np.flatnonzero(part_of_row == n) for n, split in enumerate([*fractions, "train"])}
-
-
-def split_off_rows(
-    keys: RowKeys, fractions: Mapping[str, float], data_seed: int, place: str
-) -> dict[str, np.ndarray]:
-    """The parts that `split_off` makes, of however many rows: for each row whether it belongs to the part."""
-    is_first = first_rows(keys)
-    part_of_row = np.empty(len(keys), dtype=np.int8)
-    part_of_row[is_first] = _parts(int(np.count_nonzero(is_first)), fractions, data_seed, place)
-    if not is_first.all():
-        spread_from_first(part_of_row, keys)
-    return {split: part_of_row == number for number, split in enumerate([*fractions, "train"])}
-
-
-def _parts(total: int, fractions: Mapping[str, float], data_seed: int, place: str) -> np.ndarray:
-    """For each group of equal rows, in the order of their first, the number of its part."""
-    if total <= len(fractions):
-        raise user_error(
-            f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways",
-            path=place,
-            hint="more data, or a file for each split",
-        )
-    order = shuffled(total, generator(data_seed, "split off"))
-    ends = [0]
-    for fraction in fractions.values():
-        most = total - (len(fractions) + 1 - len(ends))  # each later part is left at least one
-        ends.append(min(ends[-1] + max(1, round(total * fraction)), most))
-    part_of_group = np.empty(total, dtype=np.int8)
-    for number, part in enumerate(np.split(order, ends[1:])):
-        part_of_group[part] = number
-    return part_of_group
-
-
-def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
-    """Whether an example belongs to the part of so large a fraction: a matter of its key alone.
-
-    So equal keys stay together, and a stream can be split without having been seen as a whole.
-    """
-    digest = hashlib.sha256(f"{data_seed}\n{key}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8]) < fraction * 2**64
-
-
-class Chosen(Stream):
-    """Those records of a stream that belong to one part of it."""
-
-    def __init__(self, whole: Stream, belongs: Callable[[Record], bool]) -> None:
-        super().__init__(whole.sources)
-        self.whole = whole
-        self.belongs = belongs
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    @property
-    def read_as(self) -> str:
-        return self.whole.read_as
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.whole.notes
-
-    @property
-    def files(self) -> list[Path]:
-        return self.whole.files
-
-    def place(self, number: int) -> str:
-        return self.whole.place(number)
-
-    def records(self) -> Iterator[Record]:
-        return filter(self.belongs, self.whole)
-
-    def nothing(self) -> UserError:
-        hint = "more data, or a file for each split"
-        return user_error("too few different examples to split", path=self.name, hint=hint)
-
-
-def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:
-    """`train` and `validation`, so large a fraction of the whole: by the value of the role `key`.
-
-    The end of a running text is its validation part: what is left of it stays one text.
-    """
-    if isinstance(stream, RunningText):
-        train, validation = stream.split_at(1 - fraction)
-        return {"train": train, "validation": validation}
-
-    def is_validation(record: Record) -> bool:
-        return is_split_off(str(record.values[key]), fraction, data_seed)
-
-    return {
-        "train": Chosen(stream, lambda record: not is_validation(record)),
-        "validation": Chosen(stream, is_validation),
-    }

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.registry import Kind, register
-from glassformer.core.system import read_document
+from glassformer.core.system import read_regular_file
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _UNIGRAM, _BPE = 1, 2
@@ -445,7 +445,7 @@ class TokenizerFileConfig(TokenizerConfig):
         if path.is_dir():
             path = path / "tokenizer.json"
         try:
-            data = read_document(path)
+            data = read_regular_file(path)
         except (OSError, ValueError) as error:
             raise user_error(
                 f"cannot be read: {getattr(error, 'strerror', None) or error}",

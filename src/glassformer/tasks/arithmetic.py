@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 from glassformer.core.errors import ErrorDetail, UserError, shorten
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Vocabulary
-from glassformer.data.readers import DataConfig, Rows, split_off
+from glassformer.data.readers import DataConfig, Rows
+from glassformer.data.splits import split_off
 from glassformer.models.task_types import Seq2Seq
 from glassformer.tasks.base import Seq2SeqTask, TaskConfig
 from glassformer.tasks.sequences import Space, choose_rows
@@ -244,7 +245,7 @@ class ArithmeticTask(Seq2SeqTask):
                     )
                 expressions.append(row)
             except ErrorDetail as detail:
-                details.append(ErrorDetail(detail.message, path=rows.place(index)))
+                details.append(ErrorDetail(detail.message, path=rows.location(index)))
         if details:
             details[0].hint = f"correct or remove {len(details):,} of {len(rows):,} rows"
             raise UserError(*details)

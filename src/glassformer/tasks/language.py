@@ -28,8 +28,7 @@ from glassformer.data.batching import (
     collate_token_classification,
     draw_each,
 )
-from glassformer.data.readers import split_stream
-from glassformer.data.row_keys import stand_in
+from glassformer.data.splits import is_contained, split_stream
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import (
     BEGIN,
@@ -66,7 +65,7 @@ class LanguageConfig(TextTaskConfig):
 
     roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = WordsConfig()
-    examples: int = Field(40_000, ge=10, description="generated training texts, if there is no data")
+    examples: int = Field(40_000, ge=10, description="generated training texts, without data")
     across_texts: bool = Field(True, description="let windows continue from one text into the next")
 
     def make_task(self, tokenizer: Tokenizer) -> LanguageTask:
@@ -95,7 +94,7 @@ class LanguageConfig(TextTaskConfig):
         what = f"lines of {MIN_WORDS_PER_LINE} words or more" if self.is_running else "texts"
         train = keys_of(corpora["train"].comparable() if given else ())
         for split in given:
-            is_seen = stand_in(keys_of(corpora[split].comparable()), train)
+            is_seen = is_contained(keys_of(corpora[split].comparable()), train)
             note = f"WARNING: {split} {what} that also appear in train"
             report.count(int(np.count_nonzero(is_seen)), len(is_seen), note)
         return report

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from glassformer.core.errors import shorten, user_error
 from glassformer.data.catalogue import changed_files
-from glassformer.data.readers import DataConfig, split_off_rows
-from glassformer.data.row_keys import RowKeys, stand_in
-from glassformer.data.streams import Record, Stream
+from glassformer.data.formats import Record, Stream
+from glassformer.data.readers import DataConfig
+from glassformer.data.splits import RowKeys, is_contained, split_off_rows
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_folder, open_or_build, storage_error
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
@@ -76,7 +76,7 @@ class Texts:
         return self.locations([index])[0]
 
     def locations(self, indices: Sequence[int]) -> list[str]:
-        """File and line of examples, or their number if there is no file."""
+        """File and line of examples; generated examples have a number only."""
         return [f"example {index + 1}" for index in indices]
 
     def identity(self) -> Any:
@@ -131,7 +131,7 @@ class FileTexts(Texts):
 
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Read the files once for all values."""
-        location = self.stream.place
+        location = self.stream.location
         for values, number in self._records():
             yield tuple(
                 as_text(values[role], location, number) if role in self.text_roles else values[role]
@@ -151,7 +151,7 @@ class FileTexts(Texts):
         asked = set(indices)
         records = islice(self._records(), max(asked, default=-1) + 1)
         numbers = {index: record.number for index, record in enumerate(records) if index in asked}
-        return [self.stream.place(numbers[index]) for index in indices]
+        return [self.stream.location(numbers[index]) for index in indices]
 
     def identity(self) -> Any:
         numbers = hashlib.sha256()
@@ -237,7 +237,7 @@ def read_splits(
     for split in splits:
         if split == "train" or split in fractions:  # splitting off leaves no overlap
             continue
-        is_seen = stand_in(keys[split], keys["train"], splits["train"].is_selected)
+        is_seen = is_contained(keys[split], keys["train"], splits["train"].is_selected)
         if is_seen.any():
             is_seen &= _has_words(splits[split].column(key), len(is_seen))
         found[split] = _compare(split, splits[split], is_seen, unseen_only, report)
@@ -258,7 +258,7 @@ def changed_sets(split: str, stream: Stream) -> list[str]:
 
 
 def texts_of(stream: Stream, role: str) -> Iterator[str]:
-    return (as_text(record.values[role], stream.place, record.number) for record in stream)
+    return (as_text(record.values[role], stream.location, record.number) for record in stream)
 
 
 def keys_of(texts: Iterable[str]) -> RowKeys:

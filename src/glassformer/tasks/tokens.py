@@ -19,7 +19,8 @@ from pydantic import Field
 from glassformer.core.errors import ErrorDetail, near_match, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Sequences, Vocabulary
-from glassformer.data.readers import DataConfig, Rows, split_off
+from glassformer.data.readers import DataConfig, Rows
+from glassformer.data.splits import split_off
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.tasks.base import (
     Seq2SeqTask,
@@ -169,7 +170,7 @@ class TokensTask(Task):
                 parsed.inputs.append(tokens)
                 parsed.targets.append(cls.read_target(config, target, tokens))
             except ErrorDetail as detail:
-                raise at_location(detail, rows.place(index)) from None
+                raise at_location(detail, rows.location(index)) from None
         return parsed
 
     def encode(self, splits: Mapping[str, Parsed]) -> dict[str, Examples]:
@@ -372,7 +373,7 @@ def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None 
             symbol = symbols[numbers.index(None)]
             raise user_error(
                 "unknown label",
-                path=rows.place(index),
+                path=rows.location(index),
                 value=symbol,
                 allowed=vocabulary.symbols,
             )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.config import validate
-from glassformer.data.json_arrays import ArrayRows, NotJson
+from glassformer.data.json_rows import ArrayRows, InvalidJson
 from glassformer.data.readers import DataConfig
 
 values = st.recursive(
@@ -43,7 +43,7 @@ def test_a_cut_array_is_no_array(written: list[Any], size: int, data: st.DataObj
     text = json.dumps(written)
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
     found = []
-    with pytest.raises(NotJson):
+    with pytest.raises(InvalidJson):
         for row in ArrayRows(pieces(cut, size)):
             found.append(row)
     assert found == written[: len(found)]
@@ -52,23 +52,23 @@ def test_a_cut_array_is_no_array(written: list[Any], size: int, data: st.DataObj
 @pytest.mark.parametrize(
     ("text", "problem", "line", "column"),
     [
-        ('[{"a": 1}\n {"b": 2}]', "',' or ']' belongs here", 2, 2),
-        ('[{"a": 1},\n]', "an object {...} or a list [...] belongs here", 2, 1),
-        ('[{"a": 1},\n  "text"]', "an object {...} or a list [...] belongs here", 2, 3),
-        ('[{"a": 1}]\n[', "the array has ended, and more follows", 2, 1),
+        ('[{"a": 1}\n {"b": 2}]', "',' or ']' is expected", 2, 2),
+        ('[{"a": 1},\n]', "an object {...} or a list [...] is expected", 2, 1),
+        ('[{"a": 1},\n  "text"]', "an object {...} or a list [...] is expected", 2, 3),
+        ('[{"a": 1}]\n[', "text after the end of the array", 2, 1),
         ('[{"a": 1},\n {"b": x}]', "Expecting value", 2, 8),
         ("[" * 100_000, "nested too deeply", 1, 2),
-        (f'[{{"a": {"9" * 5000}}}]', "too long a number", 1, 2),
-        ("", "'[' belongs here", 1, 1),
+        (f'[{{"a": {"9" * 5000}}}]', "too many digits", 1, 2),
+        ("", "'[' is expected", 1, 1),
     ],
 )
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_what_is_wrong_has_its_place(text: str, problem: str, line: int, column: int, size: int) -> None:
     if len(text) > 1000 and size < 10:
         size = 1000
-    with pytest.raises(NotJson) as caught:
+    with pytest.raises(InvalidJson) as caught:
         list(ArrayRows(pieces(text, size)))
-    assert problem in caught.value.problem
+    assert problem in caught.value.message
     assert (caught.value.line, caught.value.column) == (line, column)
 
 

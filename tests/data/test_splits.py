@@ -11,9 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.errors import UserError
-from glassformer.data import row_keys
-from glassformer.data.readers import split_off, split_off_rows
-from glassformer.data.row_keys import RowKeys, first_rows, spread_from_first, stand_in
+from glassformer.data import splits
+from glassformer.data.splits import (
+    RowKeys,
+    copy_from_first,
+    first_rows,
+    is_contained,
+    split_off,
+    split_off_rows,
+)
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXTS = st.lists(st.integers(0, 40).map(str), min_size=1, max_size=200)
@@ -22,8 +28,8 @@ TEXTS = st.lists(st.integers(0, 40).map(str), min_size=1, max_size=200)
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few texts are read in many blocks and told apart in many parts, from a file on disk."""
-    monkeypatch.setattr(row_keys, "KEYS_AT_A_TIME", 7)
-    monkeypatch.setattr(row_keys, "KEYS_IN_MEMORY", 11)
+    monkeypatch.setattr(splits, "KEYS_PER_BLOCK", 7)
+    monkeypatch.setattr(splits, "KEYS_IN_MEMORY", 11)
 
 
 def firsts(texts: Iterable[str]) -> list[bool]:
@@ -41,7 +47,7 @@ def test_first_rows(tmp_path: Path, texts: list[str]) -> None:
 @given(TEXTS)
 def test_a_value_is_that_of_the_first_equal_row(tmp_path: Path, texts: list[str]) -> None:
     values = np.arange(len(texts))
-    spread_from_first(values, RowKeys(texts, tmp_path))
+    copy_from_first(values, RowKeys(texts, tmp_path))
     assert values.tolist() == [texts.index(text) for text in texts]
 
 
@@ -49,10 +55,10 @@ def test_a_value_is_that_of_the_first_equal_row(tmp_path: Path, texts: list[str]
 @given(st.lists(st.integers(0, 400).map(str), max_size=100), TEXTS, st.integers(0, 9))
 def test_what_stands_in_another_file(tmp_path: Path, few: list[str], many: list[str], seed: int) -> None:
     few_keys, many_keys = RowKeys(few, tmp_path), RowKeys(many, tmp_path)
-    assert stand_in(few_keys, many_keys).tolist() == [text in many for text in few]
+    assert is_contained(few_keys, many_keys).tolist() == [text in many for text in few]
     is_meant = np.random.default_rng(seed).random(len(many)) < 0.5
     meant = {text for text, is_one in zip(many, is_meant, strict=True) if is_one}
-    assert stand_in(few_keys, many_keys, is_meant).tolist() == [text in meant for text in few]
+    assert is_contained(few_keys, many_keys, is_meant).tolist() == [text in meant for text in few]
 
 
 @quick

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.errors import UserError
-from glassformer.data.checking import lines
-from glassformer.data.checking.findings import Findings, Location, Report, excerpt
-from glassformer.data.faults import Corpus, Limits, check, check_corpora
+from glassformer.data import check as check_module
+from glassformer.data import text_files
+from glassformer.data.check import Corpus, Limits, check, check_corpora
+from glassformer.data.findings import Findings, Location, Report, excerpt
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -37,7 +38,7 @@ def counts(report: Report) -> dict[str, int]:
 
 def places(report: Report, kind: str) -> list[Location]:
     (finding,) = [finding for finding in report.findings if finding.kind == kind]
-    return finding.places
+    return finding.locations
 
 
 @pytest.mark.parametrize(
@@ -107,8 +108,8 @@ def test_unequal_numbers_of_lines(longer: int, write: Write) -> None:
     files = [write("a.en", contents[longer]), write("a.fr", contents[1 - longer])]
     report = check({"train": files})
     (place,) = places(report, "unequal-lines")
-    assert (place.file, place.line) == (str(files[1 - longer]), 3)
-    assert "2 lines, but 3 in" in place.detail
+    assert (place.file, place.line) == (str(files[1]), 3)
+    assert f"{[2, 3][longer]} lines, but {files[0]} has {[3, 2][longer]}" in place.detail
     assert not report.passed
     assert [file.lines for file in report.files] == [
         len(c.split("\n")) - 1 for c in (contents[longer], contents[1 - longer])
@@ -173,10 +174,10 @@ def test_blocks_do_not_show(block_lines: int, write: Write, monkeypatch: pytest.
     text = "".join(" ".join(chooser.choices(words, k=3)) + "\n" for _ in range(50)).encode()
     longer = text.replace(b"two", b"two, or rather three")
     files = [write("a.en", text + b"\xe9\n"), write("a.fr", b"a b c d\n" + longer + b"more\n")]
-    whole = check({"train": files}, Limits(most_places=None))
-    monkeypatch.setattr(lines, "BLOCK_LINES", block_lines)
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 40)
-    in_blocks = check({"train": files}, Limits(most_places=None))
+    whole = check({"train": files}, Limits(max_locations=None))
+    monkeypatch.setattr(check_module, "BATCH_ROWS", block_lines)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", 40)
+    in_blocks = check({"train": files}, Limits(max_locations=None))
     assert counts(in_blocks) == counts(whole) and in_blocks.files == whole.files
     for kind in counts(whole):
         assert sorted(places(in_blocks, kind), key=repr) == sorted(places(whole, kind), key=repr)
@@ -239,15 +240,15 @@ def test_every_table_format(kind: str, write: Write) -> None:
 def test_rows_that_cannot_be_read(write: Write) -> None:
     report = check({"train": [write("a.tsv", "one\tx\ntwo\n\nthree\ty\tz\nfour\ty\n")]})
     assert [(place.line, place.byte, place.detail) for place in places(report, "bad-row")] == [
-        (2, 6, "1 column, not 2"),
-        (4, 11, "3 columns, not 2"),
+        (2, 6, "1 column, but the first line has 2"),
+        (4, 11, "3 columns, but the first line has 2"),
     ]
     assert [place.line for place in places(report, "skipped-line")] == [3]
     report = check({"train": [write("a.jsonl", '{"text": "a"}\n{"text"}\n{"txt": "b"}\n[1]\n')]})
     assert [(place.line, place.detail[:8]) for place in places(report, "bad-row")] == [
-        (2, "not JSON"),
-        (3, "no 'text"),
-        (4, "an objec"),
+        (2, "not vali"),
+        (3, "no colum"),
+        (4, "the row "),
     ]
     report = check({"train": [write("a.csv", 'text,label\n"a\nb",x\n"oops" c,x\nd,y\n"open,x\n')]})
     assert [(place.line, place.byte, place.excerpt) for place in places(report, "bad-row")] == [
@@ -262,7 +263,9 @@ def test_what_training_refuses_is_an_error(write: Write) -> None:
     """A line with tabs or spaces alone is no empty line, a label must be there, and null is no text."""
     rows = "one of them\tgood\nanother one\tbad\n" * 3
     report = check({"train": [write("a.tsv", f"{rows}  \n\t\n\n")]})
-    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [(7, "1 column, not 2")]
+    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [
+        (7, "1 column, but the first line has 2")
+    ]
     assert [place.line for place in places(report, "empty-label")] == [8]
     assert [place.line for place in places(report, "skipped-line")] == [9]
     report = check({"train": [write("b.tsv", f"{rows}text without one\t\n\tgood\n")]})
@@ -274,7 +277,7 @@ def test_what_training_refuses_is_an_error(write: Write) -> None:
     report = check(
         {"train": [write("c.jsonl", '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n')]}
     )
-    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [(2, "null in 'text'")]
+    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [(2, "null as input")]
 
 
 def test_real_values_are_no_labels(write: Write) -> None:
@@ -296,9 +299,9 @@ def test_damaged_json_arrays(write: Write) -> None:
     report = check({"train": [write("a.json", f'{rows} {{"text": "c", "label": "x"}},\n {{"text": ]\n')]})
     found = [(place.line, place.byte, place.detail[:16]) for place in places(report, "bad-row")]
     assert sorted(found) == [
-        (2, None, "no 'label'"),
-        (3, None, "null in 'text'"),
-        (4, None, "an object {...} "),
+        (2, None, "no column 'label"),
+        (3, None, "null as input"),
+        (4, None, "the row is a lis"),
         (6, None, "not valid JSON: "),
     ]
     assert report.files[0].lines == 6 and report.files[0].words == 2, "what comes before is read"
@@ -337,9 +340,9 @@ def test_label_typos(labels: dict[str, int], typos: dict[str, str], write: Write
     rows = labelled(labels)
     random.Random(0).shuffle(rows)
     path = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in rows))
-    report = check({"train": [path]}, Limits(most_places=None))
+    report = check({"train": [path]}, Limits(max_locations=None))
     assert report.count("label-typo") == sum(labels[typo] for typo in typos)
-    found = {place.detail for finding in report.findings for place in finding.places}
+    found = {place.detail for finding in report.findings for place in finding.locations}
     assert found == {f"{typo!r}: {meant!r}?" for typo, meant in typos.items()}
 
 
@@ -402,8 +405,12 @@ def test_other_encodings(write: Write) -> None:
     path = write("a.txt", "one\ncafé\x85\n".encode("cp1252", errors="replace") + "naïve\n".encode("cp1252"))
     assert counts(check({"train": [path]})) == {"invalid-utf8": 2}
     assert counts(check_corpora([Corpus({"train": [path]}, encoding="cp1252")])) == {}
-    with pytest.raises(UserError, match="iconv -f utf-16"):
-        check_corpora([Corpus({"train": [path]}, encoding="utf-16")])
+    assert counts(check_corpora([Corpus({"train": [path]}, encoding="utf-16")])) == {"invalid-utf8": 1}
+    wide = write("b.tsv", "one\tx\ntwo\n\nthree\tx\nthree\tx\n".encode("utf-16"))
+    report = check_corpora([Corpus({"train": [wide]}, encoding="utf-16")])
+    assert counts(report) == {"bad-row": 1, "duplicate": 1, "skipped-line": 1}
+    (place,) = places(report, "duplicate")
+    assert (place.line, place.byte, place.excerpt) == (5, None, "three")
 
 
 def test_parts_of_a_set_share_files_but_not_counts(write: Write) -> None:
@@ -421,13 +428,13 @@ def test_parts_of_a_set_share_files_but_not_counts(write: Write) -> None:
 def test_places_are_limited_and_counts_are_not(write: Write) -> None:
     path = write("a.txt", "same\n" * 10 + "x\r\n" * 10)
     few, every = (
-        check({"train": [path]}, Limits(most_places=2)),
-        check({"train": [path]}, Limits(most_places=None)),
+        check({"train": [path]}, Limits(max_locations=2)),
+        check({"train": [path]}, Limits(max_locations=None)),
     )
     assert counts(few) == counts(every) == {"duplicate": 18, "crlf": 10}
-    assert [len(finding.places) for finding in few.findings] == [2, 2]
-    assert [len(finding.places) for finding in every.findings] == [18, 10]
-    assert every.findings[0].places[:2] == few.findings[0].places
+    assert [len(finding.locations) for finding in few.findings] == [2, 2]
+    assert [len(finding.locations) for finding in every.findings] == [18, 10]
+    assert every.findings[0].locations[:2] == few.findings[0].locations
 
 
 def test_progress_comes_to_its_end(write: Write) -> None:
@@ -463,4 +470,4 @@ def test_memory_does_not_grow_with_the_findings(write: Write) -> None:
     findings = Findings(3)
     findings.add("crlf", range(1_000_000), lambda index: Location("a", index, 0))
     (finding,) = findings.in_order()
-    assert (finding.count, len(finding.places)) == (1_000_000, 3)
+    assert (finding.count, len(finding.locations)) == (1_000_000, 3)

@@ -1,0 +1,575 @@
+"""`data check`: read text data as training does, and report every finding with file, line, byte and excerpt.
+
+Each file is read twice: a scan of its bytes, and the reader of training with a collector for its findings.
+Memory use is about 40 bytes per example, by which duplicates are found.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glassformer.core.errors import UserError, near_match, user_error
+from glassformer.data.columns import Column, ColumnSpec, is_number
+from glassformer.data.findings import FileSummary, Findings, Leak, Location, Report, excerpt
+from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
+from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
+from glassformer.data.scan import ScannedFile, scan
+
+BATCH_ROWS = 8192
+SAMPLE_ROWS = 1000
+"""Number of rows that decide whether the label column comes first."""
+MAX_LABELS = 1000
+LABEL_SIMILARITY = 0.8
+"""Ratio of `difflib` above which a rare label may be a typo.
+
+postive and positive have 0.93, negative and positive 0.75.
+"""
+
+Progress = Callable[[int, int], None]
+"""Callback with the number of bytes checked so far, and of all bytes."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds of the check."""
+
+    max_words: int = 200
+    """Longer texts are reported."""
+    max_ratio: float = 3.0
+    """Pairs are reported if one side has more than this many times the characters of the other."""
+    min_characters: int = 20
+    """Pairs whose longer side has fewer characters are not compared by length."""
+    max_locations: int | None = 5
+    """Number of locations kept per kind; all findings are counted. None keeps all."""
+    min_words: int = 5
+    """Shorter lines of running text are not reported as overlap between splits."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files that belong together, with the options of `task.data`."""
+
+    splits: Mapping[str, Sequence[Path]]
+    format: str | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    header: bool | None = None
+    classes: Mapping[str, str] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    part: str = ""
+    """Name of the part, for a data set with several."""
+    roles: Mapping[str, str] | None = None
+    """Default column name of each role of the task; None if no task is known."""
+    is_aligned: bool = True
+    """True if two text files are the two sides of the examples, line by line."""
+
+    def format_of(self, split: str) -> str:
+        if self.format is not None:
+            return self.format
+        formats = {path: _format_of(path) for path in self.splits[split]}
+        if len(set(formats.values())) > 1:
+            each = ", ".join(f"{path.name} is {format}" for path, format in formats.items())
+            raise user_error(f"files of several formats: {each}", path=split, hint="choose one with --format")
+        return next(iter(formats.values()))
+
+    def sources(self, split: str) -> list[Source]:
+        """Return the sources of a split as `task.data` names them; each is read by itself."""
+        paths = [str(path) for path in self.splits[split]]
+        if self.format_of(split) == "text" and (self.is_aligned or len(paths) == 1):
+            return [paths]
+        return [[path] for path in paths] if self.format_of(split) == "text" else list(paths)
+
+    def config(self, split: str, source: Source, columns: Mapping[str, Column] | None = None) -> DataConfig:
+        return DataConfig(
+            train=source,
+            format=self.format_of(split),  # type: ignore[arg-type]
+            columns=dict(self.columns if columns is None else columns),
+            header=self.header,
+            classes=dict(self.classes),
+            encoding=self.encoding,
+        )
+
+
+def _format_of(path: Path) -> str:
+    return "folder" if path.is_dir() else ENDINGS.get(file_ending(path), "text")
+
+
+def check(
+    sources: Mapping[str, Sequence[Path]], limits: Limits | None = None, progress: Progress | None = None
+) -> Report:
+    """Check the files of each split: a table, two line-aligned texts or a folder of classes."""
+    return check_corpora([Corpus(sources)], limits, progress)
+
+
+def check_corpora(
+    corpora: Sequence[Corpus], limits: Limits | None = None, progress: Progress | None = None
+) -> Report:
+    """Check several parts of a data set; a file that they share is scanned and reported once."""
+    return _Check(limits or Limits(), progress or (lambda done, total: None)).run(corpora)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A stream whose findings are collected, and what the user should know about its columns."""
+
+    stream: Stream
+    advice: str = ""
+
+
+class _Check:
+    def __init__(self, limits: Limits, progress: Progress) -> None:
+        self.limits = limits
+        self.progress = progress
+        self.findings = Findings(limits.max_locations)
+        self.scanned: dict[Path, ScannedFile] = {}
+        self.leaks: list[Leak] = []
+        self._reported: dict[tuple[Path, str, str], int] = {}
+        """Last line reported, by file, kind and unit: the streams read a file several times."""
+        self._done, self._phase_end, self._total = 0.0, 0.0, 0
+
+    def run(self, corpora: Sequence[Corpus]) -> Report:
+        opened = {
+            (number, split): [self._open(corpus, split, source) for source in corpus.sources(split)]
+            for number, corpus in enumerate(corpora)
+            for split in corpus.splits
+        }
+        self._total = sum(_size(each.stream) for streams in opened.values() for each in streams)
+        for number, corpus in enumerate(corpora):
+            self._check_corpus(corpus, {split: opened[number, split] for split in corpus.splits})
+        summaries = [scanned.summary for scanned in self.scanned.values()]
+        return Report(summaries, self.findings.in_order(), self.leaks)
+
+    def _open(self, corpus: Corpus, split: str, source: Source) -> _Opened:
+        """Open a source with the reader of training. Without a task, find the columns from its first rows."""
+        if corpus.roles is not None:
+            config, setting = corpus.config(split, source), f"task.data.{split}"
+            return _Opened(config.open(source, corpus.roles, setting, self._on_finding, self._on_read))
+        roles = _guess_roles(corpus, split, source)
+        columns, advice = corpus.columns, ""
+        if not columns and len(roles) == 2 and _is_label_first(corpus, split, source):
+            columns = {"input": 1, "target": 0}
+            advice = "; to train on it: task.data.columns={input: 1, target: 0}"
+        config = corpus.config(split, source, columns)
+        return _Opened(config.open(source, roles, "", self._on_finding, self._on_read), advice)
+
+    def _on_finding(
+        self, kind: str, path: Path, line: int, error: UserError | None, *, shown: str, unit: str
+    ) -> None:
+        key = (path, kind, unit)
+        is_explained = kind == "no-example" and self.findings.has_error
+        if is_explained or line <= self._reported.get(key, 0):
+            return
+        self._reported[key] = line
+        byte = self.scanned[path].offset(line) if unit == "line" else None
+        detail = "" if error is None or kind in ("empty-file", "no-example") else error.details[0].message
+        self.findings.add_one(kind, Location(str(path), line, byte, excerpt(shown), detail))
+
+    def _on_read(self, size: int) -> None:
+        """Advance by half of the bytes read: each file is read twice. Repeated readings do not count."""
+        self._done = min(self._done + size / 2, self._phase_end)
+        self.progress(int(self._done), self._total)
+
+    def _end_phase(self) -> None:
+        self._done = self._phase_end
+        self.progress(int(self._done), self._total)
+
+    def _scan(self, opened: _Opened, split: str) -> None:
+        self._phase_end += _size(opened.stream) / 2
+        for file in opened.stream.sources:
+            if file.path not in self.scanned:
+                summary = FileSummary(str(file.path), split)
+                self.scanned[file.path] = scan(file, summary, self.findings)
+        self._end_phase()
+        layout = opened.stream.layout()
+        if layout is not None:
+            summary = self.scanned[opened.stream.sources[0].path].summary
+            summary.read_as = layout.describe() + opened.advice
+
+    def _check_corpus(self, corpus: Corpus, splits: Mapping[str, Sequence[_Opened]]) -> None:
+        ledgers: dict[str, Ledger] = {}
+        has_labels: bool | None = None
+        for split, opened in splits.items():
+            ledger = ledgers[split] = Ledger(split, self.scanned)
+            for each in opened:
+                self._scan(each, split)
+                self._phase_end += _size(each.stream) / 2
+                for batch in _batches(each.stream):
+                    if has_labels is None:
+                        has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
+                    if each.stream.is_running:
+                        self._examine_running(batch, ledger)
+                    else:
+                        is_labelled = bool(has_labels) and len(batch.columns) == 2
+                        self._examine(batch, ledger, is_labelled, join_scope(corpus.part, split))
+                self._end_phase()
+        is_running = corpus.format == "running-text"
+        unit = f"lines of {self.limits.min_words} words or more" if is_running else "examples"
+        for ledger in ledgers.values():
+            if not is_running:
+                find_duplicates(ledger, bool(has_labels), self.findings, corpus.part)
+        for split, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
+            if split in ledgers and other in ledgers:
+                leak = find_overlap(ledgers[split], ledgers[other], self.findings, corpus.part, unit)
+                if leak.same or leak.same_input:
+                    self.leaks.append(leak)
+        if has_labels and "folder" not in map(corpus.format_of, corpus.splits):
+            check_labels(ledgers, self.findings, corpus.part)
+
+    def _examine_running(self, batch: Batch, ledger: Ledger) -> None:
+        """Enter the long lines of a running text, so that they are found in other splits."""
+        words = [len(text.split()) for text in batch.columns[0]]
+        long = [row for row, number in enumerate(words) if number >= self.limits.min_words]
+        ledger.enter(batch, long, has_labels=False)
+        self._count_words(batch, 0, sum(words), max(words))
+
+    def _count_words(self, batch: Batch, column: int, words: int, longest: int) -> None:
+        file, _ = batch.stream.locate(batch.numbers[0], column)
+        summary = self.scanned[file.path].summary
+        summary.words += words
+        summary.longest = max(summary.longest, longest)
+
+    def _examine(self, batch: Batch, ledger: Ledger, has_labels: bool, scope: str) -> None:
+        words = np.array([[len(text.split()) for text in column] for column in batch.columns])
+        for column, counts in enumerate(words[:1] if has_labels else words):
+            self._count_words(batch, column, int(counts.sum()), int(counts.max()))
+        empty = (words == 0).sum(0)
+        is_empty, is_half = empty == len(words), (empty > 0) & (empty < len(words))
+
+        def add(kind: str, which: Any, location: Callable[[int], Location]) -> None:
+            self.findings.add(kind, np.nonzero(which)[0].tolist(), location, scope)
+
+        def place(row: int, column: int = 0, detail: str = "", shown: int | None = None) -> Location:
+            return self._location(batch, row, column, detail, shown)
+
+        def half(row: int) -> Location:
+            return place(row, int(words[:, row].argmin()), shown=int(words[:, row].argmax()))
+
+        # In two aligned files, the empty side may be a short text instead of a label.
+        if has_labels and not isinstance(batch.stream, AlignedLines):
+            is_unlabelled = words[1] == 0
+            is_empty, is_half = is_empty & ~is_unlabelled, is_half & ~is_unlabelled
+            add("empty-label", is_unlabelled, lambda row: place(row, 1, shown=0))
+        add("empty-line", is_empty, place)
+        add("empty-side", is_half, half)
+        ledger.enter(batch, np.nonzero(empty == 0)[0].tolist(), has_labels)
+
+        def long(row: int) -> Location:
+            side = int(words[:, row].argmax())
+            return place(row, side, f"{words[side, row]:,} words")
+
+        add("too-long", (words > self.limits.max_words).any(0), long)
+        if len(words) != 2 or has_labels:
+            return
+        characters = np.array([[len(text) for text in column] for column in batch.columns])
+        shorter, longer = characters.min(0), characters.max(0)
+        is_far = (longer > self.limits.max_ratio * shorter) & (longer >= self.limits.min_characters)
+
+        def far(row: int) -> Location:
+            side = int(characters[:, row].argmax())
+            return place(row, side, f"{characters[0, row]:,} and {characters[1, row]:,} characters")
+
+        add("length-ratio", (words.min(0) > 0) & is_far, far)
+
+    def _location(self, batch: Batch, row: int, column: int, detail: str, shown: int | None) -> Location:
+        """Locate a value; the excerpt is of the column `shown`, or else of the column itself."""
+        file, line = batch.stream.locate(batch.numbers[row], column)
+        byte = self.scanned[file.path].offset(line) if batch.stream.unit == "line" else None
+        text = batch.columns[column if shown is None else shown][row]
+        return Location(str(file.path), line, byte, excerpt(text), detail)
+
+
+def _size(stream: Stream) -> int:
+    return sum(path.stat().st_size for path in stream.files if path.is_file())
+
+
+def _ignore(kind: str, path: Path, line: int, error: UserError | None, *, shown: str, unit: str) -> None:
+    """Drop a finding: the reading that follows reports it."""
+
+
+def _guess_roles(corpus: Corpus, split: str, source: Source) -> dict[str, str]:
+    """Find the columns of data without a task: an input, and a target if there is one."""
+    if isinstance(source, list):
+        return _roles(len(source))
+    if corpus.format_of(split) == "running-text":
+        return _roles(1)
+    if corpus.columns:
+        return _roles(2 if "target" in corpus.columns else 1)
+    stream = corpus.config(split, source).open(source, _roles(2), "", _ignore)
+    first = stream.first_row()
+    if isinstance(first, dict):
+        columns = ColumnSpec({"input": None, "target": None}, _roles(2))
+        if columns.name_in("input", first) is None:
+            raise user_error(
+                "which column is the input?",
+                path=stream.location(1),
+                allowed=list(first),
+                hint="--columns '{input: NAME, target: NAME}'",
+            )
+        return _roles(1 if columns.name_in("target", first) is None else 2)
+    return _roles(1 if isinstance(first, list) and len(first) == 1 else 2)
+
+
+def _roles(width: int) -> dict[str, str]:
+    names = ["input", "target", *(f"column {number}" for number in range(2, width))]
+    return {name: name for name in names[:width]}
+
+
+def _is_label_first(corpus: Corpus, split: str, source: Source) -> bool:
+    """Return True if a table without a header has labels in its first column, and texts in its second."""
+    stream = corpus.config(split, source).open(source, _roles(2), "", _ignore)
+    layout = stream.layout()
+    if layout is None or layout.has_header or not layout.first:
+        return False
+    sample = [list(record.values.values()) for record in islice(stream, SAMPLE_ROWS)]
+    left, right = (looks_like_labels([row[column] for row in sample]) for column in (0, 1))
+    return left and not right
+
+
+def looks_like_labels(values: Sequence[str]) -> bool:
+    """Return True for few, short and repeated values, or for numbers. Some may be missing."""
+    distinct = set(values) - {""}
+    if all(map(is_number, distinct)):
+        return True
+    is_short = all(len(value) <= 40 and len(value.split()) <= 3 for value in distinct)
+    return is_short and len(distinct) <= max(2, len(values) // 3)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples of a stream in columns: the input first, then the target."""
+
+    stream: Stream
+    columns: list[list[str]]
+    numbers: list[int]
+    """Number of each record."""
+
+
+def _batches(stream: Stream) -> Iterator[Batch]:
+    records = _running_lines(stream) if stream.is_running else _without_null(stream)
+    if isinstance(stream, ClassFolder):  # each file has a summary of its own
+        for _, of_file in groupby(records, lambda record: stream.locate(record.number)[0].path):
+            yield from _cut(stream, of_file)
+    else:
+        yield from _cut(stream, records)
+
+
+def _cut(stream: Stream, records: Iterator[Record]) -> Iterator[Batch]:
+    while chunk := list(islice(records, BATCH_ROWS)):
+        rows = ([_as_text(value) for value in record.values.values()] for record in chunk)
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        yield Batch(stream, columns, [record.number for record in chunk])
+
+
+def _without_null(stream: Stream) -> Iterator[Record]:
+    for record in stream:
+        empty = next((role for role, value in record.values.items() if value is None), None)
+        if empty is None:
+            yield record
+            continue
+        error = user_error(f"null as {empty}", path=stream.location(record.number), hint="write a text")
+        stream.report("bad-row", record.number, error, json.dumps(record.values, ensure_ascii=False))
+
+
+def _running_lines(stream: Stream) -> Iterator[Record]:
+    """Yield the lines of a running text, which comes in blocks that may end inside a line."""
+    number, held = 1, ""
+    for record in stream:
+        (role, text), *_ = record.values.items()
+        *lines, held = (held + text).split("\n")
+        for line in lines:
+            yield Record({role: line}, number)
+            number += 1
+    if held:
+        yield Record({"input": held}, number)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return " ".join(map(_as_text, value))
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else str(value)
+
+
+@dataclass
+class Ledger:
+    """Hashes and locations of a split's examples, to find duplicates, overlaps and rare labels.
+
+    Each example has two 64-bit hashes. Two different texts share one with a probability of one in a million,
+    for ten million lines.
+    """
+
+    split: str
+    scanned: Mapping[Path, ScannedFile]
+    streams: list[Stream] = field(default_factory=list)
+    inputs: array[int] = field(default_factory=lambda: array("q"))
+    examples: array[int] = field(default_factory=lambda: array("q"))
+    stream_numbers: array[int] = field(default_factory=lambda: array("i"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    excerpts: dict[int, str] = field(default_factory=dict)
+    """Excerpts of rows that have no byte offset, by which others are read again."""
+    labels: dict[str, array[int]] = field(default_factory=dict)
+    """Rows of each label."""
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def enter(self, batch: Batch, rows: Sequence[int], has_labels: bool) -> None:
+        if not self.streams or self.streams[-1] is not batch.stream:
+            self.streams.append(batch.stream)
+        columns = [[column[row] for row in rows] for column in batch.columns]
+        if has_labels:
+            for number, label in enumerate(columns[1], start=len(self)):
+                if len(self.labels) <= MAX_LABELS:
+                    self.labels.setdefault(label, array("q")).append(number)
+        if rows and self._byte(batch.stream, batch.numbers[rows[0]]) is None:
+            self.excerpts.update((len(self) + n, excerpt(text)) for n, text in enumerate(columns[0]))
+        self.inputs.extend(map(hash, columns[0]))
+        self.examples.extend(map(hash, zip(*columns, strict=True)))
+        self.stream_numbers.extend([len(self.streams) - 1] * len(rows))
+        self.numbers.extend([batch.numbers[row] for row in rows])
+
+    def _byte(self, stream: Stream, number: int) -> int | None:
+        file, line = stream.locate(number)
+        return self.scanned[file.path].offset(line) if stream.unit == "line" else None
+
+    def name(self, row: int) -> str:
+        file, line = self.streams[self.stream_numbers[row]].locate(self.numbers[row])
+        return f"{file.path.name}:{line}"
+
+    def locations(self, rows: list[int], details: list[str]) -> list[Location]:
+        """Locate rows; for the excerpts, their lines are read again."""
+        found = []
+        for row in rows:
+            stream, number = self.streams[self.stream_numbers[row]], self.numbers[row]
+            file, line = stream.locate(number)
+            found.append((file.path, line, self._byte(stream, number)))
+        shown = {
+            path: self.scanned[path].excerpts(
+                byte for each, _, byte in found if each == path and byte is not None
+            )
+            for path in {path for path, _, _ in found}
+        }
+        return [
+            Location(str(path), line, byte, self.excerpts[row] if byte is None else shown[path][byte], detail)
+            for row, (path, line, byte), detail in zip(rows, found, details, strict=True)
+        ]
+
+    def hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.inputs, np.int64), np.asarray(self.examples, np.int64)
+
+
+def find_duplicates(ledger: Ledger, has_labels: bool, findings: Findings, scope: str) -> None:
+    """Report every example that appeared before in the same split."""
+    inputs, examples = ledger.hashes()
+    first_example, first_input = _first_rows(examples, examples), _first_rows(inputs, inputs)
+    numbers = np.arange(len(ledger))
+    is_duplicate = first_example != numbers
+    where = join_scope(scope, ledger.split)
+    _add(ledger, "duplicate", is_duplicate, ledger, first_example, findings, where)
+    is_other = (first_input != numbers) & ~is_duplicate
+    kind = "two-labels" if has_labels else "other-target"
+    _add(ledger, kind, is_other, ledger, first_input, findings, where)
+
+
+def find_overlap(ledger: Ledger, other: Ledger, findings: Findings, scope: str, unit: str) -> Leak:
+    """Report every example that also appears in another split."""
+    inputs, examples = ledger.hashes()
+    other_inputs, other_examples = other.hashes()
+    in_example, in_input = _first_rows(examples, other_examples), _first_rows(inputs, other_inputs)
+    is_same = in_example >= 0
+    is_same_input = (in_input >= 0) & ~is_same
+    where = join_scope(scope, f"{ledger.split} in {other.split}")
+    _add(ledger, "in-two-splits", is_same, other, in_example, findings, where)
+    _add(ledger, "input-in-two-splits", is_same_input, other, in_input, findings, where)
+    same, same_input = int(is_same.sum()), int(is_same_input.sum())
+    return Leak(ledger.split, other.split, same, same_input, len(ledger), scope, unit)
+
+
+def _first_rows(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Return, for each key, the first row of `among` that has it, or -1."""
+    if not len(among):
+        return np.full(len(keys), -1)
+    values, first = np.unique(among, return_index=True)
+    nearest = np.minimum(np.searchsorted(values, keys), len(values) - 1)
+    return np.where(values[nearest] == keys, first[nearest], -1)
+
+
+def _add(
+    ledger: Ledger,
+    kind: str,
+    is_found: np.ndarray,
+    other: Ledger,
+    other_rows: np.ndarray,
+    findings: Findings,
+    scope: str,
+) -> None:
+    """Report the rows of `is_found`, each with the row of `other` that it repeats."""
+    rows = np.nonzero(is_found)[0]
+    kept = rows[: findings.room(kind)].tolist()
+    details = [f"as {other.name(int(other_rows[row]))}" for row in kept]
+    findings.add_locations(kind, len(rows), ledger.locations(kept, details), scope)
+
+
+def check_labels(ledgers: Mapping[str, Ledger], findings: Findings, scope: str) -> None:
+    """Report labels that differ from another by case, spaces or a typo, and labels missing from train."""
+    counts: dict[str, int] = {}
+    for ledger in ledgers.values():
+        for label, rows in ledger.labels.items():
+            counts[label] = counts.get(label, 0) + len(rows)
+    if len(counts) > MAX_LABELS or _are_real_values(counts):
+        return
+    known = ledgers["train"].labels if "train" in ledgers else counts
+    for label in sorted(counts, key=lambda label: (counts[label], label)):
+        intended = _intended_label(label, counts)
+        for ledger in ledgers.values():
+            rows = ledger.labels.get(label, array("q"))
+            if intended is not None:
+                kind, detail = "label-typo", f"{label!r}: {intended!r}?"
+            elif label not in known:
+                kind, detail = "new-label", repr(label)
+            else:
+                continue
+            kept = rows[: findings.room(kind)].tolist()
+            locations = ledger.locations(kept, [detail] * len(kept))
+            findings.add_locations(kind, len(rows), locations, join_scope(scope, ledger.split))
+
+
+def _are_real_values(labels: Iterable[str]) -> bool:
+    """Return True for numbers, unless all are integers: those may be classes, such as stars."""
+    return all(map(is_number, labels)) and not all(float(label).is_integer() for label in labels)
+
+
+def _intended_label(label: str, counts: Mapping[str, int]) -> str | None:
+    """Return the more frequent label of which this one is probably a misspelling."""
+    more = {other: count for other, count in counts.items() if count > counts[label] and other != label}
+    same = [other for other in more if _plain(other) == _plain(label)]
+    if same:
+        return max(same, key=lambda other: more[other])
+    if is_number(label):
+        return None
+    # A label seen once or twice is compared with labels 3 times as frequent, others with 20 times.
+    times = 3 if counts[label] <= 2 else 20
+    frequent = [other for other, count in more.items() if count >= times * counts[label]]
+    near = near_match(label, frequent)
+    if near is None or SequenceMatcher(None, label.casefold(), near.casefold()).ratio() < LABEL_SIMILARITY:
+        return None
+    return near
+
+
+def join_scope(part: str, split: str) -> str:
+    return f"{part} {split}" if part else split
+
+
+def _plain(label: str) -> str:
+    return " ".join(label.split()).casefold()

@@ -1,0 +1,445 @@
+"""File formats as streams of examples: aligned lines, running text, tables, folders of classes.
+
+JSON is in `json_rows`. A stream is read again with each `iter()` and holds one example at a time. An error
+goes to the `on_finding` of its file: training raises it, `data check` records it and the stream continues
+with the next row.
+"""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from glassformer.core.errors import UserError, user_error
+from glassformer.data.columns import (
+    DELIMITERS,
+    ColumnSpec,
+    Delimiter,
+    TableLayout,
+    count,
+    find_delimiter,
+    is_declaration,
+)
+from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
+
+
+class Record(NamedTuple):
+    """One example."""
+
+    values: dict[str, Any]
+    """Value of each role."""
+    number: int
+    """Line number from 1, or row number in a JSON document; `Stream.location` formats it."""
+
+
+class Stream:
+    """Examples in the order of their files; each `iter()` reads them again."""
+
+    unit = "line"
+    is_running = False
+    """True if the records are pieces of one text, to be joined as they are."""
+
+    def __init__(self, sources: Sequence[TextFile]) -> None:
+        self.sources = list(sources)
+
+    @property
+    def name(self) -> str:
+        return " + ".join(str(path) for path in self.files)
+
+    @property
+    def files(self) -> list[Path]:
+        return [source.path for source in self.sources]
+
+    @property
+    def read_as(self) -> str:
+        """Description of everything that was detected from a table and decides its contents."""
+        return ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Message about columns or delimiters that were guessed; empty if they are as requested."""
+        layout = self.layout()
+        if layout is None or layout.is_as_requested:
+            return ()
+        return (f"{self.name} was read {layout.describe()}",)
+
+    def layout(self) -> TableLayout | None:
+        """Return the columns of a table or of JSON rows; None for other formats."""
+        return None
+
+    def first_row(self) -> Any:
+        """Return the first raw row of a table or of JSON; None for other formats."""
+        return None
+
+    def location(self, number: int) -> str:
+        return f"{self.name}, {self.unit} {number}"
+
+    def locate(self, number: int, column: int = 0) -> tuple[TextFile, int]:
+        """Return the file and the line of a column of a record."""
+        return self.sources[0], number
+
+    def records(self) -> Iterator[Record]:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Record]:
+        record = None
+        for record in self.records():
+            yield record
+        if record is None:
+            self.report("no-example", 1, self.no_example())
+
+    def report(self, kind: str, number: int, error: UserError | None = None, shown: str = "") -> None:
+        source, line = self.locate(number)
+        source.report(kind, line, error, shown=shown, unit=self.unit)
+
+    def no_example(self) -> UserError:
+        return user_error(
+            "the file contains no example", path=self.sources[0].error_path, hint="write one per line"
+        )
+
+
+class AlignedLines(Stream):
+    """One file per role, aligned line by line."""
+
+    def __init__(self, sources: Sequence[TextFile], roles: Sequence[str], setting: str) -> None:
+        super().__init__(sources)
+        self.roles = list(roles)
+        if len(sources) != len(roles):
+            needed = "1 is" if len(roles) == 1 else f"{len(roles)} are"
+            files = ", ".join(roles)
+            raise user_error(
+                f"{count(len(sources), 'file')} given where {needed} needed: {files}",
+                path=setting,
+                hint=f"{setting}=[{files}]",
+            )
+
+    def locate(self, number: int, column: int = 0) -> tuple[TextFile, int]:
+        return self.sources[min(column, len(self.sources) - 1)], number
+
+    def records(self) -> Iterator[Record]:
+        columns = [source.lines() for source in self.sources]
+        for number, values in enumerate(zip_longest(*columns), start=1):
+            if None in values:
+                self._report_unequal(number - 1, values, columns)
+                return
+            yield Record(dict(zip(self.roles, values, strict=True)), number)
+
+    def _report_unequal(
+        self, common: int, values: Sequence[str | None], columns: Sequence[Iterator[str]]
+    ) -> None:
+        totals = [
+            common + (value is not None) + sum(1 for _ in rest)
+            for value, rest in zip(values, columns, strict=True)
+        ]
+        other = next(index for index, total in enumerate(totals) if total != totals[0])
+        error = user_error(
+            f"{count(totals[other], 'line')}, but {self.sources[0].path} has {totals[0]}",
+            path=self.sources[other].error_path,
+            hint="line-aligned files have the same number of lines",
+        )
+        self.sources[other].report("unequal-lines", common + 1, error, shown=values[other] or "")
+
+
+class RunningText(Stream):
+    """One text in blocks that end at line ends and spaces where possible; joined, they are the text."""
+
+    is_running = True
+
+    def __init__(
+        self,
+        source: TextFile,
+        roles: Sequence[str],
+        *,
+        characters: tuple[int, int | None] = (0, None),
+        block_characters: int = BLOCK_CHARACTERS,
+    ) -> None:
+        super().__init__([source])
+        if len(roles) != 1:
+            raise user_error(
+                f"a running text is one column, and {len(roles)} are needed: {', '.join(roles)}",
+                path=source.error_path,
+                hint="another task.data.format",
+            )
+        self.role = roles[0]
+        self.characters = characters
+        self.block_characters = block_characters
+
+    def records(self) -> Iterator[Record]:
+        start, stop = self.characters
+        number, position = 1, 0
+        for block in self.sources[0].blocks(self.block_characters):
+            skipped = block[: max(0, start - position)]
+            text = block[len(skipped) : None if stop is None else max(0, stop - position)]
+            if text:
+                yield Record({self.role: text}, number + skipped.count("\n"))
+            number += block.count("\n")
+            position += len(block)
+            if stop is not None and position >= stop:
+                return
+
+    def split_at(self, fraction: float) -> tuple[RunningText, RunningText]:
+        """Split the text after this fraction of its characters."""
+        total = sum(len(block) for block in self.sources[0].blocks(self.block_characters))
+        border = int(total * fraction)
+        if not 0 < border < total:
+            raise user_error(
+                f"{count(total, 'character')} cannot be split",
+                path=self.sources[0].error_path,
+                hint="use a longer text",
+            )
+        return self._part(0, border), self._part(border, None)
+
+    def _part(self, start: int, stop: int | None) -> RunningText:
+        return RunningText(
+            self.sources[0], [self.role], characters=(start, stop), block_characters=self.block_characters
+        )
+
+
+Fields = Iterator[tuple[int, list[str]]]
+
+
+class Table(Stream):
+    """Lines with the same number of fields; the first may name them."""
+
+    hint = "the same number on each line"
+
+    def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
+        super().__init__([source])
+        self.columns = columns
+
+    def fields(self) -> Fields:
+        """Yield number and fields of each line that is not empty."""
+        raise NotImplementedError
+
+    def records(self) -> Iterator[Record]:
+        lines = self.fields()
+        first_number, first = next(lines, (0, []))
+        if not first_number:
+            return
+        layout = self.columns.layout(first, self.location(first_number))
+        positions = {role: int(position) for role, position in layout.positions.items()}
+        if not layout.has_header:
+            yield Record({role: first[position] for role, position in positions.items()}, first_number)
+        for number, fields in lines:
+            if len(fields) != len(first):
+                error = user_error(
+                    f"{count(len(fields), 'column')}, but the first line has {len(first)}",
+                    path=self.location(number),
+                    hint=self.hint,
+                )
+                self.report("bad-row", number, error, " ".join(fields))
+                continue
+            yield Record({role: fields[position] for role, position in positions.items()}, number)
+
+    def layout(self) -> TableLayout | None:
+        lines = self.fields()
+        number, first = next(lines, (0, []))
+        if not number:
+            return None
+        layout = self.columns.layout(first, self.location(number), (fields for _, fields in lines))
+        if layout.hint:
+            self.report("maybe-header", number, shown=" | ".join(first))
+        return layout
+
+    def first_row(self) -> list[str] | None:
+        return next((fields for _, fields in self.fields()), None)
+
+    @property
+    def read_as(self) -> str:
+        layout = self.layout()
+        return layout.describe() if layout is not None else ""
+
+
+class TabTable(Table):
+    """TSV, in which a quote is an ordinary character."""
+
+    def fields(self) -> Fields:
+        for number, line in enumerate(self.sources[0].lines(), start=1):
+            if line:
+                yield number, line.split("\t")
+            else:
+                self.report("skipped-line", number)
+
+
+class CommaTable(Table):
+    """CSV, with commas or with semicolons."""
+
+    hint = 'the same number on each line; "quotes, like these", around a text with such signs in it'
+
+    def __init__(self, source: TextFile, columns: ColumnSpec, delimiter: Delimiter | None = None) -> None:
+        super().__init__(source, columns)
+        self.requested_delimiter = delimiter
+
+    def delimiter(self) -> Delimiter:
+        if self.requested_delimiter is not None:
+            return self.requested_delimiter
+        source = self.sources[0]
+        option = "task.data.format=" if source.setting else "--format "
+        return find_delimiter(source.lines(), self.columns, path=source.error_path, option=option)
+
+    def layout(self) -> TableLayout | None:
+        layout = super().layout()
+        if layout is None:
+            return None
+        delimiter = self.delimiter()
+        is_expected = delimiter == (self.requested_delimiter or "comma")
+        is_as_requested = layout.is_as_requested and is_expected
+        return replace(layout, delimiter=delimiter, is_as_requested=is_as_requested)
+
+    def fields(self) -> Fields:
+        line = ""
+
+        def lines() -> Iterator[str]:
+            # The reader itself joins the lines of a quoted field.
+            nonlocal line
+            for line in self.sources[0].lines():
+                yield line + "\n"
+
+        reader = csv.reader(lines(), delimiter=DELIMITERS[self.delimiter()], strict=True)
+        number = 1
+        while True:
+            try:
+                for fields in reader:
+                    if not fields:
+                        self.report("skipped-line", number)
+                    elif not is_declaration(number, fields):
+                        yield number, fields
+                    number = reader.line_num + 1
+                return
+            except csv.Error as error:
+                message = f"not valid CSV: {error}"
+                path = f"{self.sources[0].path}, line {number}"
+                fault = user_error(message, path=path, hint='quote "fields, like this"')
+                self.report("bad-row", number, fault, line)
+                number = reader.line_num + 1
+
+
+CLASSES_HINT = "task.data.classes={NAME: FILE OR FOLDER, NAME: FILE OR FOLDER}"
+
+
+@dataclass(frozen=True)
+class _ClassFile:
+    """A file with the examples of a class, one per line, or with one example."""
+
+    label: str
+    file: TextFile
+    is_lines: bool
+
+    def texts(self) -> Iterator[str]:
+        return self.file.lines() if self.is_lines else iter([self.file.whole().removesuffix("\n")])
+
+
+class ClassFolder(Stream):
+    """Folder of classes: one file per class with lines, or one folder per class with one file per example.
+
+    The name of the file, without its ending, or of the folder is the label. The first role is the text, the
+    second the label. If only texts are requested, labels are ignored.
+    """
+
+    def __init__(self, folder: TextFile, roles: Sequence[str], classes: Mapping[str, str]) -> None:
+        if not folder.path.is_dir():
+            problem = "is a file, not a folder" if folder.path.exists() else "no such folder"
+            raise user_error(
+                problem, path=folder.error_path, hint="a folder with one file or folder per class"
+            )
+        if len(roles) > 2:
+            raise user_error(
+                f"a folder of classes has texts and labels, and {len(roles)} columns are needed",
+                path=folder.error_path,
+                hint="another task.data.format",
+            )
+        self.folder = folder
+        self.roles = list(roles)
+        found = _named_classes(folder, classes) if classes else _find_classes(folder, len(roles) == 2)
+        self.parts = [part for label, path in found for part in _class_files(label, path, folder)]
+        self._starts: list[int] = []
+        """Number of the first record of each file, for the files that have been read."""
+        self._reached = 0
+        super().__init__([part.file for part in self.parts])
+
+    @property
+    def name(self) -> str:
+        return str(self.folder.path)
+
+    def records(self) -> Iterator[Record]:
+        number = 0
+        for index, part in enumerate(self.parts):
+            if index == len(self._starts):
+                self._starts.append(number + 1)
+            for text in part.texts():
+                number += 1
+                if number > self._reached:
+                    self._reached = number
+                yield Record(dict(zip(self.roles, (text, part.label), strict=False)), number)
+
+    def location(self, number: int) -> str:
+        part, line = self._find(number)
+        return f"{part.file.path}, line {line}" if part.is_lines else str(part.file.path)
+
+    def locate(self, number: int, column: int = 0) -> tuple[TextFile, int]:
+        part, line = self._find(number)
+        return part.file, line
+
+    def _find(self, number: int) -> tuple[_ClassFile, int]:
+        if number > self._reached:
+            for _ in self.records():
+                pass
+        index = bisect_right(self._starts, number) - 1
+        return self.parts[index], number - self._starts[index] + 1
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+
+
+def _find_classes(folder: TextFile, with_labels: bool) -> list[tuple[str, Path]]:
+    entries = _entries(folder.path)
+    if len({entry.is_dir() for entry in entries}) > 1:
+        raise user_error(
+            "contains files and folders: which are classes?", path=folder.error_path, hint=CLASSES_HINT
+        )
+    found = [(_label(entry), entry) for entry in entries]
+    if not with_labels and found:
+        return found
+    if len(found) < 2:
+        problem = "contains only one class" if found else "the folder is empty"
+        raise user_error(problem, path=folder.error_path, hint="one file or one folder per class")
+    labels = [label for label, _ in found]
+    twice = [label for label in labels if labels.count(label) > 1]
+    if twice:
+        raise user_error(
+            f"two files have the name {twice[0]!r} with different endings",
+            path=folder.error_path,
+            hint=CLASSES_HINT,
+        )
+    return found
+
+
+def _label(entry: Path) -> str:
+    return entry.name if entry.is_dir() else Path(entry.name.removesuffix(".gz")).stem
+
+
+def _named_classes(folder: TextFile, classes: Mapping[str, str]) -> list[tuple[str, Path]]:
+    present = [entry.name for entry in _entries(folder.path)]
+    for label, name in classes.items():
+        if not (folder.path / name).exists():
+            path = f"task.data.classes.{label}: {folder.path}"
+            raise user_error("no such file or folder in it", path=path, value=name, allowed=present)
+    return [(label, folder.path / name) for label, name in classes.items()]
+
+
+def _class_files(label: str, path: Path, folder: TextFile) -> list[_ClassFile]:
+    if not path.is_dir():
+        return [_ClassFile(label, replace(folder, path=path), is_lines=True)]
+    files = _entries(path)
+    inner = [file.name for file in files if file.is_dir()]
+    if inner or not files:
+        problem = f"contains another folder, {inner[0]!r}" if inner else "the folder is empty"
+        error_path = replace(folder, path=path).error_path
+        raise user_error(problem, path=error_path, hint="one file per example, and no folders")
+    return [_ClassFile(label, replace(folder, path=file), is_lines=False) for file in files]

@@ -1,0 +1,219 @@
+"""Splitting examples into training, validation and test, with equal examples kept in one split.
+
+`RowKeys` finds equal texts in files larger than memory: it stores a 64-bit hash per text on disk and compares
+them in partitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+
+import numpy as np
+
+from glassformer.core.errors import UserError, user_error
+from glassformer.data.batching import generator, shuffled
+from glassformer.data.columns import TableLayout, count
+from glassformer.data.formats import Record, RunningText, Stream
+
+KEYS_PER_BLOCK = 1 << 16
+KEYS_IN_MEMORY = 1 << 18
+KEY_BYTES = 8
+
+
+class RowKeys:
+    """One 64-bit hash per text, in the order of the texts.
+
+    Among a billion different texts, a few dozen may share a hash.
+    """
+
+    def __init__(self, texts: Iterable[str], folder: Path) -> None:
+        """`folder` holds an unnamed temporary file, which disappears with the process."""
+        # In memory at first: most files are small.
+        self._file = SpooledTemporaryFile(max_size=KEYS_IN_MEMORY * KEY_BYTES, dir=str(folder))  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        keys, size = map(_key, texts), 0
+        while block := b"".join(islice(keys, KEYS_PER_BLOCK)):
+            self._file.write(block)
+            size += len(block)
+        self._count = size // KEY_BYTES
+
+    def __len__(self) -> int:
+        return self._count
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield all keys in blocks, each with the number of its first row."""
+        for start in range(0, len(self), KEYS_PER_BLOCK):
+            self._file.seek(start * KEY_BYTES)
+            yield start, np.frombuffer(self._file.read(KEYS_PER_BLOCK * KEY_BYTES), dtype=np.uint64)
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions such that the different keys of one fit into memory."""
+        return -(-len(self) // KEYS_IN_MEMORY)
+
+    def in_partition(self, index: int, partitions: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield row numbers and keys of one partition in blocks; equal keys share a partition."""
+        for start, keys in self.blocks():
+            inside = np.flatnonzero(keys % np.uint64(partitions) == index)
+            yield start + inside, keys[inside]
+
+    def distinct_in_partition(self, index: int, partitions: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct keys of a partition, sorted, and the first row of each."""
+        keys, rows, pending = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64), 0
+        waiting = []
+        for some_rows, some_keys in self.in_partition(index, partitions):
+            waiting.append((some_keys, some_rows))
+            pending += len(some_rows)
+            if pending > KEYS_IN_MEMORY:  # far more rows than keys: many are equal
+                keys, rows = _first_of_each([(keys, rows), *waiting])
+                waiting, pending = [], 0
+        return _first_of_each([(keys, rows), *waiting])
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+
+
+def _first_of_each(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct keys, sorted, and the row of each key's first occurrence in `found`."""
+    keys, first = np.unique(np.concatenate([keys for keys, _ in found]), return_index=True)
+    return keys, np.concatenate([rows for _, rows in found])[first]
+
+
+def first_rows(keys: RowKeys) -> np.ndarray:
+    """Mark each row whose key has not occurred before."""
+    is_first = np.zeros(len(keys), dtype=bool)
+    for index in range(keys.partitions):
+        _, rows = keys.distinct_in_partition(index, keys.partitions)
+        is_first[rows] = True
+    return is_first
+
+
+def copy_from_first(values: np.ndarray, keys: RowKeys) -> None:
+    """Give each row the value of the first row with the same key."""
+    for index in range(keys.partitions):
+        distinct, first = keys.distinct_in_partition(index, keys.partitions)
+        for rows, some_keys in keys.in_partition(index, keys.partitions):
+            values[rows] = values[first[np.searchsorted(distinct, some_keys)]]
+
+
+def is_contained(few: RowKeys, many: RowKeys, is_included: np.ndarray | None = None) -> np.ndarray:
+    """Mark each row of `few` whose key is among those of `many`, or of its rows in `is_included`."""
+    is_in = np.zeros(len(few), dtype=bool)
+    for index in range(few.partitions):
+        wanted, _ = few.distinct_in_partition(index, few.partitions)
+        is_found = np.zeros(len(wanted), dtype=bool)
+        for rows, keys in many.in_partition(index, few.partitions) if len(wanted) else ():
+            included = keys if is_included is None else keys[is_included[rows]]
+            nearest = np.searchsorted(wanted, included).clip(max=len(wanted) - 1)
+            is_found[nearest[wanted[nearest] == included]] = True
+        for rows, keys in few.in_partition(index, few.partitions):
+            is_in[rows] = is_found[np.searchsorted(wanted, keys)]
+    return is_in
+
+
+def split_off(
+    keys: Sequence[Hashable], fractions: Mapping[str, float], data_seed: int, path: str
+) -> dict[str, np.ndarray]:
+    """Return the row numbers of one part per fraction, and of the rest as `train`.
+
+    The result is a function of the arguments. Rows with equal keys stay together, so that no example is in
+    two splits. `path` names the data in an error.
+    """
+    groups: dict[Hashable, int] = {}
+    group_of_row = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
+    part_of_row = _assign_parts(len(groups), fractions, data_seed, path)[group_of_row]
+    return {split: np.flatnonzero(part_of_row == n) for n, split in enumerate([*fractions, "train"])}
+
+
+def split_off_rows(
+    keys: RowKeys, fractions: Mapping[str, float], data_seed: int, path: str
+) -> dict[str, np.ndarray]:
+    """Make the parts of `split_off` for data larger than memory: one Boolean per row and part."""
+    is_first = first_rows(keys)
+    part_of_row = np.empty(len(keys), dtype=np.int8)
+    part_of_row[is_first] = _assign_parts(int(np.count_nonzero(is_first)), fractions, data_seed, path)
+    if not is_first.all():
+        copy_from_first(part_of_row, keys)
+    return {split: part_of_row == number for number, split in enumerate([*fractions, "train"])}
+
+
+def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, path: str) -> np.ndarray:
+    """Return the part of each group of equal rows; groups are ordered by their first row."""
+    if total <= len(fractions):
+        raise user_error(
+            f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways",
+            path=path,
+            hint="more data, or one file per split",
+        )
+    order = shuffled(total, generator(data_seed, "split off"))
+    ends = [0]
+    for fraction in fractions.values():
+        most = total - (len(fractions) + 1 - len(ends))  # leaves at least one for each later part
+        ends.append(min(ends[-1] + max(1, round(total * fraction)), most))
+    part_of_group = np.empty(total, dtype=np.int8)
+    for number, part in enumerate(np.split(order, ends[1:])):
+        part_of_group[part] = number
+    return part_of_group
+
+
+def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
+    """Decide by the key alone whether an example belongs to a part of this fraction.
+
+    Equal keys stay together, and a stream can be split before it has been read completely.
+    """
+    digest = hashlib.sha256(f"{data_seed}\n{key}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) < fraction * 2**64
+
+
+class FilteredStream(Stream):
+    """Records of a stream that satisfy a condition."""
+
+    def __init__(self, whole: Stream, condition: Callable[[Record], bool]) -> None:
+        super().__init__(whole.sources)
+        self.whole = whole
+        self.condition = condition
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def read_as(self) -> str:
+        return self.whole.read_as
+
+    def layout(self) -> TableLayout | None:
+        return self.whole.layout()
+
+    def location(self, number: int) -> str:
+        return self.whole.location(number)
+
+    def records(self) -> Iterator[Record]:
+        return filter(self.condition, self.whole)
+
+    def no_example(self) -> UserError:
+        hint = "more data, or one file per split"
+        return user_error("too few different examples to split", path=self.name, hint=hint)
+
+
+def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:
+    """Split a stream into `train` and `validation` by the value of the role `key`.
+
+    The end of a running text is its validation part, so that both parts are continuous texts.
+    """
+    if isinstance(stream, RunningText):
+        train, validation = stream.split_at(1 - fraction)
+        return {"train": train, "validation": validation}
+
+    def is_validation(record: Record) -> bool:
+        return is_split_off(str(record.values[key]), fraction, data_seed)
+
+    return {
+        "train": FilteredStream(stream, lambda record: not is_validation(record)),
+        "validation": FilteredStream(stream, is_validation),
+    }

@@ -1,0 +1,180 @@
+"""Training and `data check` agree: the check passes exactly if training can read the file.
+
+Both use the same readers. This test guards it over generated files of every format, with every fault.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.core.errors import UserError
+from glassformer.data.check import Corpus, check_corpora
+from glassformer.data.readers import DataConfig
+
+ROLES = {"input": "text", "target": "label"}
+WORDS = [
+    "one",
+    "two",
+    "café",
+    "日本",
+    '"quoted"',
+    "a,b",
+    "c;d",
+    "\u2028",
+    "\0",
+    "\ufeff",
+    "",
+    "1",
+    "0,5",
+    "{",
+    "[",
+]
+FORMATS = [
+    "tsv",
+    "csv",
+    "csv-comma",
+    "csv-semicolon",
+    "jsonl",
+    "json",
+    "lists.json",
+    "text",
+    "folder",
+    "running",
+]
+FILES_PER_FORMAT = 60
+
+
+def field(chooser: random.Random) -> str:
+    return " ".join(chooser.choices(WORDS, k=chooser.randrange(4)))
+
+
+def content(kind: str, chooser: random.Random, number: int) -> str:
+    """Write `number` examples in a format."""
+    rows = [(field(chooser), chooser.choice(["x", "y", "z"])) for _ in range(number)]
+    header = [ROLES["input"], ROLES["target"]]
+    names = chooser.random() < 0.5
+    if kind == "tsv":
+        return "".join("\t".join(row) + "\n" for row in ([tuple(header)] if names else []) + rows)
+    if kind.startswith("csv"):
+        sign = ";" if kind == "csv-semicolon" or (kind == "csv" and chooser.random() < 0.5) else ","
+        file = io.StringIO()
+        csv.writer(file, delimiter=sign, lineterminator="\n").writerows(([header] if names else []) + rows)
+        return file.getvalue()
+    objects = [dict(zip(header, row, strict=True)) for row in rows]
+    if kind == "jsonl":
+        return "".join(json.dumps(row) + "\n" for row in objects)
+    if kind == "json":
+        return json.dumps(objects, indent=chooser.choice([None, 1]))
+    if kind == "lists.json":
+        return json.dumps({name: [row[name] for row in objects] for name in header})
+    return "".join(text.replace("\n", " ") + "\n" for text, _ in rows)
+
+
+def damage(data: bytes, chooser: random.Random) -> bytes:
+    """Apply a random fault, or none."""
+    position = chooser.randrange(len(data) + 1)
+    faults: list[Callable[[], bytes]] = [
+        lambda: data,
+        lambda: data,
+        lambda: data[:position],
+        lambda: data[:position] + bytes([chooser.randrange(256)]) + data[position:],
+        lambda: data.replace(b"\n", b"\r\n"),
+        lambda: data.replace(b"\n", b"\r"),
+        lambda: data.replace(b"\n", b"\n\n"),
+        lambda: b"\xef\xbb\xbf" + data,
+        lambda: data + b"more\n",
+        lambda: data + b"\0" * len(data),
+        lambda: data.decode(errors="replace").encode("utf-16"),
+        lambda: b" \n" * 3,
+        lambda: data.replace(b"text", b"txet").replace(b"x", b'"', 1),
+        lambda: b"sep=;\n" + data,
+    ]
+    return chooser.choice(faults)()
+
+
+def write(path: Path, data: bytes, chooser: random.Random) -> Path:
+    if chooser.random() < 0.2:
+        path = path.with_name(path.name + ".gz")
+        data = gzip.compress(data)
+        data = data[: chooser.choice([len(data), len(data), len(data) // 2])]
+    path.write_bytes(data)
+    return path
+
+
+def make(
+    kind: str, folder: Path, chooser: random.Random
+) -> tuple[list[Path], dict[str, Any], dict[str, str]]:
+    """Write a data set; return its files, its options, and the roles that a task asks for."""
+    folder.mkdir()
+    number = chooser.randrange(6)
+
+    def one(name: str) -> Path:
+        (folder / name).parent.mkdir(exist_ok=True)
+        return write(folder / name, damage(content(kind, chooser, number).encode(), chooser), chooser)
+
+    if kind == "text":
+        return [one("a.en"), one("a.fr")], {"format": "text"}, ROLES
+    if kind == "running":
+        return [one("a.txt")], {"format": "running-text"}, {"input": "text"}
+    if kind == "folder":
+        form = chooser.choice(["{}.txt", "{}/1"])
+        for label in ("good", "bad", "fine"):
+            one(form.format(label))
+        if chooser.random() < 0.1:
+            one("more/1")
+        return [folder], {}, ROLES
+    format = kind.removeprefix("lists.")
+    columns = chooser.choice([{}, {}, {}, {"input": 0, "target": 1}, {"input": "text", "target": "label"}])
+    return [one(f"a.{format}")], {"format": format, "columns": columns}, ROLES
+
+
+def training_accepts(files: list[Path], options: dict[str, Any], roles: dict[str, str]) -> bool:
+    is_aligned = options.get("format") == "text"
+    source = [str(path) for path in files] if is_aligned else str(files[0])
+    try:
+        stream = DataConfig(train=source, **options).stream("train", roles)
+        assert stream is not None and list(stream)
+    except UserError:
+        return False
+    return True
+
+
+def check_passes(files: list[Path], options: dict[str, Any], roles: dict[str, str] | None) -> bool:
+    try:
+        report = check_corpora([Corpus({"train": files}, roles=roles, **options)])
+    except UserError:
+        return False
+    # A missing label is no matter of the file: a classifier rejects it, a translator does not.
+    return not any(f.severity == "error" and f.kind != "empty-label" for f in report.findings)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_check_passes_exactly_if_training_can_read_the_file(tmp_path: Path, kind: str) -> None:
+    chooser = random.Random(kind)
+    outcomes: Counter[bool] = Counter()
+    for number in range(FILES_PER_FORMAT):
+        files, options, roles = make(kind, tmp_path / str(number), chooser)
+        accepts = training_accepts(files, options, roles)
+        assert check_passes(files, options, roles) == accepts, [file.name for file in files]
+        outcomes[accepts] += 1
+    assert min(outcomes[True], outcomes[False]) >= FILES_PER_FORMAT // 20, outcomes
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "running"])
+def test_without_a_task_the_check_rejects_what_no_task_could_read(tmp_path: Path, kind: str) -> None:
+    """Without a task the check may read one column where a task needs two; it never rejects more."""
+    chooser = random.Random(kind)
+    for number in range(FILES_PER_FORMAT):
+        files, options, roles = make(kind, tmp_path / str(number), chooser)
+        if training_accepts(files, options, roles):
+            assert check_passes(files, options, None), [file.name for file in files]
