@@ -1,7 +1,7 @@
-"""Multi-head attention, self and cross, with a key/value cache and a place to tap it.
+"""Multi-head attention, self and cross, with a key/value cache.
 
-The kernel is an attribute: `fused_kernel` in training, and `inspection.capture` puts a recording
-one in its place for a pass. Nothing else changes, and there is no flag.
+The kernel is an attribute: `fused_kernel` by default. `inspection.capture` installs a recording kernel for
+one pass, and decoding on a CPU installs a faster one. The module itself has no flags for either.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from glassformer.blocks import reference
 from glassformer.blocks.feed_forward import linear
 from glassformer.blocks.masks import EVERYTHING, Mask
 from glassformer.blocks.positions import Position
+from glassformer.core.errors import ErrorDetail
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float], Tensor]
 
@@ -25,7 +26,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float], Tensor]
 def fused_kernel(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """PyTorch's own kernel. A causal mask alone is never written out."""
+    """PyTorch's fused attention. A mask that is only causal is passed as a flag, not as a tensor."""
     queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
     if bias is None and mask.is_causal and mask.allowed is None and queries == keys:
         return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, is_causal=True, dropout_p=dropout)
@@ -41,31 +42,38 @@ DROP_IN_KERNELS: set[Kernel] = {fused_kernel}
 
 
 def explicit_scores(q_BHLK: Tensor, k_BHMK: Tensor, bias: Tensor | None) -> Tensor:
+    """Scaled scores q·kᵀ / √K plus the bias, before mask and softmax."""
     scores_BHLM = torch.matmul(q_BHLK, k_BHMK.transpose(-2, -1)) / math.sqrt(q_BHLK.shape[-1])
     return scores_BHLM if bias is None else scores_BHLM + bias
 
 
 def explicit_weights(q_BHLK: Tensor, k_BHMK: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
-    """The weights that the fused kernel never shows."""
+    """Attention weights (B, H, L, M), which the fused kernel does not return."""
     allowed = mask.dense(q_BHLK.shape[2], k_BHMK.shape[2], q_BHLK.device)
     return reference.weights(explicit_scores(q_BHLK, k_BHMK, bias), allowed)
 
 
 @dataclass(frozen=True)
 class PositionContext:
-    """Where queries and keys stand, and the position module that makes something of it."""
+    """Position module, and the positions of the queries and keys of one call."""
 
     position: Position
     query_positions_BL: Tensor
     key_positions_BM: Tensor
 
+    @classmethod
+    def arange(cls, position: Position, x_BLD: Tensor, start: int = 0) -> PositionContext:
+        """Number the L new tokens from `start`; the keys are all tokens from 0."""
+        positions_1M = torch.arange(start + x_BLD.shape[1], device=x_BLD.device)[None]
+        return cls(position, positions_1M[:, start:], positions_1M)
+
 
 def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
-    """These rows in this order, as far as `length`. Where most stay in place, the others alone move."""
+    """Select rows in the given order, up to `length`. If most rows keep their index, only the others move."""
     if len(rows) <= len(x_BHMK):
-        places = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
-        if 2 * len(places) <= len(rows):
-            x_BHMK[places, :, :length] = x_BHMK[rows[places], :, :length]
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
+        if 2 * len(moved) <= len(rows):
+            x_BHMK[moved, :, :length] = x_BHMK[rows[moved], :, :length]
             return x_BHMK[: len(rows)]
     new = x_BHMK.new_empty(len(rows), *x_BHMK.shape[1:])
     new[:, :, :length] = x_BHMK[rows, :, :length]
@@ -73,7 +81,10 @@ def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
 
 
 class LayerCache:
-    """The keys and values that one attention has seen; they grow in place."""
+    """Keys and values that one attention has seen, in a buffer that grows.
+
+    attention(x, mask=Mask(is_causal=True), cache=cache)   # appends the keys and values of x
+    """
 
     def __init__(self) -> None:
         self.length = 0
@@ -84,7 +95,7 @@ class LayerCache:
         """Append, and return all keys and values so far."""
         end = self.length + k_BHLK.shape[2]
         if self._keys is None or self._values is None or end > self._keys.shape[2]:
-            capacity = 2 * end if self.length else end  # what is read at once may well be all
+            capacity = 2 * end if self.length else end  # the first call may be the only one
             self._keys = self._grown(self._keys, k_BHLK, capacity)
             self._values = self._grown(self._values, v_BHLK, capacity)
         self._keys[:, :, self.length : end] = k_BHLK
@@ -93,7 +104,7 @@ class LayerCache:
         return self.get()
 
     def fill(self, rows: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, *, batch: int, length: int) -> None:
-        """Set the beginnings of these rows of a batch; where nothing is set, there are zeros."""
+        """Set the first L keys and values of these rows; everything not set is zero."""
         if self._keys is None or self._values is None:
             _, heads, _, width = k_BHLK.shape
             self._keys = k_BHLK.new_zeros(batch, heads, length, width)
@@ -103,6 +114,7 @@ class LayerCache:
         self._values[rows, :, : v_BHLK.shape[2]] = v_BHLK
 
     def get(self) -> tuple[Tensor, Tensor]:
+        """Return all keys and values so far."""
         assert self._keys is not None and self._values is not None
         return self._keys[:, :, : self.length], self._values[:, :, : self.length]
 
@@ -113,6 +125,7 @@ class LayerCache:
             self._values = select_rows(self._values, rows, self.length)
 
     def _grown(self, old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
+        """Copy the cached tensor into a larger buffer."""
         batch, heads, _, width = like.shape
         new = like.new_empty(batch, heads, capacity, width)
         if old is not None:
@@ -120,8 +133,42 @@ class LayerCache:
         return new
 
 
+def check_heads(hidden_dim: int, num_heads: int, num_key_value_heads: int | None) -> None:
+    """Raise an ErrorDetail unless the heads divide the hidden width and the key/value heads the heads."""
+    if num_heads < 1 or hidden_dim % num_heads:
+        divisors = [str(n) for n in range(1, min(hidden_dim, 64) + 1) if hidden_dim % n == 0]
+        raise ErrorDetail(
+            f"{num_heads} heads do not divide hidden_dim {hidden_dim}",
+            path="num_heads",
+            value=num_heads,
+            allowed=divisors,
+        )
+    if num_key_value_heads is not None and (num_key_value_heads < 1 or num_heads % num_key_value_heads):
+        raise ErrorDetail(
+            f"must divide num_heads {num_heads}",
+            path="num_key_value_heads",
+            value=num_key_value_heads,
+            hint="num_key_value_heads=1",
+        )
+
+
+def check_width(x_BLD: Tensor, hidden_dim: int, path: str) -> None:
+    """Raise an ErrorDetail unless these are vectors (B, L, D) of the expected width."""
+    if x_BLD.ndim != 3 or x_BLD.shape[-1] != hidden_dim:
+        raise ErrorDetail(
+            f"expected a tensor of shape (batch, length, {hidden_dim})",
+            path=path,
+            value=tuple(x_BLD.shape),
+            hint=f"build the block for the width of its input, or project the input to width {hidden_dim}",
+        )
+
+
 class MultiHeadAttention(nn.Module):
-    """What self- and cross-attention share: heads, kernel, output projection."""
+    """Common part of self- and cross-attention: heads, kernel, output projection.
+
+    gf.nn.SelfAttention(64, num_heads=4)      # query, key and value from one sequence
+    gf.nn.CrossAttention(64, num_heads=4)     # query from one sequence, key and value from another
+    """
 
     kernel: Kernel
 
@@ -134,6 +181,8 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        check_heads(hidden_dim, num_heads, num_key_value_heads)
+        self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.num_key_value_heads = num_key_value_heads or num_heads
         self.head_dim = hidden_dim // num_heads
@@ -144,11 +193,13 @@ class MultiHeadAttention(nn.Module):
         self.kernel = fused_kernel
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
+        """Split the last axis into heads: (B, L, H × K) to (B, H, L, K)."""
         return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
 
     def _attend(
         self, q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None
     ) -> Tensor:
+        """Run the kernel and the output projection; grouped keys and values are repeated per query head."""
         groups = self.num_heads // self.num_key_value_heads
         if groups > 1:
             k_BHMK = k_BHMK.repeat_interleave(groups, dim=1)
@@ -159,7 +210,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
-    """One matrix for several projections, each with the Xavier weights it would have had alone."""
+    """One matrix for several projections. Each part has the Xavier weights of a separate projection."""
     layer = linear(inputs, sum(parts), bias)
     for part in layer.weight.split(parts):
         nn.init.xavier_uniform_(part)
@@ -167,6 +218,15 @@ def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
 
 
 class SelfAttention(MultiHeadAttention):
+    """Attention of a sequence to itself.
+
+    y = gf.nn.SelfAttention(64, num_heads=4)(x)                                     # x and y: (B, L, 64)
+    y = gf.nn.SelfAttention(64, 4, position=gf.nn.Rotary(16))(x, mask=gf.nn.Mask(is_causal=True))
+
+    A whole model shares one position module and passes it per call as `positions`. Without it the module uses
+    its own `position`, and numbers the tokens from 0, or from the end of the cache.
+    """
+
     def __init__(
         self,
         hidden_dim: int,
@@ -174,18 +234,27 @@ class SelfAttention(MultiHeadAttention):
         num_key_value_heads: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        position: Position | None = None,
     ) -> None:
         super().__init__(hidden_dim, num_heads, num_key_value_heads, bias, dropout)
         self.parts = [self.query_dim, self.key_value_dim, self.key_value_dim]
         self.query_key_value = stacked_linear(hidden_dim, self.parts, bias)
+        if position is not None:
+            position.check(hidden_dim, num_heads)
+        self.position = position
 
     def forward(
         self,
         x_BLD: Tensor,
-        positions: PositionContext,
+        positions: PositionContext | None = None,
         mask: Mask = EVERYTHING,
         cache: LayerCache | None = None,
     ) -> Tensor:
+        """Attend from each vector to the vectors that the mask allows, those in the cache included."""
+        if positions is None:
+            check_width(x_BLD, self.hidden_dim, "SelfAttention")
+            start = 0 if cache is None else cache.length
+            positions = PositionContext.arange(self.position or Position(), x_BLD, start)
         q_BLD, k_BLD, v_BLD = self.query_key_value(x_BLD).split(self.parts, dim=-1)
         q_BHLK = self._split(q_BLD, self.num_heads)
         k_BHLK = self._split(k_BLD, self.num_key_value_heads)
@@ -201,7 +270,10 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """From the decoder to the encoder's output: distances between two languages mean nothing here."""
+    """Attention of the decoder to the encoder's output. It has no positions: distances mean nothing here.
+
+    y = gf.nn.CrossAttention(64, num_heads=4)(x, memory)     # x: (B, L, 64), memory: (B, M, 64)
+    """
 
     def __init__(
         self,
@@ -216,11 +288,12 @@ class CrossAttention(MultiHeadAttention):
         self.key_value = stacked_linear(hidden_dim, [self.key_value_dim] * 2, bias)
 
     def keys_and_values(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder's output, split into heads; a cache stores them for all steps."""
         k_BMD, v_BMD = self.key_value(memory_BMD).chunk(2, dim=-1)
         return self._split(k_BMD, self.num_key_value_heads), self._split(v_BMD, self.num_key_value_heads)
 
     def forward(self, x_BLD: Tensor, memory: Tensor | LayerCache, mask: Mask = EVERYTHING) -> Tensor:
-        """`memory`: what the encoder gives (B, M, D), or the keys and values that were made of it."""
+        """Attend from each vector to `memory`: the encoder's output (B, M, D) or a cache of it."""
         q_BHLK = self._split(self.query(x_BLD), self.num_heads)
         k_BHMK, v_BHMK = memory.get() if isinstance(memory, LayerCache) else self.keys_and_values(memory)
         return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, None)

@@ -1,4 +1,4 @@
-"""Dropout that draws four decisions from one random number: on a CPU, drawing is most of its cost."""
+"""Dropout that takes four decisions from one random number: on a CPU, drawing numbers is most of its cost."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ import torch
 from torch import Tensor, nn
 
 _STEPS = 1 << 16
-"""A rate is kept to one part in so many."""
+"""Resolution of the dropout probability: it is rounded to a multiple of 1/65,536."""
 
-_chance: ContextVar[torch.Generator | None] = ContextVar("chance", default=None)
+_generator: ContextVar[torch.Generator | None] = ContextVar("generator", default=None)
 
 
 @contextmanager
-def drawing_from(chance: torch.Generator) -> Iterator[None]:
-    """Within it, and in this thread alone, dropout draws from a generator of its own."""
-    token = _chance.set(chance)
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Context: in this thread, dropout draws from the given generator instead of the global one."""
+    token = _generator.set(generator)
     try:
         yield
     finally:
-        _chance.reset(token)
+        _generator.reset(token)
 
 
 class Dropout(nn.Dropout):
-    """As `nn.Dropout`, from the same generator unless told; on a CPU about seven times as fast."""
+    """Drop-in for `nn.Dropout` that is about seven times as fast on a CPU.
+
+    y = gf.nn.Dropout(0.1)(x)
+    """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Zero each number with probability `p` in training mode, and scale the others by 1 / (1 − p)."""
         dropped = round(self.p * _STEPS)
         if not self.training or not dropped:
             return x
         if dropped == _STEPS or x.device.type != "cpu":
             return super().forward(x)
         draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
-        draws.random_(-(2**63), None, generator=_chance.get())
+        draws.random_(-(2**63), None, generator=_generator.get())
         quarters = draws.view(torch.int16)[: x.numel()].view(x.shape)
         is_kept = quarters >= dropped - _STEPS // 2
         return x * is_kept.to(x.dtype).mul_(_STEPS / (_STEPS - dropped))

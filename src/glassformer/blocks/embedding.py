@@ -1,4 +1,4 @@
-"""From token numbers to vectors: the input net, positions, dropout."""
+"""Embeddings: token numbers to vectors, plus positions, an optional norm, and dropout."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ from glassformer.core.registry import Kind, register
 
 
 class InputNet(nn.Module):
-    """Token numbers (B, L) in, vectors (B, L, D) out."""
+    """Base class of input networks: token numbers (B, L) to vectors (B, L, D)."""
 
     @property
     def weight_VD(self) -> Tensor:
-        """The matrix that a tied output borrows."""
+        """Embedding matrix, which a tied output layer shares."""
         raise NotImplementedError
 
 
 class InputConfig(Kind):
-    """How a token becomes a vector."""
+    """Kind of input network."""
 
     def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
+        """Build the module."""
         raise NotImplementedError
 
     def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
+        """Count the parameters."""
         raise NotImplementedError
 
 
 class TokenEmbedding(InputNet):
-    """A learned vector per token; `scale` multiplies it by √D, as Vaswani et al. did."""
+    """Learned vector per token. `scale` multiplies it by √D, as in Vaswani et al. (2017).
+
+    x = gf.nn.TokenEmbedding(vocabulary=256, hidden_dim=64)(tokens)     # tokens: (B, L), x: (B, L, 64)
+    """
 
     def __init__(self, vocabulary: int, hidden_dim: int, scale: bool = True) -> None:
         super().__init__()
@@ -53,9 +58,11 @@ class TokenEmbedding(InputNet):
 
 
 @register
-class TokenVectorsConfig(InputConfig):
+class TokenEmbeddingConfig(InputConfig):
+    """Learned vector per token."""
+
     kind: Literal["tokens"] = "tokens"
-    scale: bool = Field(True, description="multiply the vectors by the root of hidden_dim")
+    scale: bool = Field(True, description="multiply the vectors by the square root of hidden_dim")
 
     def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
         return TokenEmbedding(vocabulary, hidden_dim, self.scale)
@@ -65,9 +72,11 @@ class TokenVectorsConfig(InputConfig):
 
 
 class OneHot(InputNet):
-    """A one-hot vector, input dropout, a linear input net.
+    """One-hot vector, input dropout, linear layer.
 
-    The product of a one-hot vector with a matrix is one column of it, so that column is looked up.
+    x = gf.nn.OneHot(vocabulary=256, hidden_dim=64)(tokens)     # tokens: (B, L), x: (B, L, 64)
+
+    A one-hot vector times a matrix is one column of the matrix, so the column is looked up.
     """
 
     def __init__(self, vocabulary: int, hidden_dim: int, dropout: float = 0.0) -> None:
@@ -86,6 +95,8 @@ class OneHot(InputNet):
 
 @register
 class OneHotConfig(InputConfig):
+    """One-hot vector and a linear layer."""
+
     kind: Literal["one-hot"] = "one-hot"
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the one-hot input")
 
@@ -97,23 +108,37 @@ class OneHotConfig(InputConfig):
 
 
 class Embedding(nn.Module):
-    """Input net, then positions, then an optional norm, then dropout.
+    """Input network, then positions, an optional norm, and dropout.
 
-    Without vectors of its own it borrows those that it is handed: one table for two languages.
+    x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.Sinusoidal(64), dropout=0.1)(tokens)
+
+    Without `vectors` of its own it uses those passed to `forward`: one table for source and target.
     """
 
-    def __init__(self, vectors: InputNet | None, position: Position, norm: nn.Module, dropout: float) -> None:
+    def __init__(
+        self,
+        vectors: InputNet | None,
+        position: Position | None = None,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.vectors = vectors
-        self.position = position
-        self.norm = norm
+        self.position = Position() if position is None else position
+        self.norm = nn.Identity() if norm is None else norm
         self.dropout = Dropout(dropout)
 
-    def input_net(self, borrowed: InputNet | None = None) -> InputNet:
-        net = borrowed if self.vectors is None else self.vectors
+    def input_net(self, shared: InputNet | None = None) -> InputNet:
+        """Return its own input network, or the shared one if it has none."""
+        net = shared if self.vectors is None else self.vectors
         assert net is not None
         return net
 
-    def forward(self, tokens_BL: Tensor, positions_BL: Tensor, borrowed: InputNet | None = None) -> Tensor:
-        vectors_BLD = self.input_net(borrowed)(tokens_BL)
+    def forward(
+        self, tokens_BL: Tensor, positions_BL: Tensor | None = None, shared: InputNet | None = None
+    ) -> Tensor:
+        """Embed the tokens; without `positions_BL` they are numbered from 0."""
+        if positions_BL is None:
+            positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
+        vectors_BLD = self.input_net(shared)(tokens_BL)
         return self.dropout(self.norm(self.position.embed(vectors_BLD, positions_BL)))

@@ -1,4 +1,4 @@
-"""The position-wise network between two attentions."""
+"""Position-wise feed-forward networks, which each position passes through alone."""
 
 from __future__ import annotations
 
@@ -17,55 +17,8 @@ from glassformer.core.registry import Kind, register
 Activation = Callable[[Tensor], Tensor]
 
 
-class FeedForwardConfig(Kind):
-    """The network that each position passes through alone."""
-
-    def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
-        raise NotImplementedError
-
-    def matrices(self) -> int:
-        """How many dim × feed_forward_dim matrices it has."""
-        return 2
-
-    def parameter_count(self, dim: int, feed_forward_dim: int, bias: bool) -> int:
-        """All matrices but the last lead into the hidden layer, and so do their biases."""
-        weights = self.matrices() * dim * feed_forward_dim
-        return weights + (self.matrices() - 1) * feed_forward_dim + dim if bias else weights
-
-
-class FeedForward(nn.Module):
-    def __init__(
-        self, dim: int, feed_forward_dim: int, activation: Activation, bias: bool = True, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.up = linear(dim, feed_forward_dim, bias)
-        self.down = linear(feed_forward_dim, dim, bias)
-        self.dropout = Dropout(dropout)
-        self.activation = activation
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        hidden_BLF = self.activation(self.up(x_BLD))
-        return self.down(self.dropout(hidden_BLF))
-
-
-class GatedFeedForward(nn.Module):
-    def __init__(
-        self, dim: int, feed_forward_dim: int, activation: Activation, bias: bool = True, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.gate = linear(dim, feed_forward_dim, bias)
-        self.up = linear(dim, feed_forward_dim, bias)
-        self.down = linear(feed_forward_dim, dim, bias)
-        self.dropout = Dropout(dropout)
-        self.activation = activation
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        hidden_BLF = self.activation(self.gate(x_BLD)) * self.up(x_BLD)
-        return self.down(self.dropout(hidden_BLF))
-
-
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear map with Xavier weights and zero biases, as every map here starts."""
+    """Linear layer with Xavier weights and zero biases, the initialisation of every layer here."""
     layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
@@ -73,8 +26,76 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     return layer
 
 
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them; the inner width is 4 × hidden_dim by default.
+
+    y = gf.nn.FeedForward(64, 256, activation=torch.relu)(x)     # x and y: (B, L, 64)
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        feed_forward_dim: int | None = None,
+        activation: Activation = F.gelu,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        feed_forward_dim = feed_forward_dim or 4 * hidden_dim
+        self.up = linear(hidden_dim, feed_forward_dim, bias)
+        self.down = linear(feed_forward_dim, hidden_dim, bias)
+        self.dropout = Dropout(dropout)
+        self.activation = activation
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        """Transform each position by itself."""
+        hidden_BLF = self.activation(self.up(x_BLD))
+        return self.down(self.dropout(hidden_BLF))
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward network: the SiLU of one projection multiplies another (Shazeer 2020).
+
+    y = gf.nn.SwiGLU(64, 256)(x)     # x and y: (B, L, 64)
+    """
+
+    def __init__(
+        self, hidden_dim: int, feed_forward_dim: int | None = None, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        feed_forward_dim = feed_forward_dim or 4 * hidden_dim
+        self.gate = linear(hidden_dim, feed_forward_dim, bias)
+        self.up = linear(hidden_dim, feed_forward_dim, bias)
+        self.down = linear(feed_forward_dim, hidden_dim, bias)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        """Transform each position by itself."""
+        hidden_BLF = F.silu(self.gate(x_BLD)) * self.up(x_BLD)
+        return self.down(self.dropout(hidden_BLF))
+
+
+class FeedForwardConfig(Kind):
+    """Kind of feed-forward network."""
+
+    def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
+        """Build the module."""
+        raise NotImplementedError
+
+    def matrices(self) -> int:
+        """Number of dim × feed_forward_dim matrices."""
+        return 2
+
+    def parameter_count(self, dim: int, feed_forward_dim: int, bias: bool) -> int:
+        """Count the parameters. All matrices but the last have outputs, and biases, of the inner width."""
+        weights = self.matrices() * dim * feed_forward_dim
+        return weights + (self.matrices() - 1) * feed_forward_dim + dim if bias else weights
+
+
 @register
 class ReLUConfig(FeedForwardConfig):
+    """Feed-forward network with ReLU."""
+
     kind: Literal["relu"] = "relu"
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
@@ -83,19 +104,22 @@ class ReLUConfig(FeedForwardConfig):
 
 @register
 class GELUConfig(FeedForwardConfig):
+    """Feed-forward network with GELU."""
+
     kind: Literal["gelu"] = "gelu"
     approximate: Literal["none", "tanh"] = Field(
-        "none", description="tanh: the form of GPT-2, a little faster"
+        "none", description="tanh: the approximation that GPT-2 uses, slightly faster"
     )
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
-        return FeedForward(
-            dim, feed_forward_dim, partial(F.gelu, approximate=self.approximate), bias, dropout
-        )
+        activation = partial(F.gelu, approximate=self.approximate)
+        return FeedForward(dim, feed_forward_dim, activation, bias, dropout)
 
 
 @register
 class SiLUConfig(FeedForwardConfig):
+    """Feed-forward network with SiLU."""
+
     kind: Literal["silu"] = "silu"
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
@@ -104,10 +128,12 @@ class SiLUConfig(FeedForwardConfig):
 
 @register
 class SwiGLUConfig(FeedForwardConfig):
+    """Gated feed-forward network with SiLU."""
+
     kind: Literal["swiglu"] = "swiglu"
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
-        return GatedFeedForward(dim, feed_forward_dim, F.silu, bias, dropout)
+        return SwiGLU(dim, feed_forward_dim, bias, dropout)
 
     def matrices(self) -> int:
         return 3

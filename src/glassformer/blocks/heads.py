@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.blocks import reference
 from glassformer.blocks.dropout import Dropout
 from glassformer.blocks.feed_forward import linear
+from glassformer.blocks.norms import LAYER_NORM_EPSILON, LayerNorm
 from glassformer.core.registry import Kind, register
 
 IGNORED = -100
@@ -34,11 +36,14 @@ def pad_to_alignment(weight_OI: Tensor, bias_O: Tensor | None) -> tuple[Tensor, 
 
 
 CHUNK = 256
-"""Rows at a time: enough for a matrix product to be efficient, few enough to stay in the cache."""
+"""Rows per chunk of the loss: enough for an efficient matrix product, few enough for a CPU's cache."""
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """The summed loss and how many places have their target on top; gradients are made on the way."""
+    """Summed cross-entropy and number of correct rows, without holding all logits in memory.
+
+    The logits are computed in chunks of rows. The gradients are computed in the same pass, during `forward`.
+    """
 
     @staticmethod
     def forward(
@@ -55,27 +60,28 @@ class LinearCrossEntropy(torch.autograd.Function):
         bias_gradient_V = None if bias_V is None else torch.zeros_like(bias_V)
         loss = hidden_ND.new_zeros(())
         correct = torch.zeros((), dtype=torch.long, device=hidden_ND.device)
-        asking = _asking(weight_VD, bias_V)
+        project = _projection(weight_VD, bias_V)
         for start in range(0, len(hidden_ND), CHUNK):
             rows = slice(start, start + CHUNK)
             hidden, targets = hidden_ND[rows], targets_N[rows, None]
-            scores = asking(hidden)
-            scores.sub_(scores.amax(1, keepdim=True))
-            asked = scores.gather(1, targets)
-            correct += (asked == 0).sum()
-            wished = (1 - smoothing) * asked.sum()
+            logits = project(hidden)
+            logits.sub_(logits.amax(1, keepdim=True))
+            target_logits = logits.gather(1, targets)
+            correct += (target_logits == 0).sum()
+            expected = (1 - smoothing) * target_logits.sum()
             if smoothing:
-                wished = wished + smoothing * scores.sum() / scores.shape[1]
-            totals = scores.exp_().sum(1, keepdim=True)
-            loss += totals.log().sum() - wished
+                expected = expected + smoothing * logits.sum() / logits.shape[1]
+            totals = logits.exp_().sum(1, keepdim=True)
+            loss += totals.log().sum() - expected
             if not needs_gradients:
                 continue
-            scores.div_(totals).sub_(smoothing / scores.shape[1])
-            scores.scatter_add_(1, targets, torch.full_like(totals, smoothing - 1))
-            torch.mm(scores, weight_VD, out=hidden_gradient_ND[rows])
-            weight_gradient_VD.addmm_(scores.T, hidden)
+            # The gradient of the logits is softmax − (smoothed) target, written over the logits.
+            logits.div_(totals).sub_(smoothing / logits.shape[1])
+            logits.scatter_add_(1, targets, torch.full_like(totals, smoothing - 1))
+            torch.mm(logits, weight_VD, out=hidden_gradient_ND[rows])
+            weight_gradient_VD.addmm_(logits.T, hidden)
             if bias_gradient_V is not None:
-                bias_gradient_V += scores.sum(0)
+                bias_gradient_V += logits.sum(0)
         if needs_gradients:
             ctx.gradients = (hidden_gradient_ND, weight_gradient_VD, bias_gradient_V)
         ctx.mark_non_differentiable(correct)
@@ -89,55 +95,67 @@ class LinearCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None)
 
 
-def _asking(weight_VD: Tensor, bias_V: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The linear map, for many chunks."""
+def _projection(weight_VD: Tensor, bias_V: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Linear map from hidden vectors to logits, prepared once for many chunks."""
     weight, bias = pad_to_alignment(weight_VD, bias_V)
     return lambda hidden_ND: F.linear(hidden_ND, weight, bias)[:, : len(weight_VD)]
-
-
-def cross_entropy_each(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The loss of each place and whether its target is on top, without gradients."""
-    losses, hits = [], []
-    asking = _asking(weight_VD, bias_V)
-    for hidden, targets in zip(hidden_ND.split(CHUNK), targets_N.split(CHUNK), strict=True):
-        scores = asking(hidden)
-        asked = scores.gather(1, targets[:, None]).squeeze(1)
-        losses.append(scores.logsumexp(1) - asked)
-        hits.append(asked == scores.amax(1))
-    return torch.cat(losses), torch.cat(hits)
 
 
 def linear_cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The sum that `F.cross_entropy` of `F.linear` gives, and how many places have their target on top."""
+    """Sum of `F.cross_entropy(F.linear(...))`, and the number of rows whose largest logit is the target's."""
     loss, correct = LinearCrossEntropy.apply(hidden_ND, weight_VD, bias_V, targets_N, smoothing)
     return loss, correct
 
 
+def cross_entropy_per_row(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Loss of each row, and True where its largest logit is the target's; without gradients."""
+    losses, hits = [], []
+    project = _projection(weight_VD, bias_V)
+    for hidden, targets in zip(hidden_ND.split(CHUNK), targets_N.split(CHUNK), strict=True):
+        logits = project(hidden)
+        target_logits = logits.gather(1, targets[:, None]).squeeze(1)
+        losses.append(logits.logsumexp(1) - target_logits)
+        hits.append(target_logits == logits.amax(1))
+    return torch.cat(losses), torch.cat(hits)
+
+
 @dataclass(frozen=True)
 class LossOutput:
-    """Sums over the targets that count, so that batches of any size add up rightly."""
+    """Loss, correct predictions and targets of a batch, as sums, so that batches of any size can be added."""
 
     loss: Tensor
     correct: Tensor
     count: Tensor
 
+    @property
+    def mean(self) -> Tensor:
+        """Mean loss per target."""
+        return self.loss / self.count.clamp(min=1)
+
 
 class PoolingConfig(Kind):
-    """How the vectors of a sequence become one. What stands at padding must not matter."""
+    """Kind of pooling: the vectors of a sequence become one. Padding must not affect it."""
 
     def build(self, dim: int) -> nn.Module:
+        """Build the module."""
         raise NotImplementedError
 
     def parameter_count(self, dim: int) -> int:
+        """Count the parameters."""
         return 0
 
 
 class MeanPooling(nn.Module):
-    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    """Mean over the real positions.
+
+    pooled = gf.nn.MeanPooling()(x, mask)     # x: (B, L, D), mask: (B, L), pooled: (B, D)
+    """
+
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         if attention_mask_BL is None:
             return x_BLD.mean(1)
         weights_BL = attention_mask_BL.to(x_BLD.dtype)
@@ -145,7 +163,12 @@ class MeanPooling(nn.Module):
 
 
 class MaxPooling(nn.Module):
-    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    """Largest value of each component over the real positions.
+
+    pooled = gf.nn.MaxPooling()(x, mask)     # x: (B, L, D), mask: (B, L), pooled: (B, D)
+    """
+
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         if attention_mask_BL is None:
             return x_BLD.amax(1)
         largest_BD = x_BLD.masked_fill(~attention_mask_BL[..., None], torch.finfo(x_BLD.dtype).min).amax(1)
@@ -153,36 +176,50 @@ class MaxPooling(nn.Module):
 
 
 class FirstPooling(nn.Module):
-    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    """Vector of the first position.
+
+    pooled = gf.nn.FirstPooling()(x)     # x: (B, L, D), pooled: (B, D)
+    """
+
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         return x_BLD[:, 0]
 
 
 class LastPooling(nn.Module):
-    """The last real position: the only one of a causal model that has read everything."""
+    """Vector of the last real position, the only one of a causal model that has seen the whole sequence.
 
-    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    pooled = gf.nn.LastPooling()(x, mask)     # x: (B, L, D), mask: (B, L), pooled: (B, D)
+    """
+
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         return x_BLD[:, -1] if attention_mask_BL is None else last_token(x_BLD, attention_mask_BL)
 
 
 class AttentionPooling(nn.Module):
-    """A learned query weighs the positions."""
+    """Mean of the real positions, weighted by attention from one learned query.
+
+    pooled = gf.nn.AttentionPooling(64)(x, mask)     # x: (B, L, 64), mask: (B, L), pooled: (B, 64)
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.query = linear(dim, 1, bias=False)
 
-    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         weights_BL = reference.weights(self.query(x_BLD).squeeze(-1), attention_mask_BL)
         return (weights_BL[..., None] * x_BLD).sum(1)
 
 
 def last_token(x_BLD: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Vector of each row's last real token; padding is on the right."""
     last_B = (attention_mask_BL.sum(1) - 1).clamp(min=0)
     return x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), last_B]
 
 
 @register
 class MeanPoolingConfig(PoolingConfig):
+    """Mean over the real positions."""
+
     kind: Literal["mean"] = "mean"
 
     def build(self, dim: int) -> nn.Module:
@@ -191,6 +228,8 @@ class MeanPoolingConfig(PoolingConfig):
 
 @register
 class MaxPoolingConfig(PoolingConfig):
+    """Largest value of each component."""
+
     kind: Literal["max"] = "max"
 
     def build(self, dim: int) -> nn.Module:
@@ -199,6 +238,8 @@ class MaxPoolingConfig(PoolingConfig):
 
 @register
 class FirstPoolingConfig(PoolingConfig):
+    """First position."""
+
     kind: Literal["first"] = "first"
 
     def build(self, dim: int) -> nn.Module:
@@ -207,6 +248,8 @@ class FirstPoolingConfig(PoolingConfig):
 
 @register
 class LastPoolingConfig(PoolingConfig):
+    """Last real position."""
+
     kind: Literal["last"] = "last"
 
     def build(self, dim: int) -> nn.Module:
@@ -215,6 +258,8 @@ class LastPoolingConfig(PoolingConfig):
 
 @register
 class AttentionPoolingConfig(PoolingConfig):
+    """Mean weighted by attention from a learned query."""
+
     kind: Literal["attention"] = "attention"
 
     def build(self, dim: int) -> nn.Module:
@@ -225,17 +270,21 @@ class AttentionPoolingConfig(PoolingConfig):
 
 
 class OutputConfig(Kind):
-    """What stands between the last block and the last linear map."""
+    """Kind of output network, between the last block and the last linear layer."""
 
     def build(self, dim: int, dropout: float) -> nn.Module:
+        """Build the module."""
         raise NotImplementedError
 
     def parameter_count(self, dim: int) -> int:
+        """Count the parameters."""
         return 0
 
 
 @register
 class LinearOutputConfig(OutputConfig):
+    """No output network: the head is one linear layer."""
+
     kind: Literal["linear"] = "linear"
 
     def build(self, dim: int, dropout: float) -> nn.Module:
@@ -244,12 +293,12 @@ class LinearOutputConfig(OutputConfig):
 
 @register
 class MLPOutputConfig(OutputConfig):
-    """Linear, norm, ReLU, dropout: the output net of a small predictor."""
+    """Linear layer, layer norm, ReLU, dropout."""
 
     kind: Literal["mlp"] = "mlp"
 
     def build(self, dim: int, dropout: float) -> nn.Module:
-        return nn.Sequential(linear(dim, dim), nn.LayerNorm(dim), nn.ReLU(), Dropout(dropout))
+        return nn.Sequential(linear(dim, dim), LayerNorm(dim), nn.ReLU(), Dropout(dropout))
 
     def parameter_count(self, dim: int) -> int:
         return dim * dim + dim + 2 * dim
@@ -257,99 +306,128 @@ class MLPOutputConfig(OutputConfig):
 
 @register
 class TransformOutputConfig(OutputConfig):
-    """Linear, GELU, norm: BERT's output net."""
+    """Linear layer, GELU, layer norm: the output network of BERT."""
 
     kind: Literal["transform"] = "transform"
-    epsilon: float = 1e-5
+    epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="added to the variance")
 
     def build(self, dim: int, dropout: float) -> nn.Module:
-        return nn.Sequential(linear(dim, dim), nn.GELU(), nn.LayerNorm(dim, eps=self.epsilon))
+        return nn.Sequential(linear(dim, dim), nn.GELU(), LayerNorm(dim, self.epsilon))
 
     def parameter_count(self, dim: int) -> int:
         return dim * dim + dim + 2 * dim
 
 
 class Head(nn.Module):
-    """An output net and a linear map to `outputs` numbers; a tied one borrows the embedding's matrix."""
+    """Output network `body`, then a linear layer to `outputs` numbers.
+
+    A tied head has no matrix of its own: `forward` is given the embedding's.
+    """
 
     def __init__(
-        self, body: nn.Module, dim: int, outputs: int, is_tied: bool = False, bias: bool = True
+        self,
+        hidden_dim: int,
+        outputs: int,
+        body: nn.Module | None = None,
+        is_tied: bool = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.body = body
-        self.weight = None if is_tied else nn.Parameter(torch.empty(outputs, dim))
+        self.body = nn.Identity() if body is None else body
+        self.weight = None if is_tied else nn.Parameter(torch.empty(outputs, hidden_dim))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         if self.weight is not None:
-            # Small, so that the first guess is near uniform and the first loss near ln(outputs).
-            nn.init.normal_(self.weight, std=0.2 * dim**-0.5)
+            # Small, so that the first predictions are near uniform and the first loss is near ln(outputs).
+            nn.init.normal_(self.weight, std=0.2 * hidden_dim**-0.5)
+
+    def output_weight(self, tied_VD: Tensor | None) -> Tensor:
+        """Return the head's own matrix, or the tied one."""
+        weight_VD = tied_VD if self.weight is None else self.weight
+        assert weight_VD is not None
+        return weight_VD
 
     def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
-        weight = tied_VD if self.weight is None else self.weight
-        assert weight is not None
-        return F.linear(self.body(hidden), weight, self.bias)
+        """Outputs for hidden vectors: logits, or real values."""
+        return F.linear(self.body(hidden), self.output_weight(tied_VD), self.bias)
 
-    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
+    def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
+        """Loss of the head's outputs."""
         raise NotImplementedError
 
     def loss_from_hidden(
-        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None, label_smoothing: float = 0.0
+        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None = None, label_smoothing: float = 0.0
     ) -> LossOutput:
-        """As `compute_loss` of the answers to these vectors, for training."""
+        """Loss of hidden vectors, for training; equal to `compute_loss` of their outputs."""
         return self.compute_loss(self(hidden, tied_VD), targets, label_smoothing)
 
 
 class ClassHead(Head):
-    """Answers are logits over classes or tokens; the loss is cross-entropy."""
+    """Logits over classes or tokens, with cross-entropy loss. Targets of −100 are ignored.
 
-    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        logits, flat = answers.flatten(0, -2), targets.flatten()
+    head = gf.nn.ClassHead(64, 10)
+    logits = head(x)                                      # x: (B, L, 64) or (B, 64)
+    loss = head.loss_from_hidden(x, targets).mean         # without holding all logits in memory
+    """
+
+    def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
+        """Cross-entropy of the logits."""
+        logits, flat = outputs.flatten(0, -2), targets.flatten()
         loss = F.cross_entropy(
             logits, flat, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
         )
         with torch.no_grad():
-            asked = flat != IGNORED
-            correct = ((logits.argmax(-1) == flat) & asked).sum()
-        return LossOutput(loss, correct, asked.sum())
+            is_target = flat != IGNORED
+            correct = ((logits.argmax(-1) == flat) & is_target).sum()
+        return LossOutput(loss, correct, is_target.sum())
 
     def loss_from_hidden(
-        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None, label_smoothing: float = 0.0
+        self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None = None, label_smoothing: float = 0.0
     ) -> LossOutput:
-        """Places that are not asked for are never computed."""
-        weight_VD = tied_VD if self.weight is None else self.weight
-        assert weight_VD is not None
+        """Cross-entropy of hidden vectors, in chunks; positions without a target are not computed."""
         if not self.is_plain or torch.is_autocast_enabled(hidden.device.type):
             return super().loss_from_hidden(hidden, targets, tied_VD, label_smoothing)
         flat = targets.flatten()
-        asked = (flat != IGNORED).nonzero().squeeze(1)
-        hidden_ND = self.body(hidden.flatten(0, -2)[asked])
-        loss, correct = linear_cross_entropy(hidden_ND, weight_VD, self.bias, flat[asked], label_smoothing)
-        return LossOutput(loss, correct, torch.tensor(len(asked), device=targets.device))
+        rows = (flat != IGNORED).nonzero().squeeze(1)
+        hidden_ND = self.body(hidden.flatten(0, -2)[rows])
+        weight_VD = self.output_weight(tied_VD)
+        loss, correct = linear_cross_entropy(hidden_ND, weight_VD, self.bias, flat[rows], label_smoothing)
+        return LossOutput(loss, correct, torch.tensor(len(rows), device=targets.device))
 
     @property
     def is_plain(self) -> bool:
-        """Whether answers and loss are what is said here, and not a subclass's own."""
+        """True unless a subclass has its own outputs or loss, which the chunked loss would bypass."""
         return type(self).forward is Head.forward and type(self).compute_loss is ClassHead.compute_loss
 
     def loss_per_target(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the success of each target, in their form; 0 and False where none is asked for."""
+        """Loss and correctness of each target, in the shape of `targets`; 0 and False where it is ignored."""
         losses = torch.zeros_like(targets, dtype=torch.float32)
         hits = torch.zeros_like(targets, dtype=torch.bool)
-        is_asked = targets != IGNORED
-        weight_VD = tied_VD if self.weight is None else self.weight
-        assert weight_VD is not None
-        if bool(is_asked.any()):
-            found = cross_entropy_each(self.body(hidden[is_asked]), weight_VD, self.bias, targets[is_asked])
-            losses[is_asked], hits[is_asked] = found[0].float(), found[1]
+        is_target = targets != IGNORED
+        if bool(is_target.any()):
+            hidden_ND, weight_VD = self.body(hidden[is_target]), self.output_weight(tied_VD)
+            found = cross_entropy_per_row(hidden_ND, weight_VD, self.bias, targets[is_target])
+            losses[is_target], hits[is_target] = found[0].float(), found[1]
         return losses, hits
 
 
 class RegressionHead(Head):
-    """The answer is a number; the loss is the squared error, and an answer within 0.5 counts as correct."""
+    """One real value, with squared error as the loss; a prediction within 0.5 counts as correct.
 
-    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        errors = answers.squeeze(-1) - targets
+    head = gf.nn.RegressionHead(64)
+    values = head(x)                                      # x: (B, 64), values: (B, 1)
+    loss = head.compute_loss(values, targets).mean        # targets: (B,)
+    """
+
+    def __init__(
+        self, hidden_dim: int, outputs: int = 1, body: nn.Module | None = None, bias: bool = True
+    ) -> None:
+        super().__init__(hidden_dim, outputs, body, bias=bias)
+
+    def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
+        """Squared error; `label_smoothing` has no effect."""
+        errors = outputs.squeeze(-1) - targets
         return LossOutput(
             errors.square().sum(),
             (errors.detach().abs() < 0.5).sum(),

@@ -1,6 +1,6 @@
-"""Encoder block, decoder block, and a stack of either.
+"""Encoder block, decoder block, and stacks of them.
 
-A norm that is absent is an Identity, so that pre-norm and post-norm are the same code:
+An absent norm is an Identity, so pre-norm and post-norm run the same code:
 
     x = after(x + dropout(sublayer(before(x))))
 """
@@ -12,29 +12,42 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from glassformer.blocks.attention import CrossAttention, LayerCache, PositionContext, SelfAttention
+from glassformer.blocks.attention import (
+    CrossAttention,
+    LayerCache,
+    MultiHeadAttention,
+    PositionContext,
+    SelfAttention,
+    check_width,
+)
 from glassformer.blocks.dropout import Dropout
-from glassformer.blocks.masks import EVERYTHING, Mask
+from glassformer.blocks.feed_forward import FeedForward
+from glassformer.blocks.masks import CAUSAL, EVERYTHING, Mask
+from glassformer.blocks.norms import LayerNorm
+from glassformer.blocks.positions import Position
+from glassformer.core.errors import ErrorDetail
 
 NormPlacement = Literal["pre", "post"]
-MakeNorm = Callable[[], nn.Module]
+MakeNorm = Callable[[int], nn.Module]
+"""Function from a width to a norm: a class such as `RMSNorm`, or a config's `build`."""
 
 
 class Residual(nn.Module):
-    """What surrounds a sublayer: a norm before or after it, dropout, and the sum."""
+    """Residual connection around a sublayer, with dropout and a norm before or after it."""
 
-    def __init__(self, make_norm: MakeNorm, positions: NormPlacement, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, norm_placement: NormPlacement, dropout: float) -> None:
         super().__init__()
-        self.before = make_norm() if positions == "pre" else nn.Identity()
-        self.after = make_norm() if positions == "post" else nn.Identity()
+        self.before = norm if norm_placement == "pre" else nn.Identity()
+        self.after = norm if norm_placement == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add the sublayer's output to its input."""
         return self.after(x_BLD + self.dropout(sublayer(self.before(x_BLD))))
 
 
 class BlockCache:
-    """What one decoder block remembers: its own past, and the encoder's output as it reads it."""
+    """Cache of one decoder block: its own past, and the keys and values of the encoder's output."""
 
     def __init__(self) -> None:
         self.own = LayerCache()
@@ -46,112 +59,178 @@ class BlockCache:
         self.cross.select(rows)
 
 
+def _check_parts(hidden_dim: int, num_heads: int | None, *attentions: MultiHeadAttention | None) -> None:
+    """Raise an ErrorDetail unless either `num_heads` or attentions of the right width are given."""
+    for attention in attentions:
+        if (num_heads is None) == (attention is None):
+            raise ErrorDetail(
+                "a block needs either num_heads or its attention modules",
+                path="num_heads",
+                value=num_heads,
+                hint="EncoderBlock(64, num_heads=4)",
+            )
+        if attention is not None and attention.hidden_dim != hidden_dim:
+            raise ErrorDetail(
+                f"the attention has width {attention.hidden_dim}, the block has width {hidden_dim}",
+                path="attention",
+                hint=f"build both with hidden_dim {hidden_dim}",
+            )
+
+
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward.
+
+    y = gf.nn.EncoderBlock(64, num_heads=4)(x)     # x and y: (B, L, 64)
+    block = gf.nn.EncoderBlock(64, num_heads=4, norm=gf.nn.RMSNorm, position=gf.nn.Rotary(16),
+                               feed_forward=gf.nn.SwiGLU(64, 256), dropout=0.1)
+
+    Give `num_heads`, and the block builds its attention, or give an `attention` of your own.
+    """
 
     def __init__(
         self,
-        attention: SelfAttention,
-        feed_forward: nn.Module,
-        make_norm: MakeNorm,
-        positions: NormPlacement = "pre",
+        hidden_dim: int,
+        num_heads: int | None = None,
+        *,
+        attention: SelfAttention | None = None,
+        feed_forward: nn.Module | None = None,
+        norm: MakeNorm = LayerNorm,
+        norm_placement: NormPlacement = "pre",
         dropout: float = 0.0,
+        position: Position | None = None,
     ) -> None:
         super().__init__()
-        self.attention = attention
-        self.feed_forward = feed_forward
-        self.attention_residual = Residual(make_norm, positions, dropout)
-        self.feed_forward_residual = Residual(make_norm, positions, dropout)
+        _check_parts(hidden_dim, num_heads, attention)
+        self.attention = attention or SelfAttention(hidden_dim, num_heads or 1, position=position)
+        self.feed_forward = FeedForward(hidden_dim, dropout=dropout) if feed_forward is None else feed_forward
+        self.attention_residual = Residual(norm(hidden_dim), norm_placement, dropout)
+        self.feed_forward_residual = Residual(norm(hidden_dim), norm_placement, dropout)
 
     def forward(
         self,
         x_BLD: Tensor,
-        positions: PositionContext,
+        positions: PositionContext | None = None,
         mask: Mask = EVERYTHING,
         cache: BlockCache | None = None,
     ) -> Tensor:
+        """Mix the positions, then transform each one."""
+        if positions is None:
+            check_width(x_BLD, self.attention.hidden_dim, "EncoderBlock")
         own = None if cache is None else cache.own
         x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
         return self.feed_forward_residual(x_BLD, self.feed_forward)
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention, cross-attention to the encoder's output, then feed-forward."""
+    """Causal self-attention, cross-attention to the encoder's output, then feed-forward.
+
+    y = gf.nn.DecoderBlock(64, num_heads=4)(x, memory)     # x: (B, L, 64), memory: (B, M, 64)
+
+    Give `num_heads`, and the block builds its attentions, or give both of your own.
+    """
 
     def __init__(
         self,
-        attention: SelfAttention,
-        cross_attention: CrossAttention,
-        feed_forward: nn.Module,
-        make_norm: MakeNorm,
-        positions: NormPlacement = "pre",
+        hidden_dim: int,
+        num_heads: int | None = None,
+        *,
+        attention: SelfAttention | None = None,
+        cross_attention: CrossAttention | None = None,
+        feed_forward: nn.Module | None = None,
+        norm: MakeNorm = LayerNorm,
+        norm_placement: NormPlacement = "pre",
         dropout: float = 0.0,
+        position: Position | None = None,
     ) -> None:
         super().__init__()
-        self.attention = attention
-        self.cross_attention = cross_attention
-        self.feed_forward = feed_forward
-        self.attention_residual = Residual(make_norm, positions, dropout)
-        self.cross_attention_residual = Residual(make_norm, positions, dropout)
-        self.feed_forward_residual = Residual(make_norm, positions, dropout)
+        _check_parts(hidden_dim, num_heads, attention, cross_attention)
+        self.attention = attention or SelfAttention(hidden_dim, num_heads or 1, position=position)
+        self.cross_attention = cross_attention or CrossAttention(hidden_dim, num_heads or 1)
+        self.feed_forward = FeedForward(hidden_dim, dropout=dropout) if feed_forward is None else feed_forward
+        self.attention_residual = Residual(norm(hidden_dim), norm_placement, dropout)
+        self.cross_attention_residual = Residual(norm(hidden_dim), norm_placement, dropout)
+        self.feed_forward_residual = Residual(norm(hidden_dim), norm_placement, dropout)
 
-    def read_source(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values that a cache keeps of what the encoder gives."""
+    def project_memory(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder's output, for the cache."""
         return self.cross_attention.keys_and_values(memory_BMD)
 
     def forward(
         self,
         x_BLD: Tensor,
-        positions: PositionContext,
-        mask: Mask,
-        memory_BMD: Tensor | None,
+        memory_BMD: Tensor | None = None,
+        positions: PositionContext | None = None,
+        mask: Mask = CAUSAL,
         memory_mask: Mask = EVERYTHING,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        """Without `memory_BMD` the cache has read it already, by `read_source`."""
+        """Mix the positions, attend to the memory, then transform each position.
+
+        Without `memory_BMD`, the cache must hold the memory's keys and values, from `project_memory`.
+        """
+        if positions is None:
+            check_width(x_BLD, self.attention.hidden_dim, "DecoderBlock")
         own = None if cache is None else cache.own
         memory = cache.cross if memory_BMD is None and cache is not None else memory_BMD
-        assert memory is not None
+        if memory is None:
+            raise ErrorDetail(
+                "a decoder block needs the encoder's output",
+                path="DecoderBlock",
+                hint="block(x, memory), or an EncoderBlock with a causal mask",
+            )
         x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
         x_BLD = self.cross_attention_residual(x_BLD, lambda x: self.cross_attention(x, memory, memory_mask))
         return self.feed_forward_residual(x_BLD, self.feed_forward)
 
 
 class EncoderStack(nn.Module):
-    def __init__(self, blocks: Sequence[EncoderBlock], final_norm: nn.Module) -> None:
+    """Encoder blocks one after another, and a norm after the last.
+
+    stack = gf.nn.EncoderStack([gf.nn.EncoderBlock(64, num_heads=4) for _ in range(6)], gf.nn.LayerNorm(64))
+    y = stack(x)     # x and y: (B, L, 64)
+    """
+
+    def __init__(self, blocks: Sequence[EncoderBlock], final_norm: nn.Module | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(blocks)
-        self.final_norm = final_norm
+        self.final_norm = nn.Identity() if final_norm is None else final_norm
 
     def forward(
         self,
         x_BLD: Tensor,
-        positions: PositionContext,
+        positions: PositionContext | None = None,
         mask: Mask = EVERYTHING,
         caches: Sequence[BlockCache] | None = None,
     ) -> Tensor:
+        """Run all blocks, with one cache per block if given."""
         for number, block in enumerate(self.layers):
             x_BLD = block(x_BLD, positions, mask, None if caches is None else caches[number])
         return self.final_norm(x_BLD)
 
 
 class DecoderStack(nn.Module):
-    def __init__(self, blocks: Sequence[DecoderBlock], final_norm: nn.Module) -> None:
+    """Decoder blocks one after another, and a norm after the last.
+
+    stack = gf.nn.DecoderStack([gf.nn.DecoderBlock(64, num_heads=4) for _ in range(6)], gf.nn.LayerNorm(64))
+    y = stack(x, memory)     # x: (B, L, 64), memory: (B, M, 64)
+    """
+
+    def __init__(self, blocks: Sequence[DecoderBlock], final_norm: nn.Module | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(blocks)
-        self.final_norm = final_norm
+        self.final_norm = nn.Identity() if final_norm is None else final_norm
 
     def forward(
         self,
         x_BLD: Tensor,
-        positions: PositionContext,
-        mask: Mask,
-        memory_BMD: Tensor | None,
+        memory_BMD: Tensor | None = None,
+        positions: PositionContext | None = None,
+        mask: Mask = CAUSAL,
         memory_mask: Mask = EVERYTHING,
         caches: Sequence[BlockCache] | None = None,
     ) -> Tensor:
-        """Without `memory_BMD` the caches have read it already."""
+        """Run all blocks. Without `memory_BMD`, the caches must hold its keys and values."""
         for number, block in enumerate(self.layers):
             cache = None if caches is None else caches[number]
-            x_BLD = block(x_BLD, positions, mask, memory_BMD, memory_mask, cache)
+            x_BLD = block(x_BLD, memory_BMD, positions, mask, memory_mask, cache)
         return self.final_norm(x_BLD)

@@ -1,7 +1,7 @@
-"""Who may attend to whom. True means *may attend*, everywhere.
+"""Attention masks. True means *may attend*, everywhere.
 
-A row with nothing to attend to gives zeros, never NaN, and so do its gradients: `reference.weights` and
-PyTorch's kernel (from 2.5 on) see to that.
+A query that may not attend to any key gets zeros, never NaN, and finite gradients. `reference.weights` and
+PyTorch's kernel (from version 2.5) both guarantee it.
 """
 
 from __future__ import annotations
@@ -13,32 +13,36 @@ from torch import Tensor
 
 
 def causal(query_length: int, key_length: int, device: torch.device | str | None = None) -> Tensor:
-    """Each query may attend to itself and the keys before it; the last query sees every key."""
+    """Allow each query the keys up to its own position; the last query sees every key."""
     ones_LM = torch.ones(query_length, key_length, dtype=torch.bool, device=device)
     return ones_LM.tril(key_length - query_length)
 
 
 def padding(attention_mask_BM: Tensor) -> Tensor:
-    """Every query may attend to the real keys of its own sequence."""
+    """Allow every query the real keys of its own sequence; True marks a real token, False padding."""
     return attention_mask_BM[:, None, None, :]
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask that is written out as a tensor only if some kernel needs it.
+    """Attention mask, expanded to a tensor only if a kernel needs it.
 
-    `allowed` is any boolean tensor that broadcasts to (B, H, L, M); `is_causal` comes on top of it.
+    `allowed` is a boolean tensor that broadcasts to (B, H, L, M). `is_causal` restricts it further.
+
+    gf.nn.Mask(is_causal=True)                 # no query sees a later key
+    gf.nn.Mask.of(attention_mask=mask_BM)      # no query sees padding
     """
 
     is_causal: bool = False
     allowed: Tensor | None = None
 
     @classmethod
-    def of(cls, *, is_causal: bool = False, attention_mask_BM: Tensor | None = None) -> Mask:
-        return cls(is_causal, None if attention_mask_BM is None else padding(attention_mask_BM))
+    def of(cls, *, is_causal: bool = False, attention_mask: Tensor | None = None) -> Mask:
+        """Build a mask from the padding of a batch: `attention_mask` (B, M) is True at real tokens."""
+        return cls(is_causal, None if attention_mask is None else padding(attention_mask))
 
     def dense(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        """The mask as one boolean tensor, or None where everybody may attend to everything."""
+        """Return the mask as one boolean tensor, or None if every query may attend to every key."""
         if not self.is_causal or query_length == 1:
             return self.allowed
         causal_LM = causal(query_length, key_length, device)
@@ -46,3 +50,4 @@ class Mask:
 
 
 EVERYTHING = Mask()
+CAUSAL = Mask(is_causal=True)

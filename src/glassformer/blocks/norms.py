@@ -9,24 +9,51 @@ from torch import nn
 
 from glassformer.core.registry import Kind, register
 
+LAYER_NORM_EPSILON = 1e-5
+RMS_NORM_EPSILON = 1e-6
+
+
+class LayerNorm(nn.LayerNorm):
+    """PyTorch's layer norm, built from the width.
+
+    y = gf.nn.LayerNorm(64)(x)     # x and y: (..., 64)
+    """
+
+    def __init__(self, dim: int, epsilon: float = LAYER_NORM_EPSILON) -> None:
+        super().__init__(dim, eps=epsilon)
+
+
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's root-mean-square norm (Zhang and Sennrich 2019), built from the width.
+
+    y = gf.nn.RMSNorm(64)(x)     # x and y: (..., 64)
+    """
+
+    def __init__(self, dim: int, epsilon: float = RMS_NORM_EPSILON) -> None:
+        super().__init__(dim, eps=epsilon)
+
 
 class NormConfig(Kind):
-    """How a hidden vector is normalised."""
+    """Kind of norm."""
 
     def build(self, dim: int) -> nn.Module:
+        """Build the module for vectors of this width."""
         raise NotImplementedError
 
     def parameter_count(self, dim: int) -> int:
+        """Count the parameters."""
         raise NotImplementedError
 
 
 @register
 class LayerNormConfig(NormConfig):
+    """Layer norm."""
+
     kind: Literal["layer"] = "layer"
-    epsilon: float = Field(1e-5, gt=0, description="added to the variance")
+    epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="added to the variance")
 
     def build(self, dim: int) -> nn.Module:
-        return nn.LayerNorm(dim, eps=self.epsilon)
+        return LayerNorm(dim, self.epsilon)
 
     def parameter_count(self, dim: int) -> int:
         return 2 * dim
@@ -34,11 +61,13 @@ class LayerNormConfig(NormConfig):
 
 @register
 class RMSNormConfig(NormConfig):
+    """Root-mean-square norm."""
+
     kind: Literal["rms"] = "rms"
-    epsilon: float = Field(1e-6, gt=0, description="added to the mean square")
+    epsilon: float = Field(RMS_NORM_EPSILON, gt=0, description="added to the mean square")
 
     def build(self, dim: int) -> nn.Module:
-        return nn.RMSNorm(dim, eps=self.epsilon)
+        return RMSNorm(dim, self.epsilon)
 
     def parameter_count(self, dim: int) -> int:
         return dim
@@ -46,6 +75,8 @@ class RMSNormConfig(NormConfig):
 
 @register
 class NoNormConfig(NormConfig):
+    """No norm."""
+
     kind: Literal["none"] = "none"
 
     def build(self, dim: int) -> nn.Module:

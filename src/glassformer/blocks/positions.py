@@ -1,8 +1,8 @@
-"""How a model knows where a token stands.
+"""Positional encodings.
 
-A position may act in up to three places, each with a neutral default: on the embedding (`embed`),
-on queries and keys (`rotate`), on the scores (`score_bias`). Attention always calls all of them.
-Positions come in explicitly, (1, L) or (B, L), so caches and offsets need no special case.
+A position module implements up to three methods, each neutral by default: `embed` changes the embedding,
+`rotate` changes queries and keys, and `score_bias` is added to the attention scores. The model always calls
+all three. Positions are passed explicitly, as (1, L) or (B, L), so caches and offsets need no special case.
 One module serves all layers of a stack.
 """
 
@@ -20,36 +20,74 @@ from glassformer.core.registry import Kind, register
 
 
 class Position(nn.Module):
-    """The neutral position: every method leaves the model as it is."""
+    """Base class of positional encodings; by itself it encodes no positions.
+
+    class Mine(gf.nn.Position):
+        def score_bias(self, q_BHLK, query_positions_BL, key_positions_BM): ...
+    """
+
+    size: int | None = None
+    """Width (of the hidden vector or of a head) or number of heads that the module was built for."""
+    size_of: Literal["hidden_dim", "head_dim", "num_heads"] = "hidden_dim"
+
+    def check(self, hidden_dim: int, num_heads: int) -> None:
+        """Raise an ErrorDetail if an attention of this size cannot use the module."""
+        name = type(self).__name__
+        if type(self).embed is not Position.embed:
+            raise ErrorDetail(
+                f"{name} acts on the embedding, not on attention",
+                path="position",
+                hint=f"gf.nn.Embedding(vectors, position=gf.nn.{name}(...))",
+            )
+        sizes = {"hidden_dim": hidden_dim, "head_dim": hidden_dim // num_heads, "num_heads": num_heads}
+        if self.size is not None and self.size != sizes[self.size_of]:
+            raise ErrorDetail(
+                f"{name} was built for {self.size_of} {self.size}, this attention has {sizes[self.size_of]}",
+                path="position",
+                hint=f"gf.nn.{name}({sizes[self.size_of]})",
+            )
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
+        """Add positions to the embedding."""
         return x_BLD
 
     def rotate(self, x_BHLK: Tensor, positions_BL: Tensor) -> Tensor:
+        """Rotate queries or keys by their positions."""
         return x_BHLK
 
     def score_bias(
         self, q_BHLK: Tensor, query_positions_BL: Tensor, key_positions_BM: Tensor
     ) -> Tensor | None:
-        """What is added to the scaled scores; it broadcasts to (B, H, L, M)."""
+        """Bias of the scaled scores, which broadcasts to (B, H, L, M), or None."""
         return None
 
 
 class PositionConfig(Kind):
-    """How a model knows where a token stands."""
+    """Kind of positional encoding."""
 
     def check(self, head_dim: int) -> None:
-        """Raise a ErrorDetail if a head of this width cannot carry it."""
+        """Raise an ErrorDetail if heads of this width cannot use it."""
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
+        """Build the module."""
         raise NotImplementedError
 
     def parameter_count(self, *, hidden_dim: int, num_heads: int, max_length: int) -> int:
+        """Count the parameters."""
         return 0
+
+
+BASE = 10000.0
+"""Base of the frequencies of sinusoidal and rotary positions: the slowest has period 2π × BASE."""
+SHAW_MAX_DISTANCE = 16
+T5_NUM_BUCKETS = 32
+T5_MAX_DISTANCE = 128
 
 
 @register
 class NoPositionConfig(PositionConfig):
+    """No positions: the order of the tokens is invisible, but for a causal mask."""
+
     kind: Literal["none"] = "none"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
@@ -57,11 +95,16 @@ class NoPositionConfig(PositionConfig):
 
 
 class Sinusoidal(Position):
-    """Sines and cosines of falling frequency, added to the embedding (Vaswani et al. 2017)."""
+    """Sines and cosines of decreasing frequency, added to the embedding (Vaswani et al. 2017).
+
+    x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.Sinusoidal(64))(tokens)
+
+    `max_length` sizes a precomputed table. Longer sequences work too, and compute their values.
+    """
 
     table: Tensor
 
-    def __init__(self, hidden_dim: int, base: float, max_length: int) -> None:
+    def __init__(self, hidden_dim: int, base: float = BASE, max_length: int = 1024) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
         self.base = base
@@ -81,20 +124,25 @@ class Sinusoidal(Position):
 
 @register
 class SinusoidalConfig(PositionConfig):
+    """Sines and cosines added to the embedding."""
+
     kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = Field(10000.0, gt=1, description="the longest wave is 2π × base positions")
+    base: float = Field(BASE, gt=1, description="the longest wave is 2π × base positions")
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         return Sinusoidal(hidden_dim, self.base, max_length)
 
 
 class Learned(Position):
-    """A vector per position, learned; nothing beyond `max_length`."""
+    """Learned vector per position, added to the embedding. Sequences end at `max_length`.
+
+    x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.Learned(64, max_length=512))(tokens)
+    """
 
     def __init__(self, hidden_dim: int, max_length: int) -> None:
         super().__init__()
         self.table = nn.Embedding(max_length, hidden_dim)
-        nn.init.normal_(self.table.weight, std=0.5)  # as loud as the scaled token vectors
+        nn.init.normal_(self.table.weight, std=0.5)  # the scale of the scaled token embeddings
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
         longest, needed = self.table.num_embeddings, int(positions_BL.max()) + 1
@@ -110,6 +158,8 @@ class Learned(Position):
 
 @register
 class LearnedConfig(PositionConfig):
+    """Learned vector per position."""
+
     kind: Literal["learned"] = "learned"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
@@ -119,10 +169,12 @@ class LearnedConfig(PositionConfig):
         return max_length * hidden_dim
 
 
-class Simple(Position):
-    """position ÷ maximum length, one number along one direction: a baseline that works badly.
+class SimplePosition(Position):
+    """Position divided by the maximum length, added along one direction: a baseline that works badly.
 
-    The signs take turns, because a layer norm would take a number that all components share out again.
+    x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.SimplePosition(64, max_length=512))(tokens)
+
+    The signs alternate, because a layer norm removes a number that is the same in all components.
     """
 
     signs_D: Tensor
@@ -138,23 +190,31 @@ class Simple(Position):
 
 
 @register
-class SimpleConfig(PositionConfig):
+class SimplePositionConfig(PositionConfig):
+    """Position divided by the maximum length."""
+
     kind: Literal["simple"] = "simple"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
-        return Simple(hidden_dim, max_length)
+        return SimplePosition(hidden_dim, max_length)
 
 
 def distances(query_positions_BL: Tensor, key_positions_BM: Tensor) -> Tensor:
-    """key position − query position, (B, L, M): negative for the past."""
+    """Key position minus query position (B, L, M): negative for the past."""
     return key_positions_BM[:, None, :] - query_positions_BL[:, :, None]
 
 
-class Relative(Position):
-    """A learned vector per clipped distance, dotted with the query (Shaw et al. 2018, keys only)."""
+class ShawRelative(Position):
+    """Learned vector per clipped distance, multiplied with the query (Shaw et al. 2018, keys only).
 
-    def __init__(self, head_dim: int, max_distance: int) -> None:
+    y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.ShawRelative(head_dim=16))(x)
+    """
+
+    size_of = "head_dim"
+
+    def __init__(self, head_dim: int, max_distance: int = SHAW_MAX_DISTANCE) -> None:
         super().__init__()
+        self.size = head_dim
         self.max_distance = max_distance
         self.table = nn.Embedding(2 * max_distance + 1, head_dim)
         nn.init.xavier_uniform_(self.table.weight)
@@ -170,22 +230,36 @@ class Relative(Position):
 
 
 @register
-class RelativeConfig(PositionConfig):
+class ShawRelativeConfig(PositionConfig):
+    """Learned vector per clipped distance."""
+
     kind: Literal["relative"] = "relative"
-    max_distance: int = Field(16, ge=1, description="distances beyond this one share a vector")
+    max_distance: int = Field(SHAW_MAX_DISTANCE, ge=1, description="longer distances share a vector")
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
-        return Relative(hidden_dim // num_heads, self.max_distance)
+        return ShawRelative(hidden_dim // num_heads, self.max_distance)
 
     def parameter_count(self, *, hidden_dim: int, num_heads: int, max_length: int) -> int:
         return (2 * self.max_distance + 1) * (hidden_dim // num_heads)
 
 
-class Buckets(Position):
-    """A learned bias per head and bucket of distance; far buckets are wider (T5, Raffel et al. 2020)."""
+class T5Relative(Position):
+    """Learned bias per head and bucket of distances; far buckets are wider (T5, Raffel et al. 2020).
 
-    def __init__(self, num_heads: int, num_buckets: int, max_distance: int, is_causal: bool) -> None:
+    y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.T5Relative(num_heads=4))(x)
+    """
+
+    size_of = "num_heads"
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = T5_NUM_BUCKETS,
+        max_distance: int = T5_MAX_DISTANCE,
+        is_causal: bool = False,
+    ) -> None:
         super().__init__()
+        self.size = num_heads
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.is_causal = is_causal
@@ -193,6 +267,7 @@ class Buckets(Position):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def bucket(self, distances_BLM: Tensor) -> Tensor:
+        """Bucket number of each distance: one per short distance, then logarithmic ones."""
         buckets = self.num_buckets
         offset_BLM = torch.zeros_like(distances_BLM)
         if self.is_causal:
@@ -214,10 +289,12 @@ class Buckets(Position):
 
 
 @register
-class BucketsConfig(PositionConfig):
+class T5RelativeConfig(PositionConfig):
+    """Learned bias per head and bucket of distances."""
+
     kind: Literal["t5"] = "t5"
-    num_buckets: int = Field(32, ge=4, multiple_of=4)
-    max_distance: int = Field(128, ge=2, description="from here on all distances share a bucket")
+    num_buckets: int = Field(T5_NUM_BUCKETS, ge=4, multiple_of=4, description="number of buckets")
+    max_distance: int = Field(T5_MAX_DISTANCE, ge=2, description="all distances from here on share a bucket")
 
     def check(self, head_dim: int) -> None:
         if self.max_distance <= self.num_buckets // 2:
@@ -229,23 +306,31 @@ class BucketsConfig(PositionConfig):
             )
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
-        return Buckets(num_heads, self.num_buckets, self.max_distance, is_causal)
+        return T5Relative(num_heads, self.num_buckets, self.max_distance, is_causal)
 
     def parameter_count(self, *, hidden_dim: int, num_heads: int, max_length: int) -> int:
         return self.num_buckets * num_heads
 
 
 class ALiBi(Position):
-    """A penalty that grows with distance, with a slope per head (Press et al. 2022); both ways alike."""
+    """Penalty proportional to the distance, with one slope per head (Press et al. 2022).
+
+    y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.ALiBi(num_heads=4))(x)
+
+    Past and future distances get the same penalty.
+    """
 
     slopes_H: Tensor
+    size_of = "num_heads"
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
+        self.size = num_heads
         self.register_buffer("slopes_H", torch.tensor(self._slopes(num_heads)), persistent=False)
 
     @staticmethod
     def _slopes(num_heads: int) -> list[float]:
+        """Geometric slopes for a power of 2; further heads get slopes between them."""
         power = 2 ** int(math.log2(num_heads))
         slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
         between = [2 ** (-4 * (2 * head + 1) / power) for head in range(num_heads - power)]
@@ -260,6 +345,8 @@ class ALiBi(Position):
 
 @register
 class ALiBiConfig(PositionConfig):
+    """Penalty proportional to the distance."""
+
     kind: Literal["alibi"] = "alibi"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
@@ -267,12 +354,18 @@ class ALiBiConfig(PositionConfig):
 
 
 class Rotary(Position):
-    """Queries and keys turned by an angle that grows with the position (Su et al. 2021)."""
+    """Rotation of queries and keys by an angle proportional to the position (Su et al. 2021).
+
+    y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.Rotary(head_dim=16))(x)
+    """
 
     frequencies: Tensor
+    size_of = "head_dim"
 
-    def __init__(self, head_dim: int, base: float) -> None:
+    def __init__(self, head_dim: int, base: float = BASE) -> None:
         super().__init__()
+        _check_even(head_dim)
+        self.size = head_dim
         even = torch.arange(0, head_dim, 2, dtype=torch.float64)
         self.register_buffer("frequencies", (base ** (-even / head_dim)).float(), persistent=False)
 
@@ -283,19 +376,26 @@ class Rotary(Position):
         return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
+def _check_even(head_dim: int) -> None:
+    """Raise an ErrorDetail if heads of this width do not consist of pairs."""
+    if head_dim % 2:
+        raise ErrorDetail(
+            f"rotary positions rotate pairs of components, and head width {head_dim} is odd",
+            path="kind",
+            value="rotary",
+            hint="choose hidden_dim / num_heads even",
+        )
+
+
 @register
 class RotaryConfig(PositionConfig):
+    """Rotation of queries and keys."""
+
     kind: Literal["rotary"] = "rotary"
-    base: float = Field(10000.0, gt=1, description="the slowest turn takes 2π × base positions")
+    base: float = Field(BASE, gt=1, description="the slowest rotation takes 2π × base positions")
 
     def check(self, head_dim: int) -> None:
-        if head_dim % 2:
-            raise ErrorDetail(
-                f"rotary positions turn pairs, and a head of width {head_dim} has an odd one",
-                path="kind",
-                value="rotary",
-                hint="choose hidden_dim / num_heads even",
-            )
+        _check_even(head_dim)
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         return Rotary(hidden_dim // num_heads, self.base)

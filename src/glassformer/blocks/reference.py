@@ -1,7 +1,7 @@
-"""Scaled dot-product attention, written to be read. The tests hold the fast forms to these.
+"""Reference implementations of scaled dot-product attention, which the tests compare fast ones to.
 
-softmax(q·kᵀ / √K)·v, three times: two loops for one sequence, two loops over a batch, no loop.
-`mask` is True where a query may attend to a key; a query that may attend to nothing gives zeros.
+softmax(q·kᵀ / √K)·v in three forms: two loops for one sequence, two loops for a batch, and no loop.
+`mask` is True where a query may attend to a key. A query without any allowed key gets zeros.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def attention_one_sequence(q_LK: Tensor, k_MK: Tensor, v_MK: Tensor, mask_LM: Tensor | None = None) -> Tensor:
-    """One sequence, a loop over queries and a loop over keys, one number at a time."""
+    """Attend within one sequence, by a loop over queries and a loop over keys, one score at a time."""
     output_LK = torch.zeros(len(q_LK), v_MK.shape[-1], dtype=v_MK.dtype)
     for query in range(len(q_LK)):
         scores = {}
@@ -32,7 +32,7 @@ def attention_one_sequence(q_LK: Tensor, k_MK: Tensor, v_MK: Tensor, mask_LM: Te
 def attention_batch_loops(
     q_BLK: Tensor, k_BMK: Tensor, v_BMK: Tensor, mask_BLM: Tensor | None = None
 ) -> Tensor:
-    """A batch of sequences, still a loop over queries and a loop over keys."""
+    """Attend within a batch of sequences, by a loop over queries and a loop over keys."""
     batch, queries, width = q_BLK.shape
     keys = k_BMK.shape[1]
     scores_BLM = torch.empty(batch, queries, keys, dtype=q_BLK.dtype)
@@ -43,15 +43,15 @@ def attention_batch_loops(
 
 
 def attention_no_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Any leading axes (batch, heads), no loop."""
+    """Attend without loops; any leading axes (batch, heads)."""
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     return weights(scores, mask) @ v
 
 
 def weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The softmax over the keys that a query may attend to; a row of zeros where there are none."""
+    """Softmax over the allowed keys of each query; zeros if it has none."""
     if mask is None:
         return scores.softmax(-1)
-    # Not −∞, so that a row without any key has no NaN on its way, forth or back.
+    # The smallest number instead of −∞: a row without keys then has no NaN, forward or backward.
     masked = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return masked.softmax(-1).masked_fill(~mask, 0.0)

@@ -1,4 +1,4 @@
-"""Fast decoding on CPUs: prepacked weights, the faster BLAS, one thread per batch."""
+"""Fast decoding on CPUs: prepacked weights, the faster BLAS library, a kernel for few queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from glassformer.blocks import reference
 from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, fused_kernel
 from glassformer.blocks.dropout import Dropout
-from glassformer.blocks.feed_forward import FeedForward, GatedFeedForward
+from glassformer.blocks.embedding import InputNet
+from glassformer.blocks.feed_forward import FeedForward, SwiGLU
 from glassformer.blocks.heads import Head, pad_to_alignment
 from glassformer.blocks.layers import Residual
 from glassformer.blocks.masks import Mask
@@ -27,7 +28,10 @@ _numpy_enabled = False
 
 @cache
 def numpy_is_faster() -> bool:
-    """By the processor alone and not by a race: on one machine a product is always rounded alike."""
+    """True on AMD processors, where NumPy's OpenBLAS is faster than PyTorch's MKL.
+
+    The processor decides, not a timing, so that rounding is the same in every run on one machine.
+    """
     if not torch.backends.mkl.is_available():
         return False
     with suppress(OSError):
@@ -37,7 +41,7 @@ def numpy_is_faster() -> bool:
 
 @contextmanager
 def numpy_matmul() -> Iterator[None]:
-    """Within it, threads that PyTorch gives one core each may matmul by NumPy, in that one thread."""
+    """Context: threads with one PyTorch thread each use NumPy for matrix products, if it is faster."""
     global _numpy_enabled
     if _numpy_enabled or not numpy_is_faster():
         yield
@@ -53,7 +57,7 @@ def numpy_matmul() -> Iterator[None]:
 
 
 def use_numpy(x: Tensor) -> bool:
-    """Whether NumPy is to matmul this: it would be slower where PyTorch has several threads for it."""
+    """True if NumPy should multiply this tensor. With several PyTorch threads, NumPy would be slower."""
     return (
         _numpy_enabled
         and torch.get_num_threads() == 1
@@ -64,7 +68,7 @@ def use_numpy(x: Tensor) -> bool:
 
 
 def matmul(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows (…, N, I) @ matrix (…, I, O) + bias (O)."""
+    """Compute rows (…, N, I) @ matrix (…, I, O) + bias (O)."""
     if use_numpy(rows):
         product = torch.from_numpy(np.matmul(rows.numpy(), matrix.numpy()))
         return product if bias is None else product.add_(bias)
@@ -75,11 +79,11 @@ Function = Callable[..., Tensor]
 
 
 def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """`F.linear` with this weight and bias; on a CPU faster with few rows.
+    """`F.linear` with this weight and bias, faster on a CPU for few rows.
 
-    The matrix stands column after column in memory. Where an answer is wider than what is asked, the bias is
-    one more row of the matrix, and what is asked has a 1 at its end: PyTorch would write the bias into every
-    row of the answer before it multiplies.
+    The matrix is stored transposed. If there are more outputs than inputs, the bias becomes one more row of
+    the matrix and each input gets a 1 at its end, because PyTorch copies the bias into every output row
+    before it multiplies.
     """
     outputs, inputs = weight_OI.shape
     matrix_IO = weight_OI.detach().t()
@@ -99,34 +103,38 @@ def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor
 
 
 def _function(part: nn.Module) -> Function | None:
-    """What the part does in evaluation, as a plain function; None: it is called as it is."""
+    """Plain function that replaces a submodule in evaluation mode, or None if it stays a module."""
     if type(part) is nn.Linear and is_local(part.weight):
         return prepack_linear(part.weight.data, None if part.bias is None else part.bias.data)
-    if type(part) is nn.LayerNorm:
+    if isinstance(part, nn.LayerNorm):
         shape, epsilon = list(part.normalized_shape), part.eps
         return lambda x: torch.layer_norm(x, shape, part.weight, part.bias, epsilon, False)
     if type(part) in (nn.Identity, Dropout):
         return lambda x: x
-    return part.forward if type(part) in (FeedForward, GatedFeedForward, Residual) else None
+    return part.forward if type(part) in (FeedForward, SwiGLU, Residual) else None
 
 
 def is_local(weight: Tensor) -> bool:
-    """Whole, and on a CPU: weights that processes share are of another type."""
+    """True if the tensor is on a CPU and not sharded over processes, which makes it a DTensor."""
     return type(weight.data) is Tensor and weight.device.type == "cpu"
+
+
+UNPACKED = (nn.ModuleList, nn.Sequential, InputNet)
+"""Parents whose children stay modules: containers iterate over them, input networks read their weight."""
 
 
 @contextmanager
 def prepack(model: nn.Module) -> Iterator[None]:
     """Context: prepack the weights for products with few rows, and call small submodules as plain functions.
 
-    The weights must not change inside it. A call of an `nn.Module` costs a few microseconds, which is much of
-    a decoding step.
+    The weights must not change inside it. Calling an `nn.Module` takes a few microseconds, a large part of a
+    decoding step.
     """
     shadows = [
         (parent, name, function)
         for parent in model.modules()
         for name, part in parent.named_children()
-        if not isinstance(parent, nn.ModuleList | nn.Sequential) and (function := _function(part)) is not None
+        if not isinstance(parent, UNPACKED) and (function := _function(part)) is not None
     ]
     attentions = [
         module
@@ -151,12 +159,11 @@ def prepack(model: nn.Module) -> Iterator[None]:
 
 
 def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
-    """Function from hidden vectors to logits, prepacked for many calls; a head of another class as it is."""
+    """Function from hidden vectors to logits, prepacked. A head with its own `forward` is kept as it is."""
     head, tied_VD = model.head, model.tied_weight()
     if type(head).forward is not Head.forward:
         return lambda hidden: head(hidden, tied_VD)
-    weight = tied_VD if head.weight is None else head.weight
-    assert weight is not None
+    weight = head.output_weight(tied_VD)
     outputs, product = len(weight), prepack_linear(*pad_to_alignment(weight, head.bias))
     return lambda hidden: product(head.body(hidden))[..., :outputs]
 
@@ -168,7 +175,7 @@ FEW_QUERIES = 8
 def decode_kernel(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """Attention kernel for decoding: explicit NumPy products where they are faster, else the fused kernel."""
+    """Attention kernel for decoding: NumPy products for few queries if faster, else the fused kernel."""
     if q_BHLK.shape[2] > FEW_QUERIES or bias is not None or not use_numpy(q_BHLK):
         return fused_kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
     queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]

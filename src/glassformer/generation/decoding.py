@@ -26,25 +26,26 @@ from glassformer.models.task_types import Seq2Seq, TaskType
 
 Inputs = dict[str, Tensor | None]
 
-_observer: ContextVar[Trace | None] = ContextVar("observer", default=None)
+_trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 @contextmanager
-def observing(alternatives: int = 5) -> Iterator[Trace]:
-    """Within it, what is written is also noted, through however many hands `generate` is called.
+def tracing(alternatives: int = 5) -> Iterator[Trace]:
+    """Context: record a trace of the last `generate` call inside it, at any depth.
 
-    Of several calls the last one is kept. A trace that a caller hands over itself goes before.
+    A `trace` passed to `generate` itself takes precedence.
     """
     trace = Trace(alternatives)
-    token = _observer.set(trace)
+    token = _trace.set(trace)
     try:
         yield trace
     finally:
-        _observer.reset(token)
+        _trace.reset(token)
 
 
-def is_observed() -> bool:
-    return _observer.get() is not None
+def is_tracing() -> bool:
+    """True inside `tracing`."""
+    return _trace.get() is not None
 
 
 @torch.inference_mode()
@@ -53,8 +54,8 @@ def generate(
     inputs: Inputs | None = None,
     *,
     begin: int | None = None,
-    prompt_BL: Tensor | None = None,
-    attention_mask_BL: Tensor | None = None,
+    prompt: Tensor | None = None,
+    mask: Tensor | None = None,
     end: int | None,
     max_length: int | Sequence[int] | None = None,
     min_length: int = 0,
@@ -64,122 +65,121 @@ def generate(
     trace: Trace | None = None,
     is_scored: bool = True,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each row, best first.
+    """Generate token sequences; return the hypotheses of each row, best first.
 
-    - `inputs`: what the model reads before it writes: the source of an encoder-decoder. A language model
-      reads nothing but its prompt, and needs none.
-    - `begin`, then `prompt_BL`, are what a row starts with; one of them is needed. Prompts may differ in
-      length: they are padded on the right, and `attention_mask_BL` is True where a token is real.
-    - `end` ends a row. None: only the limit does.
-    - `max_length`: how many tokens are written at most, the end included, for all rows or for each;
-      None: as many as the model has room for. `min_length`: the end is not chosen before that many tokens.
-    - `strategy`: how the next token is chosen; None: greedy.
-    - `forbidden`: tokens that are never written, such as padding. Log-probabilities stay the model's own.
-    - `row_numbers`: which random numbers each row gets; None: 0, 1, … Give the numbers of the examples, and
-      what is drawn does not depend on how they are cut into batches.
-    - `is_scored`: False if nobody asks for probabilities; greedy decoding is faster without them.
-    - `trace`: is filled with what was weighed at each step; `observing` does it from further away.
+    - `inputs`: inputs that the model reads first: the source of an encoder-decoder. A language model needs
+      none.
+    - `begin`, then `prompt` (B, L), start each row; at least one of them is required. Prompts of unequal
+      length are padded on the right, and `mask` (B, L) is True at real tokens.
+    - `end`: token that ends a row. None: rows end at the limit only.
+    - `max_length`: limit of generated tokens, `end` included, for all rows or per row. None: up to the
+      model's maximum length. `min_length`: `end` is not chosen before this many tokens.
+    - `strategy`: choice of the next token. None: greedy.
+    - `forbidden`: tokens that are never generated, such as padding. Log-probabilities stay the model's own.
+    - `row_numbers`: numbers that select the random numbers of each row. None: 0, 1, … Pass the numbers of the
+      examples, and samples do not depend on how the examples are batched.
+    - `trace`: is filled with the candidates of each step; see also `tracing`.
+    - `is_scored`: False if no probabilities are needed, which makes greedy decoding faster.
 
-    Rows that are done leave the batch. Dropout is off, whatever mode the model is in.
+    Finished rows leave the batch. Dropout is off, whatever mode the model is in.
     """
     if not isinstance(model, SupportsGeneration):
         raise ErrorDetail(
-            f"a {type(model).__name__} cannot write", path="model", hint="a model that generates"
+            f"{type(model).__name__} cannot generate",
+            path="model",
+            hint="a language model or an encoder-decoder",
         )
-    inputs, prefix_BL, attention_mask_BL = _prefix(inputs, begin, prompt_BL, attention_mask_BL)
+    inputs, prefix_BL, mask_BL = _prefix(inputs, begin, prompt, mask)
     if not (rows := len(prefix_BL)):
         return []
-    lengths_B = (
-        torch.full((rows,), prefix_BL.shape[1])
-        if attention_mask_BL is None
-        else attention_mask_BL.sum(1).cpu()
-    )
+    lengths_B = torch.full((rows,), prefix_BL.shape[1]) if mask_BL is None else mask_BL.sum(1).cpu()
     limits_B = _limits(getattr(model, "task_type", None), lengths_B, max_length, min_length)
     numbers = range(rows) if row_numbers is None else row_numbers
     chooser = (strategy or GreedyConfig()).build(numbers, int(limits_B.max()))
     # The search needs double precision, which Apple's GPUs do not have.
-    desk = torch.device("cpu") if prefix_BL.device.type == "mps" else prefix_BL.device
-    trace = _observer.get() if trace is None else trace
-    search = Search(chooser, limits_B.to(desk), end, min_length, forbidden, trace, is_scored)
+    device = torch.device("cpu") if prefix_BL.device.type == "mps" else prefix_BL.device
+    trace = _trace.get() if trace is None else trace
+    search = Search(chooser, limits_B.to(device), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
-        write = _along_branches if chooser.size > 1 and _can_branch(model) else _line_by_line
+        advance = _advance_beams if chooser.size > 1 and _supports_beams(model) else _advance_rows
         state = model.start(**inputs)
         if isinstance(model, GenerativeModel) and model.prepacked_head is None:
             state.project = prepack_head(model)
-        logits_NV = model.advance(state, prefix_BL, attention_mask_BL)
+        logits_NV = model.advance(state, prefix_BL, mask_BL)
         _check_tokens(logits_NV.shape[-1], end, forbidden)
         while True:
-            going = search.step(logits_NV.to(desk))
-            if not len(going.rows_B):
-                return search.answers()
-            logits_NV = write(model, state, going, len(logits_NV))
+            update = search.step(logits_NV.to(device))
+            if not len(update.rows_B):
+                return search.results()
+            logits_NV = advance(model, state, update, len(logits_NV))
 
 
-def _can_branch(model: SupportsGeneration) -> bool:
+def _supports_beams(model: SupportsGeneration) -> bool:
     return isinstance(model, SupportsBeams) and model.supports_beams
 
 
-def _line_by_line(model: SupportsGeneration, state: DecodingState, going: BeamUpdate, lines: int) -> Tensor:
-    """Each branch has a row of the state to itself."""
+def _advance_rows(model: SupportsGeneration, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:
+    """Advance with one row of the state per beam."""
     device = state.attention_mask_BM.device
-    _keep(state, going.lines_BW.flatten().to(device), lines)
-    return model.advance(state, going.tokens_BW.flatten()[:, None].to(device))
+    _select(state, update.flat_indices_BW.flatten().to(device), count)
+    return model.advance(state, update.tokens_BW.flatten()[:, None].to(device))
 
 
-def _along_branches(model: Any, state: DecodingState, going: BeamUpdate, lines: int) -> Tensor:
-    """The branches of a row share a row of the state."""
+def _advance_beams(model: Any, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:
+    """Advance with all beams of a sequence in one row of the state."""
     device = state.attention_mask_BM.device
-    _keep(state, going.rows_B.to(device), len(state.attention_mask_BM))
-    return model.branch(state, going.beam_indices_BW.to(device), going.tokens_BW.to(device)).flatten(0, 1)
+    _select(state, update.rows_B.to(device), len(state.attention_mask_BM))
+    logits_BWV = model.advance_beams(state, update.beam_indices_BW.to(device), update.tokens_BW.to(device))
+    return logits_BWV.flatten(0, 1)
 
 
-def _keep(state: DecodingState, rows: Tensor, count: int) -> None:
+def _select(state: DecodingState, rows: Tensor, count: int) -> None:
+    """Select rows of the state, unless they are all rows in their order."""
     if not torch.equal(rows, torch.arange(count, device=rows.device)):
         state.select(rows)
 
 
 def _prefix(
-    inputs: Inputs | None, begin: int | None, prompt_BL: Tensor | None, attention_mask_BL: Tensor | None
+    inputs: Inputs | None, begin: int | None, prompt_BL: Tensor | None, mask_BL: Tensor | None
 ) -> tuple[Inputs, Tensor, Tensor | None]:
-    """The inputs, what every row starts with, and which of it is real: None if all is."""
+    """Inputs, first tokens of every row, and their mask, which is None if all tokens are real."""
     if inputs is None:
         inputs = {"tokens": prompt_BL}
     like = prompt_BL if prompt_BL is not None else next((x for x in inputs.values() if x is not None), None)
     if like is None or (begin is None and prompt_BL is None):
-        raise ErrorDetail("nothing to start with", path="begin", hint="begin=NUMBER, or a prompt_BL")
+        raise ErrorDetail("no token to start with", path="begin", hint="begin=NUMBER, or a prompt")
     if prompt_BL is None:
-        prompt_BL, attention_mask_BL = like.new_empty(len(like), 0, dtype=torch.long), None
-    if attention_mask_BL is not None and bool((~attention_mask_BL[:, :-1] & attention_mask_BL[:, 1:]).any()):
+        prompt_BL, mask_BL = like.new_empty(len(like), 0, dtype=torch.long), None
+    if mask_BL is not None and bool((~mask_BL[:, :-1] & mask_BL[:, 1:]).any()):
         raise ErrorDetail(
-            "padding belongs on the right", path="attention_mask_BL", hint="real tokens first, then padding"
+            "padding must be on the right",
+            path="mask",
+            hint="True at the first tokens, then False at padding",
         )
     if begin is not None:
         prompt_BL = torch.cat([prompt_BL.new_full((len(prompt_BL), 1), begin), prompt_BL], 1)
-        attention_mask_BL = (
-            None
-            if attention_mask_BL is None
-            else torch.cat([attention_mask_BL.new_ones(len(attention_mask_BL), 1), attention_mask_BL], 1)
-        )
-    if attention_mask_BL is not None and bool(attention_mask_BL.all()):
-        attention_mask_BL = None
-    empty_B = (
-        torch.full((len(prompt_BL),), prompt_BL.shape[1] == 0)
-        if attention_mask_BL is None
-        else ~attention_mask_BL.any(1)
-    )
-    if bool(empty_B.any()):
+        if mask_BL is not None:
+            mask_BL = torch.cat([mask_BL.new_ones(len(mask_BL), 1), mask_BL], 1)
+    if mask_BL is not None and bool(mask_BL.all()):
+        mask_BL = None
+    if mask_BL is None:
+        is_empty_B = torch.full((len(prompt_BL),), prompt_BL.shape[1] == 0)
+    else:
+        is_empty_B = ~mask_BL.any(1)
+    if bool(is_empty_B.any()):
         raise ErrorDetail(
-            f"the prompt of row {int(empty_B.nonzero()[0])} is empty",
-            path="prompt_BL",
-            hint="begin=NUMBER",
+            f"the prompt of row {int(is_empty_B.nonzero()[0])} is empty", path="prompt", hint="begin=NUMBER"
         )
-    return inputs, prompt_BL, attention_mask_BL
+    return inputs, prompt_BL, mask_BL
 
 
 def _limits(
     task_type: TaskType | None, lengths_B: Tensor, max_length: int | Sequence[int] | None, min_length: int
 ) -> Tensor:
-    """How many tokens each row may write. The last one is not read again, and needs no position."""
+    """Maximum number of generated tokens of each row.
+
+    The last token is not fed back to the model, so it needs no position.
+    """
     if task_type is None:
         longest = None
     else:
@@ -188,13 +188,17 @@ def _limits(
     if room_B is not None and bool((room_B < 1).any()):
         raise ErrorDetail(
             f"the model reads at most {longest} tokens",
-            path="prompt_BL",
+            path="prompt",
             value=int(lengths_B.max()),
             hint="a shorter prompt, or a model trained with a longer maximum length",
         )
     if max_length is None:
         if room_B is None:
-            raise ErrorDetail("this model knows no limit: give one", path="max_length", hint="max_length=100")
+            raise ErrorDetail(
+                "this model has no maximum length, so a limit is required",
+                path="max_length",
+                hint="max_length=100",
+            )
         return room_B
     limits_B = torch.as_tensor(max_length).expand(len(lengths_B))
     if bool((limits_B < max(1, min_length)).any()):
@@ -202,7 +206,7 @@ def _limits(
             f"must be at least {max(1, min_length)}",
             path="max_length",
             value=int(limits_B.min()),
-            hint="a larger one",
+            hint=f"max_length={max(1, min_length)} or more",
         )
     if room_B is not None and bool((limits_B > room_B).any()):
         row = int((limits_B - room_B).argmax())
@@ -216,12 +220,13 @@ def _limits(
 
 
 def _check_tokens(vocabulary: int, end: int | None, forbidden: Sequence[int]) -> None:
-    for place, tokens in (("end", [] if end is None else [end]), ("forbidden", forbidden)):
+    """Raise an ErrorDetail if a special token is not in the vocabulary."""
+    for path, tokens in (("end", [] if end is None else [end]), ("forbidden", forbidden)):
         for token in tokens:
             if not 0 <= token < vocabulary:
                 raise ErrorDetail(
                     f"tokens are numbers from 0 to {vocabulary - 1}",
-                    path=place,
+                    path=path,
                     value=token,
-                    hint="one of those",
+                    hint=f"a number from 0 to {vocabulary - 1}",
                 )

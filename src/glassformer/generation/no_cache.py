@@ -1,4 +1,4 @@
-"""Decoding without a cache: the definition that the caches are held to, and much slower."""
+"""Decoding without a cache: slow, and the reference that cached decoding is tested against."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glassformer.models.task_types import Seq2Seq
 
 @dataclass
 class WholeSequences(DecodingState):
-    """All that was written, and all inputs."""
+    """State that holds all inputs and all tokens so far, and no caches."""
 
     inputs: dict[str, Tensor | None] = field(kw_only=True)
     tokens_BM: Tensor = field(kw_only=True)
@@ -25,7 +25,10 @@ class WholeSequences(DecodingState):
 
 
 class NoCache(nn.Module):
-    """A generating model that runs over the whole sequence at each step, as it did in training."""
+    """Wrapper that runs a model over the whole sequence at each step, as in training.
+
+    generate(NoCache(model), prompt=tokens, end=END)
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -33,6 +36,7 @@ class NoCache(nn.Module):
         self.task_type = model.task_type
 
     def start(self, **inputs: Tensor | None) -> WholeSequences:
+        """Store the inputs."""
         tokens = inputs["tokens"]
         assert tokens is not None
         nothing_B0 = tokens.new_empty(len(tokens), 0)
@@ -41,15 +45,16 @@ class NoCache(nn.Module):
     def advance(
         self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
     ) -> Tensor:
+        """Append tokens, run the model over everything, and return the logits after each row's last token."""
         assert isinstance(state, WholeSequences)
-        state.place(tokens_BL, attention_mask_BL)
+        state.append(tokens_BL, attention_mask_BL)
         state.tokens_BM = torch.cat([state.tokens_BM, tokens_BL], 1)
-        # What was written stands on the left, all padding on the right.
+        # Move the padding of all steps to the right.
         lengths_B = state.attention_mask_BM.sum(1)
         order_BM = state.attention_mask_BM.byte().argsort(dim=1, descending=True, stable=True)
-        written_BL = state.tokens_BM.gather(1, order_BM)[:, : int(lengths_B.max())]
+        sequence_BL = state.tokens_BM.gather(1, order_BM)[:, : int(lengths_B.max())]
         if isinstance(self.task_type, Seq2Seq):
-            logits_BLV = self.model(**state.inputs, target=written_BL)
+            logits_BLV = self.model(**state.inputs, target=sequence_BL)
         else:
-            logits_BLV = self.model(tokens=written_BL)
+            logits_BLV = self.model(sequence_BL)
         return logits_BLV[torch.arange(len(logits_BLV), device=logits_BLV.device), lengths_B - 1]

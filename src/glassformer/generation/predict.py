@@ -1,4 +1,4 @@
-"""Predictions for rows of tokens: batch, run the model or decode, read the result."""
+"""Predictions for rows of token numbers: pad, run the model or decode, and read the outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from glassformer.blocks.heads import RegressionHead
 from glassformer.core.threads import ThreadPool
 from glassformer.data.batching import pad
 from glassformer.generation.cpu import is_local, numpy_matmul, prepack
-from glassformer.generation.decoding import generate, is_observed
+from glassformer.generation.decoding import generate, is_tracing
 from glassformer.generation.search import Hypothesis
 from glassformer.generation.strategies import DecodingConfig
 from glassformer.models.base import Model, SupportsGeneration, evaluating
@@ -25,13 +24,13 @@ from glassformer.models.base import Model, SupportsGeneration, evaluating
 
 @dataclass(frozen=True)
 class Prediction:
-    """Tokens (or one class, or one number), how likely the whole is, and how likely each part was."""
+    """Predicted tokens (one for a class), or a real value, with the probability of the whole and of each."""
 
     tokens: list[int]
     probability: float | None
     probabilities: list[float]
     alternatives: list[list[tuple[int, float]]]
-    """For each part the likeliest tokens with their probabilities."""
+    """Most probable tokens at each position, with their probabilities."""
     value: float | None = None
 
 
@@ -41,6 +40,7 @@ ALTERNATIVES = 5
 def predict_tokens(
     model: Model, rows: Sequence[np.ndarray], forbidden: Sequence[int] = ()
 ) -> list[Prediction]:
+    """Predict one class or token per position; `forbidden` ones are never chosen."""
     logits_BLV = _forward(model, rows)
     if forbidden:
         logits_BLV = logits_BLV.index_fill(-1, torch.tensor(forbidden), -torch.inf)
@@ -48,10 +48,11 @@ def predict_tokens(
 
 
 def predict_sequences(model: Model, rows: Sequence[np.ndarray]) -> list[Prediction]:
-    answers_BV = _forward(model, rows)
+    """Predict one class or real value per sequence."""
+    outputs_BV = _forward(model, rows)
     if isinstance(model.head, RegressionHead):
-        return [Prediction([], None, [], [], float(value)) for value in answers_BV.squeeze(-1)]
-    return [_choose(logits[None]) for logits in answers_BV]
+        return [Prediction([], None, [], [], float(value)) for value in outputs_BV.squeeze(-1)]
+    return [_choose(logits[None]) for logits in outputs_BV]
 
 
 def predict_by_decoding(
@@ -64,20 +65,23 @@ def predict_by_decoding(
     forbidden: Sequence[int] = (),
     is_scored: bool = True,
 ) -> list[list[Prediction]]:
-    """The hypotheses of each row, the best first. Without `is_scored` their probabilities may be left out."""
+    """Generate the target sequence of each row; return its hypotheses, best first.
+
+    Without `is_scored`, probabilities may be missing.
+    """
     if not isinstance(model, SupportsGeneration):
-        raise TypeError(f"{type(model).__name__} cannot write")
-    tokens_BL, attention_mask_BL = _tensors(model, rows)
-    written = generate(
+        raise TypeError(f"{type(model).__name__} cannot generate")
+    tokens_BL, mask_BL = _tensors(model, rows)
+    hypotheses = generate(
         model,
-        {"tokens": tokens_BL, "attention_mask": attention_mask_BL},
+        {"tokens": tokens_BL, "mask": mask_BL},
         begin=begin,
         end=end,
         strategy=decoding,
         forbidden=[begin, *forbidden],
         is_scored=is_scored,
     )
-    return _answers(written)
+    return _predictions(hypotheses)
 
 
 def predict_continuations(
@@ -87,47 +91,48 @@ def predict_continuations(
     end: int | None = None,
     forbidden: Sequence[int] = (),
 ) -> list[list[Prediction]]:
-    """What a language model writes after each row, as far as it has room."""
+    """Continue each row with a language model, up to its maximum length."""
     if not isinstance(model, SupportsGeneration):
-        raise TypeError(f"{type(model).__name__} cannot write")
-    tokens_BL, attention_mask_BL = _tensors(model, rows)
+        raise TypeError(f"{type(model).__name__} cannot generate")
+    tokens_BL, mask_BL = _tensors(model, rows)
     room = [max(1, model.task_type.max_length - len(row)) for row in rows]
-    return _answers(
-        generate(
-            model,
-            prompt_BL=tokens_BL,
-            attention_mask_BL=attention_mask_BL,
-            end=end,
-            max_length=room,
-            strategy=decoding,
-            forbidden=forbidden,
-        )
+    hypotheses = generate(
+        model,
+        prompt=tokens_BL,
+        mask=mask_BL,
+        end=end,
+        max_length=room,
+        strategy=decoding,
+        forbidden=forbidden,
     )
+    return _predictions(hypotheses)
 
 
-def _answers(written: list[list[Hypothesis]]) -> list[list[Prediction]]:
-    return [[_answer(hypothesis) for hypothesis in hypotheses] for hypotheses in written]
+def _predictions(rows: list[list[Hypothesis]]) -> list[list[Prediction]]:
+    return [[_prediction(hypothesis) for hypothesis in hypotheses] for hypotheses in rows]
 
 
-def _answer(hypothesis: Hypothesis) -> Prediction:
+def _prediction(hypothesis: Hypothesis) -> Prediction:
     logs = hypothesis.log_probabilities
     probability = math.exp(hypothesis.log_probability) if logs else None
     return Prediction(hypothesis.tokens, probability, [math.exp(log) for log in logs], [])
 
 
 def _tensors(model: Model, rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+    """Padded tokens and their mask, on the model's device."""
     device = next(model.parameters()).device
-    tokens_BL, attention_mask_BL = pad(list(rows))
-    return tokens_BL.to(device), None if attention_mask_BL is None else attention_mask_BL.to(device)
+    tokens_BL, mask_BL = pad(list(rows))
+    return tokens_BL.to(device), None if mask_BL is None else mask_BL.to(device)
 
 
 def _forward(model: Model, rows: Sequence[np.ndarray]) -> Tensor:
-    tokens_BL, attention_mask_BL = _tensors(model, rows)
+    tokens_BL, mask_BL = _tensors(model, rows)
     with torch.inference_mode():
-        return model(tokens=tokens_BL, attention_mask=attention_mask_BL).float().cpu()
+        return model(tokens=tokens_BL, mask=mask_BL).float().cpu()
 
 
 def _choose(logits_LV: Tensor) -> Prediction:
+    """Most probable token of each position."""
     probabilities_LV = logits_LV.double().softmax(-1)
     best_LA, tokens_LA = probabilities_LV.topk(min(ALTERNATIVES, logits_LV.shape[-1]), dim=-1)
     alternatives = [
@@ -142,58 +147,78 @@ Item = TypeVar("Item")
 Output = TypeVar("Output")
 
 
+def decode_batches(
+    model: nn.Module,
+    batches: Sequence[np.ndarray],
+    read: Callable[[np.ndarray], Sequence[np.ndarray]],
+    predict: Callable[[Sequence[np.ndarray]], list[list[Prediction]]],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[int, list[int]]:
+    """Decode batches of example indices concurrently; return the best tokens of each example by its index.
+
+    `read` returns the input rows of some indices. Each batch is divided among the threads, and the largest
+    parts run first.
+    """
+    parts = [np.array(part) for batch in batches for part in round_robin(batch.tolist(), concurrency(model))]
+    items = [(part, read(part)) for part in parts]
+    items.sort(key=lambda item: -sum(map(len, item[1])))
+    predictions = run_concurrently(
+        model, lambda item: predict(item[1]), items, lambda done: progress(done, len(items))
+    )
+    return {
+        int(index): best.tokens
+        for (indices, _), of_part in zip(items, predictions, strict=True)
+        for index, (best, *_) in zip(indices, of_part, strict=True)
+    }
+
+
 def round_robin(rows: Sequence[Item], parts: int) -> list[list[Item]]:
-    """In so many parts of like work, if rows of like work stand together."""
+    """Split rows into at most `parts` lists, one row to each list in turn.
+
+    The lists have similar work if neighbouring rows have.
+    """
     return [list(rows[part::parts]) for part in range(min(parts, len(rows)))]
 
 
 def concurrency(model: nn.Module) -> int:
-    """How many batches of this model are worked on side by side."""
-    return torch.get_num_threads() if _is_whole(model) and not is_observed() else 1
+    """Number of batches of this model that run at the same time, one thread each."""
+    return torch.get_num_threads() if _is_whole(model) and not is_tracing() else 1
 
 
 def run_concurrently(
     model: nn.Module,
-    answer: Callable[[Item], Output],
+    function: Callable[[Item], Output],
     items: Sequence[Item],
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:
-    """`answer` of each item, in their order; what it says must not depend on the items before.
+    """Call a function of the model with each item, and return the results in order.
 
-    As many at once as PyTorch has threads, each with its share of them. The largest should come first.
+    One worker runs per PyTorch thread. Put the largest items first, so that no thread ends long after the
+    others.
     """
     workers = min(concurrency(model), len(items))
-    run = partial(_in_threads, workers) if workers > 1 else _one_by_one
     packed = prepack(model) if _is_whole(model) else nullcontext()
-    # Mode and weights belong to the model, which the threads share: none of them may set these back.
+    # Mode and weights belong to the model, which the threads share, so they are set once, outside of the
+    # threads.
     with evaluating(model), packed, numpy_matmul():
-        return run(answer, items, progress)
+        if workers <= 1:
+            return _collect(map(function, items), progress)
+        pool = ThreadPool(workers, "decoding")
+        try:
+            return _collect(pool.each(function, items), progress)
+        finally:
+            pool.close()
 
 
 def _is_whole(model: nn.Module) -> bool:
-    """All processes that share weights must ask such a model in turn."""
+    """False if the weights are sharded, so that all processes must call the model in the same order."""
     return all(map(is_local, model.parameters()))
 
 
-def _in_threads(
-    workers: int, answer: Callable[[Item], Output], items: Sequence[Item], progress: Callable[[int], None]
-) -> list[Output]:
-    crew = ThreadPool(workers, "decoding")
-    try:
-        return _told(crew.each(answer, items), progress)
-    finally:
-        crew.close()
-
-
-def _one_by_one(
-    answer: Callable[[Item], Output], items: Sequence[Item], progress: Callable[[int], None]
-) -> list[Output]:
-    return _told(map(answer, items), progress)
-
-
-def _told(answers: Iterable[Output], progress: Callable[[int], None]) -> list[Output]:
-    kept = []
-    for answer in answers:
-        kept.append(answer)
-        progress(len(kept))
-    return kept
+def _collect(outputs: Iterable[Output], progress: Callable[[int], None]) -> list[Output]:
+    """Gather the outputs, and report their number after each."""
+    collected = []
+    for output in outputs:
+        collected.append(output)
+        progress(len(collected))
+    return collected

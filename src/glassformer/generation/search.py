@@ -1,11 +1,11 @@
-"""The branches of a batch and what becomes of them: which end, which go on, which are dropped.
+"""Search over a batch: which beams end, which continue and which are dropped at each step.
 
-It sees log-probabilities and never the model. A row of the batch is searched along up to W branches at once;
-greedy decoding and sampling are searches with one branch.
+The search sees log-probabilities and never the model. Each row of the batch has up to W beams; greedy
+decoding and sampling are searches with one beam.
 
-Axes: B rows still being written, W branches of a row, C candidates of a row, N = B × W lines, K likeliest
-tokens, T tokens written so far, S hypotheses that are enough for a row, V vocabulary. Sums are in double
-precision, so that unequal log-probabilities stay unequal when added to a sum: a beam of 1 is exactly greedy.
+Axes: B unfinished rows, W beams of a row, C candidates of a row, N = B × W, K most probable tokens, T tokens
+generated so far, S hypotheses that complete a row, V vocabulary. Sums are in double precision, so that
+unequal log-probabilities stay unequal when added to a sum: a beam of 1 is exactly greedy.
 """
 
 from __future__ import annotations
@@ -19,66 +19,68 @@ import torch
 from torch import Tensor
 
 from glassformer.core.errors import ErrorDetail
-from glassformer.generation.strategies import Chooser, Scores
+from glassformer.generation.strategies import Scores, Strategy
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One way to go on: the new tokens alone, without the prompt and without the end."""
+    """One generated sequence: the new tokens, without the prompt and without the end token."""
 
     tokens: list[int]
     log_probabilities: list[float]
-    """The model's own, of each new token; that of the end comes last, if reached. Empty: not asked for."""
+    """Log-probability of each new token, and of the end token if reached; empty without `is_scored`."""
     score: float
-    """What it is ranked by: the sum of the log-probabilities, which a beam divides by a length penalty."""
+    """Rank: the sum of the log-probabilities, which beam search divides by a length penalty."""
     is_finished: bool
-    """Whether the end was reached; if not, the limit cut it off."""
+    """True if the end token was reached; False if the length limit truncated the sequence."""
 
     @property
     def log_probability(self) -> float:
+        """Log-probability of the whole sequence."""
         return math.fsum(self.log_probabilities)
 
 
-Fate = Literal["kept", "finished", "cut", "dropped"]
+Status = Literal["kept", "finished", "truncated", "dropped"]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token after a branch. `cut`: a hypothesis that went as far as the limit allows."""
+    """One possible next token of one beam."""
 
-    branch: int
+    beam: int
     token: int
     log_probability: float
     sum: float
-    """Of the log-probabilities of the whole branch with this token."""
-    fate: Fate
+    """Sum of the log-probabilities of the whole beam with this token."""
+    status: Status
+    """Outcome: continued, ended by the end token, ended by the length limit, or discarded."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What was weighed for one row. Branch i is the i-th candidate that the step before kept."""
+    """Candidates of one row at one step. Beam i is the i-th candidate that the previous step kept."""
 
     alternatives: list[list[tuple[int, float]]]
-    """For each branch its likeliest next tokens and their probabilities."""
+    """Most probable next tokens of each beam, with their probabilities."""
     candidates: list[Candidate]
-    """What the strategy proposed, best first."""
+    """Candidates that the strategy proposed, best first."""
 
 
 @dataclass
 class Trace:
-    """Handed to `generate`, it holds the steps of each row afterwards."""
+    """Record of a `generate` call: the steps and hypotheses of each row."""
 
     alternatives: int = 5
-    """How many of them to note."""
+    """Number of alternative tokens to record per beam."""
     rows: list[list[Step]] = field(default_factory=list)
     hypotheses: list[list[Hypothesis]] = field(default_factory=list)
-    """Of each row all that were found, best first; the strategy answers with the first `n_best`."""
+    """All hypotheses of each row, best first; `generate` returns the first `n_best`."""
     end: int | None = None
 
 
 @dataclass(frozen=True)
 class _Candidates:
-    branch_BC: Tensor
+    beam_BC: Tensor
     token_BC: Tensor
     log_probability_BC: Tensor
     sum_BC: Tensor
@@ -86,42 +88,42 @@ class _Candidates:
 
     @property
     def is_one(self) -> bool:
-        """Whether each row has but one."""
+        """True if each row has a single candidate."""
         return self.token_BC.shape[1] == 1
 
 
 @dataclass(frozen=True)
-class _Fates:
+class _Statuses:
     finished_BC: Tensor
-    cut_BC: Tensor
+    truncated_BC: Tensor
     kept_BC: Tensor
 
 
 @dataclass(frozen=True)
 class BeamUpdate:
-    """What is written next. No rows: all are done."""
+    """Rows, beams and tokens of the next step. Without rows, all are done."""
 
     rows_B: Tensor
-    """The rows that go on, as places among those of this step."""
+    """Indices of the rows that continue, among the rows of this step."""
     beam_indices_BW: Tensor
-    """Which of the row's branches each of its next ones goes on from."""
-    lines_BW: Tensor
-    """The same as places among all branches of this step."""
+    """Beam of this step that each beam of the next step continues, within its row."""
+    flat_indices_BW: Tensor
+    """The same among all N beams of this step."""
     tokens_BW: Tensor
 
 
-ROWS_AT_ONCE = 32
-"""Of logits: what is made of them stays in a CPU's cache."""
+CHUNK_ROWS = 32
+"""Rows of logits per chunk, few enough for intermediate results to stay in a CPU's cache."""
 SMALLEST_SUM = 1e-30
-"""Of exponentials of logits as they are; below it single precision loses digits."""
+"""Below this sum, exp in single precision loses digits: use log-sum-exp."""
 
 
 class Search:
-    """The rows that are not done yet, with their branches, and the hypotheses of all rows."""
+    """State of a search: the unfinished rows with their beams, and the hypotheses of all rows."""
 
     def __init__(
         self,
-        chooser: Chooser,
+        strategy: Strategy,
         limits_B: Tensor,
         end: int | None,
         min_length: int = 0,
@@ -130,14 +132,15 @@ class Search:
         is_scored: bool = True,
     ) -> None:
         rows, device = len(limits_B), limits_B.device
-        self.chooser = chooser
+        self.strategy = strategy
         self.limits_B = limits_B
         self.end = end
         self.min_length = min_length
         self.forbidden = list(forbidden)
         self.trace = trace
-        # Who always takes the likeliest token needs no probability to find it, and they take a pass over all.
-        self.is_scored = is_scored or not chooser.takes_likeliest or trace is not None
+        # A strategy that takes the most probable token needs no probabilities, which cost a pass over all
+        # logits.
+        self.is_scored = is_scored or not strategy.is_greedy or trace is not None
         if trace is not None:
             trace.rows, trace.end = [[] for _ in range(rows)], end
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(rows)]
@@ -146,33 +149,33 @@ class Search:
         self.sums_BW = torch.zeros(rows, 1, dtype=torch.float64, device=device)
         self.tokens_BWT = torch.empty(rows, 1, 0, dtype=torch.long, device=device)
         self.log_probabilities_BWT = torch.empty(rows, 1, 0, dtype=torch.float64, device=device)
-        # The scores of the best hypotheses that have reached the end, best first.
-        self.ended_BS = torch.full((rows, chooser.size), -torch.inf, dtype=torch.float64, device=device)
+        # Scores of the best finished hypotheses, best first.
+        self.ended_BS = torch.full((rows, strategy.size), -torch.inf, dtype=torch.float64, device=device)
 
-    def answers(self) -> list[list[Hypothesis]]:
-        """The hypotheses of each row, best first; of equals the one that was there first."""
+    def results(self) -> list[list[Hypothesis]]:
+        """Hypotheses of each row, best first; on ties, in the order in which they were found."""
         ranked = [sorted(found, key=lambda hypothesis: -hypothesis.score) for found in self.hypotheses]
         if self.trace is not None:
             self.trace.hypotheses = ranked
-        return [found[: self.chooser.n_best] for found in ranked]
+        return [found[: self.strategy.n_best] for found in ranked]
 
     def step(self, logits_NV: Tensor) -> BeamUpdate:
-        """Choose the next tokens."""
+        """Choose the next tokens from the logits after the last ones."""
         scores = self._scores(logits_NV)
         candidates = self._propose(scores)
-        fates = self._judge(candidates)
-        self._collect(candidates, fates.finished_BC, is_finished=True)
-        self._collect(candidates, fates.cut_BC, is_finished=False)
+        statuses = self._classify(candidates)
+        self._collect(candidates, statuses.finished_BC, is_finished=True)
+        self._collect(candidates, statuses.truncated_BC, is_finished=False)
         if self.trace is not None:
-            self._note(self.trace, scores, candidates, fates)
-        return self._go_on(candidates, fates.kept_BC)
+            self._record(self.trace, scores, candidates, statuses)
+        return self._continue(candidates, statuses.kept_BC)
 
     def _scores(self, logits_NV: Tensor) -> Scores:
-        """The model's own, but for the tokens that must not be chosen now: those are impossible."""
+        """Scores of the model, with −∞ for the tokens that must not be chosen now."""
         logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
         if self.is_scored:
-            totals_N1 = torch.cat([_total(part_NV) for part_NV in logits_NV.split(ROWS_AT_ONCE)])
-            self._check_numbers(totals_N1[:, 0].isnan())  # one NaN, or +∞, makes the whole sum NaN
+            totals_N1 = torch.cat([_log_total(chunk_NV) for chunk_NV in logits_NV.split(CHUNK_ROWS)])
+            self._check_finite(totals_N1[:, 0].isnan())  # one NaN, or +∞, makes the whole sum NaN
         else:
             totals_N1 = logits_NV.new_zeros(len(logits_NV), 1, dtype=torch.float64)
         logits_NV[:, self.forbidden] = -torch.inf
@@ -180,129 +183,136 @@ class Search:
             logits_NV[:, self.end] = -torch.inf
         return Scores(logits_NV.unflatten(0, self.sums_BW.shape), totals_N1.unflatten(0, self.sums_BW.shape))
 
-    def _check_numbers(self, is_broken_N: Tensor) -> None:
+    def _check_finite(self, is_broken_N: Tensor) -> None:
+        """Raise an ErrorDetail if any row has a NaN or infinite logit."""
         if bool(is_broken_N.any()):
             row = int(self.rows_B[is_broken_N.nonzero()[0] // self.sums_BW.shape[1]])
             raise ErrorDetail(
-                f"the model's scores are not numbers, for token {self.length + 1} of row {row}",
+                f"the model's logits are NaN or infinite at token {self.length + 1} of row {row}",
                 path="model",
-                hint="its weights may have diverged: take an earlier checkpoint",
+                hint="the weights may have diverged: use an earlier checkpoint",
             )
 
     def _propose(self, scores: Scores) -> _Candidates:
-        branch_BC, token_BC = self.chooser.choose(self.sums_BW, scores, self.rows_B, self.length)
-        place_B1 = torch.arange(len(branch_BC), device=branch_BC.device)[:, None]
-        logit_BC = scores.logits_BWV[place_B1, branch_BC, token_BC].double()
-        if not self.is_scored:  # the likeliest token is one without a number, if there is any
-            self._check_numbers((logit_BC[:, 0].isnan()) | (logit_BC[:, 0] == torch.inf))
+        """Ask the strategy for candidates, and compute their sums and scores."""
+        beam_BC, token_BC = self.strategy.choose(self.sums_BW, scores, self.rows_B, self.length)
+        index_B1 = torch.arange(len(beam_BC), device=beam_BC.device)[:, None]
+        logit_BC = scores.logits_BWV[index_B1, beam_BC, token_BC].double()
+        if not self.is_scored:  # argmax returns a NaN or +∞ if there is one
+            self._check_finite((logit_BC[:, 0].isnan()) | (logit_BC[:, 0] == torch.inf))
         self.length += 1
-        log_probability_BC = logit_BC - scores.totals_BW1[place_B1, branch_BC, 0]
-        sum_BC = self.sums_BW.gather(1, branch_BC) + log_probability_BC
+        log_probability_BC = logit_BC - scores.totals_BW1[index_B1, beam_BC, 0]
+        sum_BC = self.sums_BW.gather(1, beam_BC) + log_probability_BC
         if bool((sum_BC[:, 0] == -torch.inf).any()):
             raise ErrorDetail(
-                f"no token is possible at place {self.length}",
+                f"all tokens are forbidden at position {self.length}",
                 path="forbidden",
                 hint="forbid fewer tokens",
             )
-        score_BC = self.chooser.score(sum_BC, float(self.length))
-        return _Candidates(branch_BC, token_BC, log_probability_BC, sum_BC, score_BC)
+        score_BC = self.strategy.score(sum_BC, float(self.length))
+        return _Candidates(beam_BC, token_BC, log_probability_BC, sum_BC, score_BC)
 
-    def _judge(self, candidates: _Candidates) -> _Fates:
-        return self._judge_one(candidates) if candidates.is_one else self._judge_several(candidates)
+    def _classify(self, candidates: _Candidates) -> _Statuses:
+        return self._classify_one(candidates) if candidates.is_one else self._classify_several(candidates)
 
-    def _judge_one(self, candidates: _Candidates) -> _Fates:
-        """As `_judge_several` does, where there is nothing to weigh: the first end is the only one."""
+    def _classify_one(self, candidates: _Candidates) -> _Statuses:
+        """Classify single candidates, a fast path of `_classify_several`."""
         is_last_B1 = self.limits_B[:, None] <= self.length
         if self.end is None:
-            return _Fates(torch.zeros_like(is_last_B1), cut_BC=is_last_B1, kept_BC=~is_last_B1)
+            return _Statuses(torch.zeros_like(is_last_B1), truncated_BC=is_last_B1, kept_BC=~is_last_B1)
         finished_BC = candidates.token_BC == self.end
-        return _Fates(finished_BC, cut_BC=is_last_B1 & ~finished_BC, kept_BC=~(is_last_B1 | finished_BC))
+        return _Statuses(
+            finished_BC,
+            truncated_BC=is_last_B1 & ~finished_BC,
+            kept_BC=~(is_last_B1 | finished_BC),
+        )
 
-    def _judge_several(self, candidates: _Candidates) -> _Fates:
-        size = self.chooser.size
+    def _classify_several(self, candidates: _Candidates) -> _Statuses:
+        """Decide which candidates end, are truncated or continue, and which rows are done."""
+        size = self.strategy.size
         possible_BC = candidates.sum_BC > -torch.inf
         is_end_BC = torch.zeros_like(possible_BC) if self.end is None else candidates.token_BC == self.end
         finished_BC = possible_BC & is_end_BC
         finished_BC[:, size:] = False
-        going_BC = possible_BC & ~is_end_BC
-        going_BC &= going_BC.cumsum(1) <= size
+        continuing_BC = possible_BC & ~is_end_BC
+        continuing_BC &= continuing_BC.cumsum(1) <= size
 
         scores_BC = candidates.score_BC.masked_fill(~finished_BC, -torch.inf)
         self.ended_BS = torch.cat([self.ended_BS, scores_BC], 1).sort(1, descending=True).values[:, :size]
-        best_sum_B = candidates.sum_BC.masked_fill(~going_BC, -torch.inf).amax(1)
-        is_settled_B = self.chooser.score(best_sum_B, float(self.length)) <= self.ended_BS[:, -1]
-        # Sums only fall: no continuation scores more than today's best sum would at full length.
-        reach_B = self.chooser.score(best_sum_B, self.limits_B)
-        is_hopeless_B = reach_B <= self.ended_BS[:, self.chooser.n_best - 1]
+        best_sum_B = candidates.sum_BC.masked_fill(~continuing_BC, -torch.inf).amax(1)
+        is_complete_B = self.strategy.score(best_sum_B, float(self.length)) <= self.ended_BS[:, -1]
+        # Sums only decrease: no continuation scores more than the best sum now, at full length.
+        reach_B = self.strategy.score(best_sum_B, self.limits_B)
+        is_hopeless_B = reach_B <= self.ended_BS[:, self.strategy.n_best - 1]
         is_last_B = self.limits_B <= self.length
-        is_done_B = is_settled_B | is_hopeless_B | is_last_B
-        return _Fates(
+        is_done_B = is_complete_B | is_hopeless_B | is_last_B
+        return _Statuses(
             finished_BC,
-            cut_BC=going_BC & is_last_B[:, None],
-            kept_BC=going_BC & ~is_done_B[:, None],
+            truncated_BC=continuing_BC & is_last_B[:, None],
+            kept_BC=continuing_BC & ~is_done_B[:, None],
         )
 
     def _collect(self, candidates: _Candidates, chosen_BC: Tensor, is_finished: bool) -> None:
-        places, columns = chosen_BC.nonzero(as_tuple=True)
-        if not len(places):
+        """Store the chosen candidates as hypotheses."""
+        index, columns = chosen_BC.nonzero(as_tuple=True)
+        if not len(index):
             return
-        branches = candidates.branch_BC[places, columns]
-        tokens = torch.cat([self.tokens_BWT[places, branches], candidates.token_BC[places, columns, None]], 1)
+        beams = candidates.beam_BC[index, columns]
+        tokens = torch.cat([self.tokens_BWT[index, beams], candidates.token_BC[index, columns, None]], 1)
         log_probabilities = torch.cat(
-            [
-                self.log_probabilities_BWT[places, branches],
-                candidates.log_probability_BC[places, columns, None],
-            ],
-            1,
+            [self.log_probabilities_BWT[index, beams], candidates.log_probability_BC[index, columns, None]], 1
         )
         if is_finished:
             tokens = tokens[:, :-1]
-        found = (self.rows_B[places], tokens, log_probabilities, candidates.score_BC[places, columns])
-        for row, written, values, score in zip(*(tensor.tolist() for tensor in found), strict=True):
+        found = (self.rows_B[index], tokens, log_probabilities, candidates.score_BC[index, columns])
+        for row, row_tokens, values, score in zip(*(tensor.tolist() for tensor in found), strict=True):
             if not self.is_scored:
                 values, score = [], math.nan
-            self.hypotheses[row].append(Hypothesis(written, values, score, is_finished))
+            self.hypotheses[row].append(Hypothesis(row_tokens, values, score, is_finished))
 
-    def _go_on(self, candidates: _Candidates, kept_BC: Tensor) -> BeamUpdate:
+    def _continue(self, candidates: _Candidates, kept_BC: Tensor) -> BeamUpdate:
+        """Keep the chosen candidates as the beams of the next step, and drop finished rows."""
         if candidates.is_one and bool(kept_BC.all()):
-            return self._all_go_on(candidates)
+            return self._continue_all(candidates)
         counts_B = kept_BC.sum(1)
         width = int(counts_B.max())
-        places_B = _fill_gaps(counts_B > 0)
-        places_B1 = places_B[:, None]
-        # The kept ones first, in their order; a row with fewer of them is filled up with impossible ones.
-        columns_BW = kept_BC[places_B].byte().argsort(dim=1, descending=True, stable=True)[:, :width]
-        branches_BW = candidates.branch_BC[places_B1, columns_BW]
-        tokens_BW = candidates.token_BC[places_B1, columns_BW]
-        log_probabilities_BW = candidates.log_probability_BC[places_B1, columns_BW]
-        is_filling_BW = ~kept_BC[places_B1, columns_BW]
-        lines_BW = places_B1 * self.sums_BW.shape[1] + branches_BW
+        index_B = _fill_gaps(counts_B > 0)
+        index_B1 = index_B[:, None]
+        # Kept candidates first, in their order; a row with fewer of them is padded with impossible ones.
+        columns_BW = kept_BC[index_B].byte().argsort(dim=1, descending=True, stable=True)[:, :width]
+        beams_BW = candidates.beam_BC[index_B1, columns_BW]
+        tokens_BW = candidates.token_BC[index_B1, columns_BW]
+        log_probabilities_BW = candidates.log_probability_BC[index_B1, columns_BW]
+        is_padding_BW = ~kept_BC[index_B1, columns_BW]
+        flat_indices_BW = index_B1 * self.sums_BW.shape[1] + beams_BW
 
-        self.sums_BW = candidates.sum_BC[places_B1, columns_BW].masked_fill(is_filling_BW, -torch.inf)
-        self.tokens_BWT = torch.cat([self.tokens_BWT[places_B1, branches_BW], tokens_BW[..., None]], -1)
+        self.sums_BW = candidates.sum_BC[index_B1, columns_BW].masked_fill(is_padding_BW, -torch.inf)
+        self.tokens_BWT = torch.cat([self.tokens_BWT[index_B1, beams_BW], tokens_BW[..., None]], -1)
         self.log_probabilities_BWT = torch.cat(
-            [self.log_probabilities_BWT[places_B1, branches_BW], log_probabilities_BW[..., None]], -1
+            [self.log_probabilities_BWT[index_B1, beams_BW], log_probabilities_BW[..., None]], -1
         )
-        self.rows_B, self.limits_B = self.rows_B[places_B], self.limits_B[places_B]
-        self.ended_BS = self.ended_BS[places_B]
-        return BeamUpdate(places_B, branches_BW, lines_BW, tokens_BW)
+        self.rows_B, self.limits_B = self.rows_B[index_B], self.limits_B[index_B]
+        self.ended_BS = self.ended_BS[index_B]
+        return BeamUpdate(index_B, beams_BW, flat_indices_BW, tokens_BW)
 
-    def _all_go_on(self, candidates: _Candidates) -> BeamUpdate:
-        """As `_go_on` does, where every row has one branch and keeps it."""
+    def _continue_all(self, candidates: _Candidates) -> BeamUpdate:
+        """Continue every row with its single beam, a fast path of `_continue`."""
         self.sums_BW = candidates.sum_BC
         self.tokens_BWT = torch.cat([self.tokens_BWT, candidates.token_BC[..., None]], -1)
         self.log_probabilities_BWT = torch.cat(
             [self.log_probabilities_BWT, candidates.log_probability_BC[..., None]], -1
         )
         rows_B = torch.arange(len(self.rows_B), device=self.rows_B.device)
-        return BeamUpdate(rows_B, candidates.branch_BC, rows_B[:, None], candidates.token_BC)
+        return BeamUpdate(rows_B, candidates.beam_BC, rows_B[:, None], candidates.token_BC)
 
-    def _note(self, trace: Trace, scores: Scores, candidates: _Candidates, fates: _Fates) -> None:
+    def _record(self, trace: Trace, scores: Scores, candidates: _Candidates, statuses: _Statuses) -> None:
+        """Add the step to the trace."""
         best_BWK, token_BWK = (tensor.tolist() for tensor in scores.top(trace.alternatives))
         sums_BW = self.sums_BW.tolist()
-        fields = (candidates.branch_BC, candidates.token_BC, candidates.log_probability_BC, candidates.sum_BC)
-        columns = [tensor.tolist() for tensor in (*fields, fates.finished_BC, fates.cut_BC, fates.kept_BC)]
-        for place, row in enumerate(self.rows_B.tolist()):
+        fields = (candidates.beam_BC, candidates.token_BC, candidates.log_probability_BC, candidates.sum_BC)
+        flags = (statuses.finished_BC, statuses.truncated_BC, statuses.kept_BC)
+        columns = [tensor.tolist() for tensor in (*fields, *flags)]
+        for index, row in enumerate(self.rows_B.tolist()):
             alternatives = [
                 [
                     (token, math.exp(value))
@@ -310,24 +320,24 @@ class Search:
                     if value > -math.inf
                 ]
                 for tokens, values, total in zip(
-                    token_BWK[place], best_BWK[place], sums_BW[place], strict=True
+                    token_BWK[index], best_BWK[index], sums_BW[index], strict=True
                 )
                 if total > -math.inf
             ]
-            noted = [
-                Candidate(branch, token, value, total, _fate(is_finished, is_cut, is_kept))
-                for branch, token, value, total, is_finished, is_cut, is_kept in zip(
-                    *(column[place] for column in columns), strict=True
+            recorded = [
+                Candidate(beam, token, value, total, _status(is_finished, is_truncated, is_kept))
+                for beam, token, value, total, is_finished, is_truncated, is_kept in zip(
+                    *(column[index] for column in columns), strict=True
                 )
                 if total > -math.inf
             ]
-            trace.rows[row].append(Step(alternatives, noted))
+            trace.rows[row].append(Step(alternatives, recorded))
 
 
-def _total(logits_NV: Tensor) -> Tensor:
-    """The logarithm of the sum of all probabilities, in double precision.
+def _log_total(logits_NV: Tensor) -> Tensor:
+    """Logarithm of the sum of the exponentials of each row, in double precision.
 
-    Of all log-probabilities the search needs a few: the others are not worked out.
+    The search needs few log-probabilities, so it does not compute the log-softmax of all.
     """
     sums_N1 = logits_NV.exp().sum(-1, keepdim=True)
     if bool(((sums_N1 > SMALLEST_SUM) & (sums_N1 < torch.inf)).all()):
@@ -337,20 +347,20 @@ def _total(logits_NV: Tensor) -> Tensor:
     return largest_N1.double() + sums_N1.double().log()
 
 
-def _fill_gaps(is_going_B: Tensor) -> Tensor:
-    """The places of the rows that go on: each stays where it is, but the last ones fill the gaps.
+def _fill_gaps(is_kept_B: Tensor) -> Tensor:
+    """Indices of the kept rows. Each keeps its index if possible, and the last ones fill the gaps.
 
-    So whatever is kept of each row moves as little as it can.
+    So the caches of as few rows as possible are moved.
     """
-    going = is_going_B.nonzero().squeeze(1)
-    places = torch.arange(len(going), device=going.device)
-    places[~is_going_B[: len(going)]] = going[going >= len(going)]
-    return places
+    kept = is_kept_B.nonzero().squeeze(1)
+    index = torch.arange(len(kept), device=kept.device)
+    index[~is_kept_B[: len(kept)]] = kept[kept >= len(kept)]
+    return index
 
 
-def _fate(is_finished: bool, is_cut: bool, is_kept: bool) -> Fate:
+def _status(is_finished: bool, is_truncated: bool, is_kept: bool) -> Status:
     if is_finished:
         return "finished"
-    if is_cut:
-        return "cut"
+    if is_truncated:
+        return "truncated"
     return "kept" if is_kept else "dropped"

@@ -1,27 +1,31 @@
-"""Base classes: `Model`, and what a generating model adds (cached decoding, beams)."""
+"""Base classes of models, and the state of cached decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, PositionContext
 from glassformer.blocks.embedding import Embedding
-from glassformer.blocks.heads import Head, LossOutput, last_token
+from glassformer.blocks.heads import IGNORED, Head, LossOutput, last_token
 from glassformer.blocks.layers import BlockCache, EncoderStack
 from glassformer.blocks.masks import Mask, padding
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind
-from glassformer.models.task_types import TaskType
+from glassformer.models.task_types import SequenceClassification, TaskType
 
 
 class Model(nn.Module):
-    """Tokens in, answers out. `inputs` are named tensors, the same names as in a batch."""
+    """Base class of models: outputs and loss for a batch of tokens.
+
+    Inputs are named tensors, with the names of a batch: `tokens`, `mask` (True at real tokens, False at
+    padding), and for an encoder-decoder `target` (the decoder's input).
+    """
 
     head: Head
 
@@ -29,29 +33,72 @@ class Model(nn.Module):
         super().__init__()
         self.task_type = task_type
 
-    def hidden(self, **inputs: Tensor | None) -> Tensor:
-        """The vectors that the head reads."""
+    def hidden(self, *inputs: Any, **named: Any) -> Tensor:
+        """Vectors that the head reads."""
         raise NotImplementedError
 
     def tied_weight(self) -> Tensor | None:
-        """The embedding matrix, if the head borrows it."""
+        """Embedding matrix that the head shares, or None."""
         return None
 
     def token_embedding(self) -> Tensor | None:
-        """The embedding matrix (V, D) of what is read, if there is one."""
+        """Embedding matrix (V, D) of the input tokens, or None."""
         return None
 
-    def forward(self, **inputs: Tensor | None) -> Tensor:
-        return self.head(self.hidden(**inputs), self.tied_weight())
+    def forward(self, *inputs: Tensor | None, **named: Tensor | None) -> Tensor:
+        """Outputs: logits (B, L, V) or (B, V), or real values (B, 1).
+
+        logits = model(tokens, mask=mask)
+        logits = model(tokens, target, mask=mask)     # encoder-decoder
+        """
+        return self.head(self.hidden(*inputs, **named), self.tied_weight())
 
     def compute_loss(
-        self, inputs: dict[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
+        self, inputs: Mapping[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
     ) -> LossOutput:
+        """Summed loss of a batch. Targets of −100 are ignored."""
         return self.head.loss_from_hidden(self.hidden(**inputs), targets, self.tied_weight(), label_smoothing)
+
+    def loss(
+        self, tokens: Tensor, targets: Tensor, *, mask: Tensor | None = None, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """Mean loss, ready for `.backward()`.
+
+        `targets` has one class per token (B, L), or one class or value per sequence (B). Targets of −100 are
+        ignored, and so are targets at padding.
+        """
+        is_per_sequence = isinstance(self.task_type, SequenceClassification)
+        check_shape("targets", targets, tokens.shape[:1] if is_per_sequence else tokens.shape)
+        if mask is not None and not is_per_sequence:
+            targets = targets.masked_fill(~mask, IGNORED)
+        return self.compute_loss({"tokens": tokens, "mask": mask}, targets, label_smoothing).mean
+
+    def summary(self) -> str:
+        """One line: class, task type, number of parameters."""
+        parameters = sum(parameter.numel() for parameter in self.parameters())
+        return f"{type(self).__name__}, {self.task_type}: {parameters:,} parameters"
+
+    def __repr__(self) -> str:
+        return f"{self.summary()}\n{super().__repr__()}"
+
+
+def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
+    """Raise an ErrorDetail unless the tensor has this shape; None allows any length."""
+    is_same = tensor.ndim == len(shape) and all(
+        size is None or size == given for size, given in zip(shape, tensor.shape, strict=True)
+    )
+    if not is_same:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ErrorDetail(
+            f"expected a tensor of shape ({wanted})",
+            path=name,
+            value=tuple(tensor.shape),
+            hint="one target per token, one target sequence per row, or one target per sequence to classify",
+        )
 
 
 class Backbone(Model):
-    """Embedding and one stack. The names `embedding` and `encoder` are the same in every shape."""
+    """Embedding and one stack. The names `embedding` and `encoder` are the same for every task type."""
 
     def __init__(
         self, task_type: TaskType, embedding: Embedding, encoder: EncoderStack, is_causal: bool
@@ -65,18 +112,29 @@ class Backbone(Model):
         return self.embedding.input_net().weight_VD
 
     def encode(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
+        """Vectors (B, L, D) after the last block of the stack."""
         positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
         positions = PositionContext(self.embedding.position, positions_BL, positions_BL)
-        # Padding stands on the right: a causal model never sees it from a real position.
-        mask = Mask.of(
-            is_causal=self.is_causal, attention_mask_BM=None if self.is_causal else attention_mask_BL
-        )
+        # Padding is on the right, so the real tokens of a causal model never see it.
+        mask = Mask.of(is_causal=self.is_causal, attention_mask=None if self.is_causal else attention_mask_BL)
         return self.encoder(self.embedding(tokens_BL, positions_BL), positions, mask)
+
+    def summary(self) -> str:
+        """One line: class, task type, number of parameters, and the size of the stack."""
+        attention = next(
+            (module for module in self.modules() if isinstance(module, MultiHeadAttention)), None
+        )
+        if attention is None:
+            return super().summary()
+        return (
+            f"{super().summary()}, {len(self.encoder.layers)} layers, {attention.num_heads} heads,"
+            f" hidden_dim {attention.hidden_dim}, position {type(self.embedding.position).__name__}"
+        )
 
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module's own mode again."""
+    """Context: evaluation mode. Afterwards each module has the mode that it had before."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     try:
@@ -90,10 +148,10 @@ def evaluating(model: object) -> Iterator[None]:
 
 @dataclass
 class DecodingState:
-    """What generation has read and written so far, a row a sequence.
+    """Caches, positions and masks of a batch during generation, one row per sequence.
 
-    The branches of a row stand side by side in it: each step appends a token for every branch, and each
-    branch sees, of all that was appended, what it goes on from. So nothing is copied when branches fork.
+    The beams of a sequence share one row. Each step appends one token per beam to the row, and each beam sees
+    only the appended tokens of its own history. Nothing is copied when a beam continues in several ways.
     """
 
     caches: list[BlockCache]
@@ -103,23 +161,24 @@ class DecodingState:
     project: Callable[[Tensor], Tensor] | None = None
     """Function from hidden vectors to logits."""
     is_padded: bool = field(init=False, default=False)
-    seen_BWM: Tensor | None = field(init=False, default=None)
-    """What each branch sees, once there are any."""
+    visible_BWM: Tensor | None = field(init=False, default=None)
+    """Tokens that each beam sees; None before the first step with beams."""
 
     @classmethod
     def empty(cls, batch: int, layers: int, device: torch.device) -> DecodingState:
+        """State before the first token."""
         nothing_B0 = torch.empty(batch, 0, dtype=torch.long, device=device)
         return cls([BlockCache() for _ in range(layers)], nothing_B0, nothing_B0.bool())
 
-    def place(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
-        """Give the new tokens their positions; return these and what they may attend to."""
+    def append(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
+        """Append tokens; return their positions and the mask of what they may attend to."""
         self.is_padded = self.is_padded or attention_mask_BL is not None
         if attention_mask_BL is None:
             attention_mask_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
         if self.is_padded:
-            written_B1 = self.attention_mask_BM.sum(1, keepdim=True)
-            # Padding stands where the last real token stands, and so never runs over a maximum length.
-            positions_BL = (written_B1 + attention_mask_BL.cumsum(1) - 1).clamp(min=0)
+            lengths_B1 = self.attention_mask_BM.sum(1, keepdim=True)
+            # Padding gets the position of the last real token, and so never exceeds a maximum length.
+            positions_BL = (lengths_B1 + attention_mask_BL.cumsum(1) - 1).clamp(min=0)
         else:
             length = self.attention_mask_BM.shape[1]
             numbers_L = torch.arange(length, length + tokens_BL.shape[1], device=tokens_BL.device)
@@ -130,78 +189,83 @@ class DecodingState:
             is_causal=True, allowed=padding(self.attention_mask_BM) if self.is_padded else None
         )
 
-    def fork(self, beam_indices_BW: Tensor) -> tuple[Tensor, Mask]:
-        """As `place`, for a token of each branch. Each goes on from a branch of the step before."""
-        branches = beam_indices_BW.shape[1]
-        before_BWM = self.attention_mask_BM[:, None] if self.seen_BWM is None else self.seen_BWM
-        seen_BWM = before_BWM.gather(1, beam_indices_BW[..., None].expand(-1, -1, before_BWM.shape[2]))
-        itself_WW = torch.eye(branches, dtype=torch.bool, device=seen_BWM.device)
-        positions_BW = seen_BWM.sum(2)
-        self.seen_BWM = torch.cat([seen_BWM, itself_WW.expand(len(seen_BWM), -1, -1)], 2)
+    def append_beams(self, beam_indices_BW: Tensor) -> tuple[Tensor, Mask]:
+        """Append one token per beam; return their positions and mask.
+
+        `beam_indices_BW` names the beam of the previous step that each beam continues.
+        """
+        beams = beam_indices_BW.shape[1]
+        before_BWM = self.attention_mask_BM[:, None] if self.visible_BWM is None else self.visible_BWM
+        visible_BWM = before_BWM.gather(1, beam_indices_BW[..., None].expand(-1, -1, before_BWM.shape[2]))
+        itself_WW = torch.eye(beams, dtype=torch.bool, device=visible_BWM.device)
+        positions_BW = visible_BWM.sum(2)
+        self.visible_BWM = torch.cat([visible_BWM, itself_WW.expand(len(visible_BWM), -1, -1)], 2)
         self.positions_BM = torch.cat([self.positions_BM, positions_BW], 1)
-        return positions_BW, Mask(allowed=self.seen_BWM[:, None])
+        return positions_BW, Mask(allowed=self.visible_BWM[:, None])
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken more than once."""
+        """Keep these rows, in this order; a row may be selected more than once."""
         for cache in self.caches:
             cache.select(rows)
         self.positions_BM, self.attention_mask_BM = self.positions_BM[rows], self.attention_mask_BM[rows]
         if self.memory_mask_BM is not None:
             self.memory_mask_BM = self.memory_mask_BM[rows]
-        if self.seen_BWM is not None:
-            self.seen_BWM = self.seen_BWM[rows]
+        if self.visible_BWM is not None:
+            self.visible_BWM = self.visible_BWM[rows]
 
 
 @runtime_checkable
 class SupportsGeneration(Protocol):
-    """A model that writes: `generation.py` needs no more than this."""
+    """Protocol of models that `generation` can decode with."""
 
-    def start(self, **inputs: Tensor | None) -> DecodingState:
-        """Read the inputs; nothing is written yet."""
+    def start(self, *inputs: Any, **named: Any) -> DecodingState:
+        """Read the inputs; no token is generated yet."""
         ...
 
     def advance(
         self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
     ) -> Tensor:
-        """Append tokens (padding on the right) and return the logits (B, V) after each row's last one.
+        """Append tokens, padded on the right, and return the logits (B, V) after each row's last token.
 
-        They are the caller's, who may write into them.
-
-        Each row brings at least one real token; the logits of one that does not mean nothing.
+        Each row must have at least one real token, or its logits are meaningless. The caller owns the logits
+        and may modify them.
         """
         ...
 
 
 @runtime_checkable
 class SupportsBeams(SupportsGeneration, Protocol):
-    """A model that writes along several branches of a row at once, without copies of what they share."""
+    """Protocol of models that decode all beams of a sequence in one row, without copying it."""
 
     @property
     def supports_beams(self) -> bool:
-        """Whether it can as it stands now."""
+        """True if the model can do so now."""
         ...
 
-    def branch(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
-        """Append a token to each branch and return the logits (B, W, V) after it.
+    def advance_beams(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+        """Append one token per beam and return the logits (B, W, V) after it.
 
-        Each branch goes on from one of the branches that the step before had; after `advance` a row has one.
+        `beam_indices_BW` names the beam of the previous step that each beam continues. After `advance`, a row
+        has one beam.
         """
         ...
 
 
 class ModelConfig(Kind):
-    """What kind of model, and how large."""
+    """Kind of model, and its size."""
 
     def build(self, task_type: TaskType) -> Model:
+        """Build a model for a task type."""
         raise NotImplementedError
 
     def parameter_terms(self, task_type: TaskType) -> dict[str, int]:
-        """The closed form of the parameter count, a named term each; empty if the kind has none."""
+        """Closed form of the parameter count, one term per module; empty if the kind has none."""
         return {}
 
     def refuse(self, task_type: TaskType) -> ErrorDetail:
+        """Error for a task type that this kind does not support."""
         return ErrorDetail(
-            f"a model of this kind cannot answer {type(task_type).__name__}",
+            f"a model of this kind does not support {type(task_type).__name__}",
             path="model.kind",
             value=self.kind,
             hint="choose another model kind or task",
@@ -209,7 +273,7 @@ class ModelConfig(Kind):
 
 
 class GenerativeModel(Model):
-    """A model with incremental decoding: extends a state by new tokens and returns the logits after them."""
+    """Base class of models with cached decoding."""
 
     prepacked_head: Callable[[Tensor], Tensor] | None = None
     """Faster function from hidden vectors to logits, while `generation.cpu.prepack` is active."""
@@ -218,15 +282,18 @@ class GenerativeModel(Model):
         """Function from hidden vectors to logits, for all steps of one decoding."""
         return self.prepacked_head or (lambda hidden: self.head(hidden, self.tied_weight()))
 
-    def extend(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
-        """Hidden vectors of new tokens, whose keys and values are added to the state."""
+    def advance_hidden(
+        self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask
+    ) -> Tensor:
+        """Hidden vectors of new tokens, whose keys and values are appended to the caches."""
         raise NotImplementedError
 
     def advance(
         self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
     ) -> Tensor:
+        """Append tokens and return the logits after each row's last one; see `SupportsGeneration`."""
         assert state.project is not None
-        x_BLD = self.extend(state, tokens_BL, *state.place(tokens_BL, attention_mask_BL))
+        x_BLD = self.advance_hidden(state, tokens_BL, *state.append(tokens_BL, attention_mask_BL))
         x_BD = x_BLD[:, -1] if attention_mask_BL is None else last_token(x_BLD, attention_mask_BL)
         return state.project(x_BD)
 
@@ -236,6 +303,7 @@ class GenerativeModel(Model):
         attentions = [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
         return all(attention.kernel in DROP_IN_KERNELS for attention in attentions)
 
-    def branch(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+    def advance_beams(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
+        """Append one token per beam and return the logits after it; see `SupportsBeams`."""
         assert state.project is not None
-        return state.project(self.extend(state, tokens_BW, *state.fork(beam_indices_BW)))
+        return state.project(self.advance_hidden(state, tokens_BW, *state.append_beams(beam_indices_BW)))

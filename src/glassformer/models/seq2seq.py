@@ -1,4 +1,4 @@
-"""The encoder-decoder: reads one sequence, writes another."""
+"""Encoder-decoder: encodes one sequence and generates another."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from glassformer.blocks.attention import PositionContext
 from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import Head
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderStack
-from glassformer.blocks.masks import Mask
-from glassformer.models.base import Backbone, DecodingState, GenerativeModel
+from glassformer.blocks.masks import CAUSAL, Mask
+from glassformer.models.base import Backbone, DecodingState, GenerativeModel, check_shape
 from glassformer.models.task_types import TaskType
 
-TOKENS_AT_ONCE = 1024
-"""What the encoder reads together: enough for fast products of matrices, and not too much for a cache."""
+ENCODER_TOKENS = 1024
+"""Tokens that the encoder reads at a time: enough for fast matrix products, few enough for a CPU's cache."""
 
 
-def like_lengths(lengths: Sequence[int], tokens: int) -> Iterator[tuple[list[int], int]]:
-    """Groups of rows with about so many tokens, padding included, and the longest length of each."""
+def group_by_length(lengths: Sequence[int], tokens: int) -> Iterator[tuple[list[int], int]]:
+    """Group rows of similar length; yield the row numbers and the longest length of each group.
+
+    A group has at most `tokens` tokens, padding included, but at least one row.
+    """
     rows: list[int] = []
     longest = 1
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
@@ -35,16 +38,15 @@ def like_lengths(lengths: Sequence[int], tokens: int) -> Iterator[tuple[list[int
 
 
 def _ends(tokens_BM: Tensor, attention_mask_BM: Tensor | None) -> Tensor:
-    """Behind the last real token of each row."""
+    """Number of positions up to the last real token of each row."""
     if attention_mask_BM is None:
         return torch.full((len(tokens_BM),), tokens_BM.shape[1])
-    return (
-        attention_mask_BM * torch.arange(1, attention_mask_BM.shape[1] + 1, device=attention_mask_BM.device)
-    ).amax(1)
+    numbers_M = torch.arange(1, attention_mask_BM.shape[1] + 1, device=attention_mask_BM.device)
+    return (attention_mask_BM * numbers_M).amax(1)
 
 
 class EncoderDecoder(GenerativeModel, Backbone):
-    """With `target_embedding.vectors` absent, both sides share the table of the source side."""
+    """Encoder and decoder stacks. Without `target_embedding.vectors`, both sides share one table."""
 
     def __init__(
         self,
@@ -62,44 +64,50 @@ class EncoderDecoder(GenerativeModel, Backbone):
         self.head = head
         self.is_tied = is_tied
 
-    def token_embedding(self) -> Tensor | None:
-        return self.embedding.input_net().weight_VD
-
     def tied_weight(self) -> Tensor | None:
         return self.target_embedding.input_net(self.embedding.vectors).weight_VD if self.is_tied else None
 
-    def hidden(  # type: ignore[override]
-        self, *, tokens: Tensor, target: Tensor, attention_mask: Tensor | None = None
-    ) -> Tensor:
-        """`target` is the decoder's input: the sequence to write, shifted right."""
-        memory_BMD = self.encode(tokens, attention_mask)
+    def hidden(self, tokens: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Decoder vectors. `target` is the decoder's input: the target sequence without its last token."""
+        memory_BMD = self.encode(tokens, mask)
         positions_BL = torch.arange(target.shape[1], device=target.device)[None]
         positions = PositionContext(self.target_embedding.position, positions_BL, positions_BL)
         x_BLD = self.target_embedding(target, positions_BL, self.embedding.vectors)
-        return self.decoder(
-            x_BLD, positions, Mask(is_causal=True), memory_BMD, Mask.of(attention_mask_BM=attention_mask)
-        )
+        return self.decoder(x_BLD, memory_BMD, positions, CAUSAL, Mask.of(attention_mask=mask))
 
-    def start(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> DecodingState:
-        """Rows of like lengths are read together, so that hardly any padding is."""
+    def loss(
+        self, tokens: Tensor, targets: Tensor, *, mask: Tensor | None = None, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """Mean cross-entropy of the target sequences, with teacher forcing.
+
+        Each row of `targets` is a whole sequence, begin and end tokens included, padded with −100. This
+        method shifts it: the decoder reads all tokens but the last and predicts all tokens but the first.
+        """
+        check_shape("targets", targets, (len(tokens), None))
+        inputs = {"tokens": tokens, "target": targets[:, :-1].clamp(min=0), "mask": mask}
+        return self.compute_loss(inputs, targets[:, 1:], label_smoothing).mean
+
+    def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
+        """Encode the source, in groups of rows of similar length to reduce padding."""
         state = DecodingState.empty(len(tokens), len(self.decoder.layers), tokens.device)
-        state.memory_mask_BM = attention_mask
+        state.memory_mask_BM = mask
         state.project = self.projection()
-        ends_B = _ends(tokens, attention_mask)
-        for rows, longest in like_lengths(ends_B.tolist(), TOKENS_AT_ONCE):
+        for rows, longest in group_by_length(_ends(tokens, mask).tolist(), ENCODER_TOKENS):
             rows_G = torch.tensor(rows, device=tokens.device)
-            attention_mask_GM = None if attention_mask is None else attention_mask[rows_G, :longest]
-            if attention_mask_GM is not None and bool(attention_mask_GM.all()):
-                attention_mask_GM = None
-            memory_GMD = self.encode(tokens[rows_G, :longest], attention_mask_GM)
+            mask_GM = None if mask is None else mask[rows_G, :longest]
+            if mask_GM is not None and bool(mask_GM.all()):
+                mask_GM = None
+            memory_GMD = self.encode(tokens[rows_G, :longest], mask_GM)
             for block, cache in zip(self.decoder.layers, state.caches, strict=True):
                 assert isinstance(block, DecoderBlock)
-                keys, values = block.read_source(memory_GMD)
+                keys, values = block.project_memory(memory_GMD)
                 cache.cross.fill(rows_G, keys, values, batch=len(tokens), length=tokens.shape[1])
         return state
 
-    def extend(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
+    def advance_hidden(
+        self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask
+    ) -> Tensor:
         positions = PositionContext(self.target_embedding.position, positions_BL, state.positions_BM)
         x_BLD = self.target_embedding(tokens_BL, positions_BL, self.embedding.vectors)
-        memory_mask = Mask.of(attention_mask_BM=state.memory_mask_BM)
-        return self.decoder(x_BLD, positions, mask, None, memory_mask, state.caches)
+        memory_mask = Mask.of(attention_mask=state.memory_mask_BM)
+        return self.decoder(x_BLD, None, positions, mask, memory_mask, state.caches)

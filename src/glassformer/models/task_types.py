@@ -1,4 +1,10 @@
-"""Task types: what a task asks of a model. A model kind builds itself for one, or says why not."""
+"""Task types: the inputs and outputs that a task requires of a model.
+
+    gf.CausalLM(vocabulary=256, max_length=1024)
+    gf.SequenceClassification(vocabulary=256, max_length=128, outputs=3)
+
+A model kind builds a model for a task type, or refuses it with a reason.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TaskType:
-    """Token numbers below `vocabulary` come in, at most `max_length` of them."""
+    """Base class. Inputs are token numbers below `vocabulary`, at most `max_length` per sequence."""
 
     vocabulary: int
     max_length: int
@@ -15,32 +21,35 @@ class TaskType:
 
 @dataclass(frozen=True)
 class TokenClassification(TaskType):
-    """A class for each position."""
+    """One class for each position."""
 
     classes: int
 
 
 @dataclass(frozen=True)
 class SequenceClassification(TaskType):
-    """One answer for the whole sequence: a class, or a real number."""
+    """One output for the whole sequence: one of `outputs` classes, or a real value if `is_regression`."""
 
-    outputs: int
-    is_real: bool = False
+    outputs: int = 1
+    is_regression: bool = False
 
 
 @dataclass(frozen=True)
 class CausalLM(TaskType):
-    """Each position predicts the token after it."""
+    """Language model that predicts the next token at each position."""
 
 
 @dataclass(frozen=True)
 class MaskedLM(TaskType):
-    """Hidden positions are predicted from both sides."""
+    """Language model that predicts masked tokens from both sides."""
 
 
 @dataclass(frozen=True)
 class Seq2Seq(TaskType):
-    """Another sequence is written, token by token."""
+    """One sequence in, another one generated token by token.
+
+    With `is_shared_vocabulary`, source and target share one embedding table.
+    """
 
     target_vocabulary: int
     max_target_length: int

@@ -1,15 +1,15 @@
-"""Transformers with one stack (token and sequence classifiers, language models), and the config of all."""
+"""Transformers: config, models with one stack, and `Transformer`, which builds a model from options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from glassformer.blocks.attention import CrossAttention, PositionContext, SelfAttention
-from glassformer.blocks.embedding import Embedding, InputConfig, TokenVectorsConfig
+from glassformer.blocks.attention import CrossAttention, PositionContext, SelfAttention, check_heads
+from glassformer.blocks.embedding import Embedding, InputConfig, TokenEmbeddingConfig
 from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig
 from glassformer.blocks.heads import (
     ClassHead,
@@ -24,7 +24,8 @@ from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, 
 from glassformer.blocks.masks import Mask
 from glassformer.blocks.norms import LayerNormConfig, NormConfig
 from glassformer.blocks.positions import PositionConfig, SinusoidalConfig
-from glassformer.core.errors import ErrorDetail
+from glassformer.core.config import validate
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import register
 from glassformer.models.base import Backbone, DecodingState, GenerativeModel, Model, ModelConfig
 from glassformer.models.closed_form import transformer_terms
@@ -40,7 +41,7 @@ from glassformer.models.task_types import (
 
 
 class TokenPredictor(Backbone):
-    """An answer per position: labels, or the hidden words of a masked language model."""
+    """Outputs per position: labels, or the masked tokens of a masked language model."""
 
     def __init__(
         self,
@@ -58,12 +59,13 @@ class TokenPredictor(Backbone):
     def tied_weight(self) -> Tensor | None:
         return self.token_embedding() if self.is_tied else None
 
-    def hidden(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        return self.encode(tokens, attention_mask)
+    def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Vectors (B, L, D) of all positions."""
+        return self.encode(tokens, mask)
 
 
 class SequenceClassifier(Backbone):
-    """One answer for the sequence, from its pooled vectors."""
+    """One output per sequence, from its pooled vectors."""
 
     def __init__(
         self,
@@ -78,76 +80,86 @@ class SequenceClassifier(Backbone):
         self.pooling = pooling
         self.head = head
 
-    def hidden(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        return self.pooling(self.encode(tokens, attention_mask), attention_mask)
+    def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pooled vectors (B, D)."""
+        return self.pooling(self.encode(tokens, mask), mask)
 
 
 class CausalLanguageModel(GenerativeModel, TokenPredictor):
-    def start(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> DecodingState:
-        """An empty state for as many rows as `tokens` has; the prompt itself goes through `advance`."""
+    """Language model that predicts the next token."""
+
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        """Mean cross-entropy of the next tokens.
+
+        Without `targets`, each token is the target of the one before. With `targets` (B, L), `targets[:, i]`
+        is the token after `tokens[:, i]`. Targets of −100 and at padding are ignored.
+        """
+        if targets is None:
+            tokens, targets = tokens[:, :-1], tokens[:, 1:]
+            mask = None if mask is None else mask[:, 1:]
+        return super().loss(tokens, targets, mask=mask, label_smoothing=label_smoothing)
+
+    def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
+        """Empty state with one row per row of `tokens`; the prompt itself goes through `advance`."""
         state = DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
         state.project = self.projection()
         return state
 
-    def extend(self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask) -> Tensor:
+    def advance_hidden(
+        self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask
+    ) -> Tensor:
         positions = PositionContext(self.embedding.position, positions_BL, state.positions_BM)
         return self.encoder(self.embedding(tokens_BL, positions_BL), positions, mask, state.caches)
 
 
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 @register
 class TransformerConfig(ModelConfig):
+    """Options of a Transformer."""
+
     kind: Literal["transformer"] = "transformer"
-    num_layers: Size = Field(2, description="blocks in the encoder, and in the decoder unless said")
-    decoder_layers: Size | None = Field(None, description="blocks in the decoder; none: as num_layers")
-    num_heads: Size = 4
-    num_key_value_heads: Size | None = Field(None, description="fewer heads for keys and values; none: all")
-    hidden_dim: Size = 128
-    feed_forward_dim: Size = 512
-    dropout: Rate = 0.1
-    attention_dropout: Rate = Field(0.0, description="dropout on the attention weights themselves")
-    bias: bool = Field(True, description="biases in attention and feed-forward")
-    position: PositionConfig = SinusoidalConfig()
-    norm: NormConfig = LayerNormConfig()
-    norm_placement: NormPlacement = "pre"
-    final_norm: bool | None = Field(None, description="a norm after the last block; none: with pre-norm only")
-    embedding_norm: bool = Field(False, description="a norm after the embedding")
-    feed_forward: FeedForwardConfig = GELUConfig()
-    input: InputConfig = TokenVectorsConfig()
-    output: OutputConfig = LinearOutputConfig()
-    output_bias: bool = Field(True, description="a bias per answer")
-    tied_output: bool = Field(False, description="the output matrix is the embedding's")
-    pooling: PoolingConfig = MeanPoolingConfig()
-    is_causal: bool = Field(False, description="for labels and classes: look only back")
+    num_layers: Size = Field(2, description="number of encoder blocks, and of decoder blocks by default")
+    decoder_layers: Size | None = Field(None, description="number of decoder blocks; none: num_layers")
+    num_heads: Size = Field(4, description="number of attention heads per layer")
+    num_key_value_heads: Size | None = Field(
+        None, description="number of heads for keys and values (grouped-query attention); none: num_heads"
+    )
+    hidden_dim: Size = Field(128, description="width of the hidden vectors")
+    feed_forward_dim: Size = Field(512, description="inner width of the feed-forward networks")
+    dropout: Probability = Field(0.1, description="dropout after the embedding and in each sublayer")
+    attention_dropout: Probability = Field(0.0, description="dropout on the attention weights")
+    bias: bool = Field(True, description="biases in attention and feed-forward layers")
+    position: PositionConfig = Field(SinusoidalConfig(), description="positional encoding")
+    norm: NormConfig = Field(LayerNormConfig(), description="norm of the blocks")
+    norm_placement: NormPlacement = Field("pre", description="norm before or after each sublayer")
+    final_norm: bool | None = Field(None, description="norm after the last block; none: only with pre-norm")
+    embedding_norm: bool = Field(False, description="norm after the embedding")
+    feed_forward: FeedForwardConfig = Field(GELUConfig(), description="feed-forward network")
+    input: InputConfig = Field(TokenEmbeddingConfig(), description="input network")
+    output: OutputConfig = Field(LinearOutputConfig(), description="output network before the last layer")
+    output_bias: bool = Field(True, description="bias of the last layer")
+    tied_output: bool = Field(False, description="share the embedding matrix with the last layer")
+    pooling: PoolingConfig = Field(MeanPoolingConfig(), description="pooling of a sequence classifier")
+    is_causal: bool = Field(False, description="causal attention in token and sequence classifiers")
 
     @model_validator(mode="after")
     def _check_widths(self) -> Self:
-        if self.hidden_dim % self.num_heads:
-            divisors = [str(n) for n in range(1, min(self.hidden_dim, 64) + 1) if self.hidden_dim % n == 0]
-            raise ErrorDetail(
-                f"{self.num_heads} heads do not divide hidden_dim {self.hidden_dim}",
-                path="num_heads",
-                value=self.num_heads,
-                allowed=divisors,
-            )
-        if self.num_heads % (self.num_key_value_heads or self.num_heads):
-            raise ErrorDetail(
-                f"must divide num_heads {self.num_heads}",
-                path="num_key_value_heads",
-                value=self.num_key_value_heads,
-                hint="num_key_value_heads=1",
-            )
+        check_heads(self.hidden_dim, self.num_heads, self.num_key_value_heads)
         try:
             self.position.check(self.hidden_dim // self.num_heads)
-        except ErrorDetail as problem:
+        except ErrorDetail as error:
             raise ErrorDetail(
-                problem.message,
-                path=f"position.{problem.path}",
-                value=problem.value,
-                hint=problem.hint,
+                error.message, path=f"position.{error.path}", value=error.value, hint=error.hint
             ) from None
         return self
 
@@ -162,54 +174,63 @@ class TransformerConfig(ModelConfig):
 
     @property
     def has_final_norm(self) -> bool:
+        """True if a norm follows the last block."""
         return self.norm_placement == "pre" if self.final_norm is None else self.final_norm
 
     @property
     def num_decoder_layers(self) -> int:
+        """Number of decoder blocks."""
         return self.num_layers if self.decoder_layers is None else self.decoder_layers
 
     def build_embedding(self, vocabulary: int | None, max_length: int, is_causal: bool) -> Embedding:
+        """Build an embedding; without a vocabulary it has no table of its own."""
         vectors = None if vocabulary is None else self.input.build(vocabulary, self.hidden_dim)
         position = self.position.build(
             hidden_dim=self.hidden_dim, num_heads=self.num_heads, max_length=max_length, is_causal=is_causal
         )
-        norm = self.norm.build(self.hidden_dim) if self.embedding_norm else nn.Identity()
+        norm = self.norm.build(self.hidden_dim) if self.embedding_norm else None
         return Embedding(vectors, position, norm, self.dropout)
 
     def build_encoder(self) -> EncoderStack:
+        """Build the stack of encoder blocks."""
         blocks = [
             EncoderBlock(
-                SelfAttention(*self._attention_arguments()),
-                self._build_feed_forward(),
-                self._build_norm,
-                self.norm_placement,
-                self.dropout,
+                self.hidden_dim,
+                attention=SelfAttention(*self._attention_arguments()),
+                feed_forward=self._build_feed_forward(),
+                norm=self.norm.build,
+                norm_placement=self.norm_placement,
+                dropout=self.dropout,
             )
             for _ in range(self.num_layers)
         ]
         return EncoderStack(blocks, self._build_final_norm())
 
     def build_decoder(self) -> DecoderStack:
+        """Build the stack of decoder blocks."""
         blocks = [
             DecoderBlock(
-                SelfAttention(*self._attention_arguments()),
-                CrossAttention(*self._attention_arguments()),
-                self._build_feed_forward(),
-                self._build_norm,
-                self.norm_placement,
-                self.dropout,
+                self.hidden_dim,
+                attention=SelfAttention(*self._attention_arguments()),
+                cross_attention=CrossAttention(*self._attention_arguments()),
+                feed_forward=self._build_feed_forward(),
+                norm=self.norm.build,
+                norm_placement=self.norm_placement,
+                dropout=self.dropout,
             )
             for _ in range(self.num_decoder_layers)
         ]
         return DecoderStack(blocks, self._build_final_norm())
 
     def build_class_head(self, classes: int, is_tied: bool = False) -> ClassHead:
+        """Build a head over classes or tokens."""
         body = self.output.build(self.hidden_dim, self.dropout)
-        return ClassHead(body, self.hidden_dim, classes, is_tied, self.output_bias)
+        return ClassHead(self.hidden_dim, classes, body, is_tied, self.output_bias)
 
-    def build_real_head(self, outputs: int) -> RegressionHead:
+    def build_regression_head(self, outputs: int) -> RegressionHead:
+        """Build a head for real values."""
         body = self.output.build(self.hidden_dim, self.dropout)
-        return RegressionHead(body, self.hidden_dim, outputs, bias=self.output_bias)
+        return RegressionHead(self.hidden_dim, outputs, body, self.output_bias)
 
     def _attention_arguments(self) -> tuple[int, int, int | None, bool, float]:
         return self.hidden_dim, self.num_heads, self.num_key_value_heads, self.bias, self.attention_dropout
@@ -217,14 +238,11 @@ class TransformerConfig(ModelConfig):
     def _build_feed_forward(self) -> nn.Module:
         return self.feed_forward.build(self.hidden_dim, self.feed_forward_dim, self.bias, self.dropout)
 
-    def _build_norm(self) -> nn.Module:
-        return self.norm.build(self.hidden_dim)
-
-    def _build_final_norm(self) -> nn.Module:
-        return self._build_norm() if self.has_final_norm else nn.Identity()
+    def _build_final_norm(self) -> nn.Module | None:
+        return self.norm.build(self.hidden_dim) if self.has_final_norm else None
 
 
-def _per_token(config: TransformerConfig, task_type: TokenClassification) -> Model:
+def _token_classifier(config: TransformerConfig, task_type: TokenClassification) -> Model:
     return TokenPredictor(
         task_type,
         config.build_embedding(task_type.vocabulary, task_type.max_length, config.is_causal),
@@ -234,20 +252,20 @@ def _per_token(config: TransformerConfig, task_type: TokenClassification) -> Mod
     )
 
 
-def _per_sequence(config: TransformerConfig, task_type: SequenceClassification) -> Model:
+def _sequence_classifier(config: TransformerConfig, task_type: SequenceClassification) -> Model:
     return SequenceClassifier(
         task_type,
         config.build_embedding(task_type.vocabulary, task_type.max_length, config.is_causal),
         config.build_encoder(),
         config.pooling.build(config.hidden_dim),
-        config.build_real_head(task_type.outputs)
-        if task_type.is_real
+        config.build_regression_head(task_type.outputs)
+        if task_type.is_regression
         else config.build_class_head(task_type.outputs),
         config.is_causal,
     )
 
 
-def _next_token(config: TransformerConfig, task_type: CausalLM) -> Model:
+def _causal_language_model(config: TransformerConfig, task_type: CausalLM) -> Model:
     return CausalLanguageModel(
         task_type,
         config.build_embedding(task_type.vocabulary, task_type.max_length, is_causal=True),
@@ -258,7 +276,7 @@ def _next_token(config: TransformerConfig, task_type: CausalLM) -> Model:
     )
 
 
-def _masked_token(config: TransformerConfig, task_type: MaskedLM) -> Model:
+def _masked_language_model(config: TransformerConfig, task_type: MaskedLM) -> Model:
     return TokenPredictor(
         task_type,
         config.build_embedding(task_type.vocabulary, task_type.max_length, is_causal=False),
@@ -268,7 +286,7 @@ def _masked_token(config: TransformerConfig, task_type: MaskedLM) -> Model:
     )
 
 
-def _sequence_to_sequence(config: TransformerConfig, task_type: Seq2Seq) -> Model:
+def _encoder_decoder(config: TransformerConfig, task_type: Seq2Seq) -> Model:
     target_vocabulary = None if task_type.is_shared_vocabulary else task_type.target_vocabulary
     return EncoderDecoder(
         task_type,
@@ -282,9 +300,32 @@ def _sequence_to_sequence(config: TransformerConfig, task_type: Seq2Seq) -> Mode
 
 
 _BUILDERS: dict[type[TaskType], Callable[..., Model]] = {
-    TokenClassification: _per_token,
-    SequenceClassification: _per_sequence,
-    CausalLM: _next_token,
-    MaskedLM: _masked_token,
-    Seq2Seq: _sequence_to_sequence,
+    TokenClassification: _token_classifier,
+    SequenceClassification: _sequence_classifier,
+    CausalLM: _causal_language_model,
+    MaskedLM: _masked_language_model,
+    Seq2Seq: _encoder_decoder,
 }
+
+
+def Transformer(task_type: TaskType, **options: Any) -> Model:
+    """Build a Transformer for a task type; `options` are those of `TransformerConfig`.
+
+    model = gf.Transformer(gf.CausalLM(vocabulary=256, max_length=1024), num_layers=6, num_heads=8,
+                           hidden_dim=512, feed_forward_dim=2048, position="rotary", norm="rms")
+    logits = model(tokens)                 # (B, L, 256)
+    model.loss(tokens).backward()          # each token is the target of the one before
+
+    A choice is a name, or a mapping with options: `position={"kind": "rotary", "base": 500.0}`. An unknown
+    option or value raises a `UserError` with the nearest match.
+    """
+    if not isinstance(task_type, TaskType):
+        raise UserError(
+            ErrorDetail(
+                "the first argument is not a task type",
+                path="task_type",
+                value=task_type,
+                hint="gf.CausalLM(vocabulary=256, max_length=1024)",
+            )
+        )
+    return validate(TransformerConfig, options).build(task_type)
