@@ -1,4 +1,4 @@
-"""What scripts that look at the studio in a real browser share."""
+"""Helpers of scripts that drive the studio in a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IS_READY = """() => !document.querySelector("main .working, main .skeleton")
 
 
 def train(folder: Path, runs: Mapping[str, Sequence[str]]) -> None:
-    """Those that are not there yet."""
+    """Train the runs that do not exist yet."""
     for name, arguments in runs.items():
         if not (folder / name / "results.json").is_file():
             command = [sys.executable, "-m", "glassformer", "train", *arguments, "--run", str(folder / name)]
@@ -30,7 +30,7 @@ def train(folder: Path, runs: Mapping[str, Sequence[str]]) -> None:
 
 @contextmanager
 def studio(folder: Path) -> Iterator[dict[str, Any]]:
-    """A studio of its own process; what `glassformer studio --json` says of it."""
+    """Context: a studio in its own process; yields the document of `glassformer studio --json`."""
     command = [sys.executable, "-m", "glassformer", "studio", "--runs", folder.name, "--port", "0"]
     process = subprocess.Popen(
         [*command, "--no-browser", "--json"], stdout=subprocess.PIPE, text=True, cwd=folder.parent
@@ -59,11 +59,11 @@ def chromium() -> Iterator[Any]:
 
 
 def wait_for(page: Any, script: str, seconds: float = 600) -> Any:
-    """What the script gives, once that is something."""
+    """Evaluate a script until its result is truthy, and return it."""
     end = time.monotonic() + seconds
     while not (found := page.evaluate(script)):
         if time.monotonic() > end:
-            raise SystemExit(f"{page.url} does not come to rest")
+            raise SystemExit(f"{page.url}: not ready after {seconds:g} s")
         page.wait_for_timeout(20)
     return found
 
