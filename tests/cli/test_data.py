@@ -1,4 +1,4 @@
-"""`glassformer data`: what is listed, fetched and checked, what a person sees, and the exit codes."""
+"""`glassformer data`: list, fetch and check, their printed text and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN = "one\ntwo\nthree\n"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and no data anywhere else."""
+    """Run in an empty working folder, with no data anywhere else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -52,7 +52,7 @@ def see(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.fixture
 def small_set(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """A set of our own in the catalogue, published in a folder."""
+    """Add a small set to the catalogue, published in a local folder."""
     published = folder / "published.txt"
     published.write_text(TRAIN, encoding="utf-8")
     file = CatalogueFile("a.txt", len(TRAIN), hashlib.sha256(TRAIN.encode()).hexdigest(), published.as_uri())
@@ -73,7 +73,7 @@ def test_list(ask: Ask, small_set: Path, folder: Path) -> None:
 
 
 def test_a_set_in_full(ask: Ask, small_set: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Address and checksum of each file, for people too."""
+    """Print address and checksum of each file."""
     (row,) = ask("list", "small")["sets"]
     seen = see(capfd, "list", "small")
     for text in ("small", "free", "https://example.org", small_set.as_uri(), row["files"][0]["sha256"]):
@@ -85,7 +85,7 @@ def test_a_set_in_full(ask: Ask, small_set: Path, capfd: pytest.CaptureFixture[s
 
 def test_what_cannot_be_fetched_is_not_to_be_fetched(ask: Ask) -> None:
     (error,) = ask("check", "cls_books_fr", code=2)["errors"]
-    assert error["hint"] == "set GLASSFORMER_DATA; glassformer data list cls_books_fr says where it is from"
+    assert error["hint"] == "set GLASSFORMER_DATA; glassformer data list cls_books_fr explains how to get it"
 
 
 def test_fetch_then_list_then_check(ask: Ask, small_set: Path, folder: Path) -> None:
@@ -108,7 +108,7 @@ def test_fetch_to_a_folder(ask: Ask, small_set: Path, folder: Path) -> None:
 
 def test_a_refused_file_and_a_set_by_hand(ask: Ask, small_set: Path) -> None:
     small_set.write_text(TRAIN.upper(), encoding="utf-8")
-    (error,) = ask("fetch", "small", code=2, says="refused")["errors"]
+    (error,) = ask("fetch", "small", code=2, says="rejected")["errors"]
     assert error["path"].startswith("a.txt from file:")
     (error,) = ask("fetch", "ted_enfr", code=2)["errors"]
     assert error["path"] == "ted_enfr" and "wit3.fbk.eu" in error["message"]
@@ -196,7 +196,7 @@ def test_wrong_input(
 
 
 def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
-    """Nothing is wrong with the file, and still the task cannot be trained on it."""
+    """Fail for a valid file that lacks the columns of the task."""
     (folder / "a.csv").write_text("text|label\n" + "one|x\ntwo|y\n" * 4, encoding="utf-8")
     (folder / "b.csv").write_text("text,label\none,x\ntwo,y\n", encoding="utf-8")
     train = ("check", "classification", "task.data.train=b.csv")

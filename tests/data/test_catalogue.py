@@ -1,4 +1,4 @@
-"""The catalogue of public sets: where they are looked for, and how they are fetched, from our own server."""
+"""Catalogue of public data sets: search folders, verification, and downloads from a local server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TEXT = b"".join(b"line %d of some text\n" % number for number in range(5000))
 
 @dataclass
 class Server:
-    """Serves bytes by path. The first answers to a path may be cut short."""
+    """HTTP server of bytes by path. The first responses to a path may be cut short."""
 
     address: str = ""
     contents: dict[str, bytes] = field(default_factory=dict)
     cuts: dict[str, list[int]] = field(default_factory=dict)
-    """How many bytes the next answers to a path send before the connection closes."""
+    """Number of bytes that the next responses to a path send before the connection closes."""
     ranges: bool = True
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
@@ -82,9 +82,9 @@ def quiet(name: str, done: int, total: int) -> None: ...
 
 def test_every_set_is_described_in_full() -> None:
     for name, data_set in CATALOGUE.items():
-        assert name == data_set.name and data_set.what and data_set.licence
+        assert name == data_set.name and data_set.summary and data_set.licence
         assert data_set.home.startswith("https://")
-        assert data_set.is_fetchable or data_set.how, "who cannot fetch is told what to do"
+        assert data_set.is_fetchable or data_set.instructions, "a set that cannot be fetched has instructions"
         paths = [file.path for file in data_set.files]
         assert len(set(paths)) == len(paths)
         for file in data_set.files:
@@ -111,7 +111,7 @@ def test_where_a_set_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (folder / path).write_bytes(b"")
         assert locate(path) == (found or folder / path)
     assert locate("multi30k") == named / "multi30k"
-    assert presence(CATALOGUE["multi30k"]).state == "changed"  # an empty file has not the listed bytes
+    assert presence(CATALOGUE["multi30k"]).state == "changed"  # an empty file has other bytes
 
 
 @pytest.mark.parametrize(
@@ -145,17 +145,19 @@ def test_files_and_archives_are_fetched(server: Server, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["a.txt", "b.txt", "c.txt", "d.txt"]
     assert [path.read_bytes() for path in brought] == [TEXT, b"two", b"three", b"four"]
     assert ("a.txt", len(TEXT), len(TEXT)) in seen
-    assert [name for name, _ in server.asked] == ["a.txt", "b.txt.gz", "cd.zip"], "an archive is fetched once"
+    assert [name for name, _ in server.asked] == ["a.txt", "b.txt.gz", "cd.zip"], (
+        "an archive is downloaded once"
+    )
 
     server.asked.clear()
     assert fetch(data_set, tmp_path, quiet) == []
-    assert server.asked == [], "what is whole is not fetched again"
+    assert server.asked == [], "complete files are not downloaded again"
 
 
 def test_a_wrong_checksum_is_refused_by_name(server: Server, tmp_path: Path) -> None:
     server.contents = {"a.txt": TEXT.replace(b"line 7 ", b"line 8 ")}
     data_set = set_of(entry("a.txt", TEXT, f"{server.address}/a.txt"))
-    with pytest.raises(UserError, match=r"a\.txt from http.*refused: its SHA-256 is"):
+    with pytest.raises(UserError, match=r"a\.txt from http.*rejected: its SHA-256 is"):
         fetch(data_set, tmp_path, quiet)
     assert list((tmp_path / "mine").iterdir()) == [], "nothing of it is kept"
     server.contents = {"a.txt": TEXT}
@@ -165,7 +167,7 @@ def test_a_wrong_checksum_is_refused_by_name(server: Server, tmp_path: Path) -> 
 @pytest.mark.parametrize("content", [b"no archive", gzip.compress(TEXT)[:-20]], ids=["other", "cut"])
 def test_an_archive_that_is_none_is_refused(content: bytes, server: Server, tmp_path: Path) -> None:
     server.contents = {"a.txt.gz": content}
-    with pytest.raises(UserError, match="not the archive that was expected"):
+    with pytest.raises(UserError, match="not a valid archive with this file"):
         fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt.gz")), tmp_path, quiet)
     assert list((tmp_path / "mine").iterdir()) == []
 
@@ -182,7 +184,7 @@ def test_a_file_of_other_bytes_is_not_written_over(server: Server, tmp_path: Pat
 def test_a_cut_download_goes_on_where_it_was_cut(server: Server, tmp_path: Path) -> None:
     server.contents, server.cuts = {"a.txt": TEXT}, {"a.txt": [1000, 0, 500]}
     data_set = set_of(entry("a.txt", TEXT, f"{server.address}/a.txt"))
-    with pytest.raises(UserError, match="after 1,500 bytes: the connection was cut"):
+    with pytest.raises(UserError, match="after 1,500 bytes: the connection was closed"):
         fetch(data_set, tmp_path, quiet)
     assert (tmp_path / "mine" / "a.txt.part").read_bytes() == TEXT[:1500]
     assert fetch(data_set, tmp_path, quiet)[0].read_bytes() == TEXT
@@ -205,9 +207,9 @@ def test_a_part_that_is_complete_needs_no_more(server: Server, tmp_path: Path) -
 
 
 def test_an_absent_file_and_an_absent_server(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the server says 404"):
+    with pytest.raises(UserError, match="the server replied 404"):
         fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path, quiet)
-    with pytest.raises(UserError, match=r"could not be fetched: .*\n.*check the network"):
+    with pytest.raises(UserError, match=r"download failed: .*\n.*check the network"):
         fetch(set_of(entry("a.txt", TEXT, "http://127.0.0.1:1/a.txt")), tmp_path, quiet)
 
 

@@ -100,7 +100,7 @@ def _list(output: Output) -> dict[str, Any]:
         found = presence(data_set)
         size = f"{data_set.size / MEGABYTE:.1f}"
         state = f"[{styles[found.state]}]{found.state}[/]"
-        table.add_row(data_set.name, size, state, data_set.what, data_set.licence)
+        table.add_row(data_set.name, size, state, data_set.summary, data_set.licence)
         rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
     output.show(table)
     by_hand = [data_set.name for data_set in CATALOGUE.values() if not data_set.is_fetchable]
@@ -117,11 +117,11 @@ def _list_some(names: list[str], output: Output) -> dict[str, Any]:
     for data_set in [find_set(name) for name in names]:
         found = presence(data_set)
         size = f"{data_set.size / MEGABYTE:.1f} MB"
-        output.print(f"{data_set.name}: {data_set.what}; {size}; {found.state}")
+        output.print(f"{data_set.name}: {data_set.summary}; {size}; {found.state}")
         output.print(f"  licence  {data_set.licence}")
         output.print(f"  home     {data_set.home}")
         if not data_set.is_fetchable:
-            output.print(f"  manual download: {data_set.how}")
+            output.print(f"  manual download: {data_set.instructions}")
         for file in data_set.files:
             output.print(f"  {file.path}, {file.size:,} bytes")
             output.print(f"    sha256 {file.sha256}")
@@ -134,7 +134,7 @@ def _list_some(names: list[str], output: Output) -> dict[str, Any]:
 def _set_document(data_set: DataSet) -> dict[str, Any]:
     return {
         "name": data_set.name,
-        "what": data_set.what,
+        "what": data_set.summary,
         "licence": data_set.licence,
         "home": data_set.home,
         "bytes": data_set.size,
