@@ -83,7 +83,7 @@ def test_a_head_scores_vectors_as_it_scores_answers(is_tied: bool, monkeypatch: 
     """With targets that are not asked for, and more places than a chunk."""
     monkeypatch.setattr(loss_module, "CHUNK", 4)
     torch.manual_seed(0)
-    head = ClassHead(torch.nn.LayerNorm(6), 6, 9, is_tied=is_tied).double()
+    head = ClassHead(6, 9, torch.nn.LayerNorm(6), is_tied=is_tied).double()
     tied = torch.randn(9, 6, dtype=torch.float64, requires_grad=True) if is_tied else None
     hidden = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(9, (3, 5))

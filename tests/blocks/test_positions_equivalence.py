@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from glassformer.blocks.positions import ALiBi, Buckets, Relative, Rotary, Sinusoidal, distances
+from glassformer.blocks.positions import ALiBi, Rotary, ShawRelative, Sinusoidal, T5Relative, distances
 
 LENGTH = 400
 
@@ -21,7 +21,7 @@ LENGTH = 400
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20)])
 def test_t5_buckets(num_buckets: int, max_distance: int, is_causal: bool) -> None:
     offsets = torch.arange(-LENGTH, LENGTH)[None, None]
-    ours = Buckets(2, num_buckets, max_distance, is_causal).bucket(offsets)
+    ours = T5Relative(2, num_buckets, max_distance, is_causal).bucket(offsets)
     theirs = T5Attention._relative_position_bucket(offsets, not is_causal, num_buckets, max_distance)
     assert torch.equal(ours, theirs)
 
@@ -64,7 +64,7 @@ def test_sinusoidal_goes_on_beyond_its_table() -> None:
 def test_relative_is_shaws_formula() -> None:
     """e_ij = q_i · (k_j + a_ij) / √K, where a_ij belongs to the clipped distance j − i."""
     length, width, limit = 7, 4, 3
-    relative = Relative(width, limit)
+    relative = ShawRelative(width, limit)
     q, k = torch.randn(2, 1, 1, length, width)
     positions = torch.arange(length)[None]
     bias = relative.score_bias(q, positions, positions)

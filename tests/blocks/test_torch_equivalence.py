@@ -34,7 +34,7 @@ class Case:
 
     @property
     def ours(self) -> Mask:
-        return Mask.of(is_causal=self.is_causal, attention_mask_BM=self.attention_mask)
+        return Mask.of(is_causal=self.is_causal, attention_mask=self.attention_mask)
 
     @property
     def attn_mask(self) -> Tensor | None:
@@ -116,7 +116,12 @@ def encoder_block(
     theirs: nn.TransformerEncoderLayer, placement: NormPlacement, activation: Callable[[Tensor], Tensor]
 ) -> EncoderBlock:
     feed_forward = FeedForward(WIDTH, FEED_FORWARD, activation)
-    ours = EncoderBlock(SelfAttention(WIDTH, HEADS), feed_forward, partial(nn.LayerNorm, WIDTH), placement)
+    ours = EncoderBlock(
+        WIDTH,
+        attention=SelfAttention(WIDTH, HEADS),
+        feed_forward=feed_forward,
+        norm_placement=placement,
+    )
     copy_attention(ours.attention, theirs.self_attn)
     copy_feed_forward(ours.feed_forward, theirs)
     side = "before" if placement == "pre" else "after"
@@ -129,11 +134,11 @@ def decoder_block(
     theirs: nn.TransformerDecoderLayer, placement: NormPlacement, activation: Callable[[Tensor], Tensor]
 ) -> DecoderBlock:
     ours = DecoderBlock(
-        SelfAttention(WIDTH, HEADS),
-        CrossAttention(WIDTH, HEADS),
-        FeedForward(WIDTH, FEED_FORWARD, activation),
-        partial(nn.LayerNorm, WIDTH),
-        placement,
+        WIDTH,
+        attention=SelfAttention(WIDTH, HEADS),
+        cross_attention=CrossAttention(WIDTH, HEADS),
+        feed_forward=FeedForward(WIDTH, FEED_FORWARD, activation),
+        norm_placement=placement,
     )
     copy_attention(ours.attention, theirs.self_attn)
     copy_attention(ours.cross_attention, theirs.multihead_attn)
@@ -167,7 +172,7 @@ def test_cross_attention(attention_mask: Tensor | None) -> None:
     copy_attention(ours, theirs)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, memory, Mask.of(attention_mask_BM=attention_mask)),
+        lambda: ours(x, memory, Mask.of(attention_mask=attention_mask)),
         lambda: theirs(x, memory, memory, None if attention_mask is None else ~attention_mask, False)[0],
         x,
         memory,
@@ -202,7 +207,7 @@ def test_decoder_block(case: Case, placement: NormPlacement, activation: Callabl
     ours = decoder_block(theirs, placement, activation)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, placed(), case.ours, memory, Mask.of(attention_mask_BM=MEMORY_REAL)),
+        lambda: ours(x, memory, placed(), case.ours, Mask.of(attention_mask=MEMORY_REAL)),
         lambda: theirs(x, memory, case.attn_mask, None, case.key_padding_mask, ~MEMORY_REAL),
         x,
         memory,
@@ -226,11 +231,11 @@ def test_stacks(placement: NormPlacement, activation: Callable[[Tensor], Tensor]
     copy(encoder.final_norm, theirs.encoder.norm)
     copy(decoder.final_norm, theirs.decoder.norm)
     source, target = vectors(MEMORY), vectors()
-    attention_mask = Mask.of(attention_mask_BM=MEMORY_REAL)
+    attention_mask = Mask.of(attention_mask=MEMORY_REAL)
     both = CASES["both"]
     compare(
         lambda: decoder(
-            target, placed(), both.ours, encoder(source, placed(MEMORY), attention_mask), attention_mask
+            target, encoder(source, placed(MEMORY), attention_mask), placed(), both.ours, attention_mask
         ),
         lambda: theirs(
             source,
@@ -281,7 +286,7 @@ def test_grouped_cross_attention_is_attention_with_repeated_heads(groups: int) -
     copy(theirs.out_proj, ours.output)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, memory, Mask.of(attention_mask_BM=MEMORY_REAL)),
+        lambda: ours(x, memory, Mask.of(attention_mask=MEMORY_REAL)),
         lambda: theirs(x, memory, memory, ~MEMORY_REAL, False)[0],
         x,
         memory,

@@ -121,9 +121,9 @@ class Letters(CausalLMTask):
     def __init__(self, shape_of: Task) -> None:
         random = np.random.default_rng(0)
         rows = [random.integers(0, 5, size) for size in random.integers(3, 9, 20)]
-        super().__init__(shape_of.shape, {"test": Examples(rows, rows)})
+        super().__init__(shape_of.task_type, {"test": Examples(rows, rows)})
 
-    def characters(self, split: str) -> int:
+    def count_characters(self, split: str) -> int:
         return 2 * sum(len(row) - 1 for row in self.splits[split].inputs)
 
 
@@ -133,7 +133,7 @@ def test_bits_per_character_equal_a_plain_loop() -> None:
     loss, tokens = 0.0, 0
     with torch.inference_mode():
         for row in task.splits["test"].inputs:
-            logits_LV = model(tokens=torch.from_numpy(row[None, :-1]), attention_mask=None)[0]
+            logits_LV = model(tokens=torch.from_numpy(row[None, :-1]), mask=None)[0]
             loss += float(F.cross_entropy(logits_LV, torch.from_numpy(row[1:]), reduction="sum"))
             tokens += len(row) - 1
     measured = measure(model, task, "test", EvaluationConfig(batch_tokens=30))
@@ -152,7 +152,7 @@ class Sums(SequenceClassificationTask):
     def __init__(self) -> None:
         rows = np.random.default_rng(0).integers(0, 9, (50, 4))
         examples = Examples(rows, rows.sum(1).astype(np.float32))
-        super().__init__(SequenceClassification(9, 4, outputs=1, is_real=True), {"test": examples})
+        super().__init__(SequenceClassification(9, 4, outputs=1, is_regression=True), {"test": examples})
 
 
 def test_real_targets() -> None:

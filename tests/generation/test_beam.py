@@ -172,7 +172,7 @@ def test_a_beam_of_one_is_exactly_greedy(half_of_them_write, seed):
             config.build(Seq2Seq(300, 6, 300, 30)),
             {"inputs": {"tokens": source_BM}, "begin": BEGIN},
         ),
-        (config.build(CausalLM(300, 30)), {"prompt_BL": source_BM}),
+        (config.build(CausalLM(300, 30)), {"prompt": source_BM}),
     ]
     for model, start in cases:
         end = half_of_them_write(generate(model, **start, end=None, max_length=20))

@@ -58,7 +58,7 @@ class Reader:
     def inputs(self) -> dict[str, Tensor | None]:
         tokens = torch.tensor([row + self.draw(SOURCE - len(row)) for row in self.sources])
         attention_mask = torch.arange(SOURCE) < torch.tensor([[len(row)] for row in self.sources])
-        return {"tokens": tokens, "attention_mask": attention_mask}
+        return {"tokens": tokens, "mask": attention_mask}
 
     def read(self, lengths: list[int]) -> Tensor:
         """Append that many tokens to each row; what pads the shorter ones is arbitrary."""

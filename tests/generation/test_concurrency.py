@@ -18,9 +18,9 @@ from glassformer.generation import (
     SampleConfig,
     cpu,
     generate,
-    observing,
     round_robin,
     run_concurrently,
+    tracing,
 )
 from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
@@ -85,10 +85,10 @@ def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch)
     used: list[int] = []
 
     def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
-        used.append(cpu.by_numpy(torch.ones(1)))
+        used.append(cpu.use_numpy(torch.ones(1)))
         attention_mask_BM = tokens_BM % 5 > 0
         attention_mask_BM[:, 0] = tokens_BM.shape[1] > 4  # rows of the shortest may have nothing to read
-        inputs = {"tokens": tokens_BM, "attention_mask": attention_mask_BM}
+        inputs = {"tokens": tokens_BM, "mask": attention_mask_BM}
         return generate(model, inputs, begin=BEGIN, end=END, strategy=strategy)
 
     written = {}
@@ -97,7 +97,7 @@ def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch)
         used.clear()
         written[is_faster] = run_concurrently(model, answer, batches)
         assert set(used) == {is_faster}
-    assert not cpu.by_numpy(torch.ones(1))
+    assert not cpu.use_numpy(torch.ones(1))
     for mine, theirs in zip(written[True], written[False], strict=True):
         assert [[(h.tokens, h.log_probabilities) for h in row] for row in mine] == approximately(theirs)
 
@@ -145,6 +145,6 @@ def test_what_is_observed_is_written_in_turn(model, batches):
         generate(model, {"tokens": tokens_BM}, begin=BEGIN, end=END)
         return threading.get_ident()
 
-    with observing() as trace:
+    with tracing() as trace:
         assert set(run_concurrently(model, answer, batches)) == {threading.get_ident()}
     assert len(trace.rows) == len(batches[-1])

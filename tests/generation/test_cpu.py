@@ -16,7 +16,7 @@ from glassformer.blocks.heads import ClassHead
 from glassformer.generation import BeamConfig, generate
 from glassformer.generation.cpu import prepack, prepack_head, prepack_linear
 from glassformer.models.base import Model, SupportsBeams
-from glassformer.models.seq2seq import EncoderDecoder, like_lengths
+from glassformer.models.seq2seq import EncoderDecoder, group_by_length
 from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig
 
@@ -35,7 +35,7 @@ def build(task_type: TaskType, **options: Any) -> Any:
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_head_made_ready_answers_the_same(outputs: int, is_tied: bool, bias: bool) -> None:
     torch.manual_seed(outputs)
-    head = ClassHead(nn.ReLU(), 8, outputs, is_tied, bias).double()
+    head = ClassHead(8, outputs, nn.ReLU(), is_tied, bias).double()
     tied_VD = torch.randn(outputs, 8, dtype=torch.float64) if is_tied else None
     hidden = torch.randn(2, 3, 8, dtype=torch.float64)
     model = Model(CausalLM(outputs, 9))
@@ -84,15 +84,17 @@ def test_a_head_with_a_way_of_its_own_keeps_it() -> None:
         def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
             return 2 * super().forward(hidden, tied_VD)
 
-    head, hidden = Doubled(nn.Identity(), 8, 19), torch.randn(3, 8)
+    head, hidden = Doubled(8, 19), torch.randn(3, 8)
     model = Model(CausalLM(19, 9))
     model.head = head
     assert torch.equal(prepack_head(model)(hidden), head(hidden))
 
 
 @given(lengths=st.lists(st.integers(0, 30), max_size=40), tokens=st.integers(1, 100))
-def test_groups_of_like_lengths_hold_every_row_once_within_the_limit(lengths: list[int], tokens: int) -> None:
-    groups = list(like_lengths(lengths, tokens))
+def test_groups_of_group_by_length_hold_every_row_once_within_the_limit(
+    lengths: list[int], tokens: int
+) -> None:
+    groups = list(group_by_length(lengths, tokens))
     assert sorted(row for rows, _ in groups for row in rows) == list(range(len(lengths)))
     for rows, longest in groups:
         assert longest == max(1, *(lengths[row] for row in rows))
@@ -103,7 +105,7 @@ def test_groups_of_like_lengths_hold_every_row_once_within_the_limit(lengths: li
 
 def test_a_source_read_in_groups_is_as_if_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of one, of several lengths, of equal lengths; and holes in what is real."""
-    monkeypatch.setattr("glassformer.models.seq2seq.TOKENS_AT_ONCE", 20)
+    monkeypatch.setattr("glassformer.models.seq2seq.ENCODER_TOKENS", 20)
     model = build(SHAPES[1])
     assert isinstance(model, EncoderDecoder)
     tokens_BM = torch.randint(2, VOCABULARY, (7, 9))
@@ -111,8 +113,8 @@ def test_a_source_read_in_groups_is_as_if_read_alone(monkeypatch: pytest.MonkeyP
     attention_mask_BM[6, 2] = False
     begin_B1 = torch.full((7, 1), BEGIN)
     with torch.no_grad():
-        logits_BV = model.advance(model.start(tokens=tokens_BM, attention_mask=attention_mask_BM), begin_B1)
-        expected_BV = model(tokens=tokens_BM, attention_mask=attention_mask_BM, target=begin_B1)[:, -1]
+        logits_BV = model.advance(model.start(tokens=tokens_BM, mask=attention_mask_BM), begin_B1)
+        expected_BV = model(tokens=tokens_BM, mask=attention_mask_BM, target=begin_B1)[:, -1]
     assert_close(logits_BV, expected_BV, atol=1e-9, rtol=0)
 
 
@@ -142,9 +144,7 @@ def test_branches_that_share_a_row_find_what_lines_find(task_type: TaskType) -> 
     model = build(task_type)
     assert isinstance(model, SupportsBeams)
     tokens_BM = torch.randint(2, VOCABULARY, (8, 9))
-    prompt = (
-        {"prompt_BL": tokens_BM} if isinstance(task_type, CausalLM) else {"inputs": {"tokens": tokens_BM}}
-    )
+    prompt = {"prompt": tokens_BM} if isinstance(task_type, CausalLM) else {"inputs": {"tokens": tokens_BM}}
     options: dict[str, Any] = {**prompt, "begin": BEGIN, "end": END, "max_length": 11}
     strategy = BeamConfig(size=5, n_best=5)
     assert model.supports_beams

@@ -19,7 +19,7 @@ from glassformer.generation import (
     Trace,
     generate,
 )
-from glassformer.generation.search import _total
+from glassformer.generation.search import _log_total
 from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
 from glassformer.models.transformer import TransformerConfig
 
@@ -163,14 +163,12 @@ def test_a_prompt_follows_the_beginning_and_may_be_ragged(scripted, random_table
     prompt_BL = torch.tensor([[2, 3, 4], [5, 0, 0], [0, 0, 0]])
     attention_mask_BL = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]]).bool()
     options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": 5, "strategy": strategy}
-    together = generate(
-        model, inputs(7, 8, 9), prompt_BL=prompt_BL, attention_mask_BL=attention_mask_BL, **options
-    )
+    together = generate(model, inputs(7, 8, 9), prompt=prompt_BL, mask=attention_mask_BL, **options)
     for row, prompt in enumerate(([2, 3, 4], [5], [])):
         alone = generate(
             model,
             inputs(7 + row),
-            prompt_BL=torch.tensor([prompt], dtype=torch.long),
+            prompt=torch.tensor([prompt], dtype=torch.long),
             row_numbers=[row],
             **options,
         )
@@ -191,8 +189,8 @@ def test_dropout_is_off_and_each_module_gets_its_mode_back():
     model.encoder.layers[0].eval()
     modes = [module.training for module in model.modules()]
     prompt_BL = torch.tensor([[2, 3]])
-    first = generate(model, prompt_BL=prompt_BL, end=None, max_length=5)
-    assert first == generate(model, prompt_BL=prompt_BL, end=None, max_length=5)
+    first = generate(model, prompt=prompt_BL, end=None, max_length=5)
+    assert first == generate(model, prompt=prompt_BL, end=None, max_length=5)
     assert [module.training for module in model.modules()] == modes
 
 
@@ -204,11 +202,11 @@ def test_the_default_limit_is_the_models_room():
             torch.ones(2, 4, dtype=torch.long),
             torch.tensor([[1] * 4, [1, 1, 0, 0]]).bool(),
         )
-        written = generate(language_model, prompt_BL=prompt_BL, attention_mask_BL=attention_mask_BL, end=None)
+        written = generate(language_model, prompt=prompt_BL, mask=attention_mask_BL, end=None)
         assert [len(hypotheses[0].tokens) for hypotheses in written] == [9, 11]
         translator = config.build(Seq2Seq(7, 5, 7, max_target_length=6))
         written = generate(
-            translator, {"tokens": prompt_BL, "attention_mask": attention_mask_BL}, begin=BEGIN, end=None
+            translator, {"tokens": prompt_BL, "mask": attention_mask_BL}, begin=BEGIN, end=None
         )
         assert [len(hypotheses[0].tokens) for hypotheses in written] == [6, 6]
 
@@ -220,39 +218,39 @@ LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
 
 
 @pytest.mark.parametrize(
-    ("options", "place", "words"),
+    ("options", "path", "words"),
     [
         ({"max_length": 11}, "max_length", "max_length=10"),
-        ({"max_length": [10, 11], "prompt_BL": torch.ones(2, 3).long()}, "max_length", "row 1"),
+        ({"max_length": [10, 11], "prompt": torch.ones(2, 3).long()}, "max_length", "row 1"),
         ({"max_length": 0}, "max_length", "at least 1"),
         ({"max_length": 3, "min_length": 4}, "max_length", "at least 4"),
-        ({"prompt_BL": torch.ones(1, 13).long()}, "prompt_BL", "at most 12"),
-        ({"prompt_BL": torch.ones(1, 0).long()}, "prompt_BL", "row 0 is empty"),
-        ({"attention_mask_BL": torch.zeros(1, 3).bool()}, "prompt_BL", "row 0 is empty"),
-        ({"attention_mask_BL": LEFT_PADDED}, "attention_mask_BL", "on the right"),
+        ({"prompt": torch.ones(1, 13).long()}, "prompt", "at most 12"),
+        ({"prompt": torch.ones(1, 0).long()}, "prompt", "row 0 is empty"),
+        ({"mask": torch.zeros(1, 3).bool()}, "prompt", "row 0 is empty"),
+        ({"mask": LEFT_PADDED}, "mask", "on the right"),
         (
-            {"prompt_BL": None, "inputs": {"tokens": torch.ones(1, 3).long()}},
+            {"prompt": None, "inputs": {"tokens": torch.ones(1, 3).long()}},
             "begin",
-            "nothing to start with",
+            "no token to start with",
         ),
-        ({"prompt_BL": None}, "begin", "nothing to start with"),
+        ({"prompt": None}, "begin", "no token to start with"),
         ({"end": 7}, "end", "0 to 6"),
         ({"forbidden": [-1]}, "forbidden", "0 to 6"),
-        ({"forbidden": range(7)}, "forbidden", "no token is possible"),
+        ({"forbidden": range(7)}, "forbidden", "all tokens are forbidden"),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda model: model, NoCache], ids=["cache", "no-cache"])
-def test_what_cannot_be_done_is_said_with_place_and_remedy(options, place, words, wrap):
+def test_errors_have_a_path_and_a_hint(options, path, words, wrap):
     model = wrap(TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(LANGUAGE_MODEL))
     with pytest.raises(ErrorDetail) as caught:
-        generate(model, **{"prompt_BL": torch.ones(1, 3).long(), "end": 1, **options})
-    assert caught.value.place == place
+        generate(model, **{"prompt": torch.ones(1, 3).long(), "end": 1, **options})
+    assert caught.value.path == path
     assert words in str(caught.value)
     assert caught.value.hint
 
 
 def test_a_model_without_a_shape_needs_a_limit(scripted):
-    with pytest.raises(ErrorDetail, match="give one"):
+    with pytest.raises(ErrorDetail, match="a limit is required"):
         generate(scripted(spell), inputs(0), begin=BEGIN, end=END)
 
 
@@ -260,8 +258,8 @@ def test_a_model_that_cannot_write_is_refused():
     labeller = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(
         TokenClassification(7, 5, classes=3)
     )
-    with pytest.raises(ErrorDetail, match="TokenPredictor cannot write"):
-        generate(labeller, prompt_BL=torch.ones(1, 2).long(), end=1, max_length=2)
+    with pytest.raises(ErrorDetail, match="TokenPredictor cannot generate"):
+        generate(labeller, prompt=torch.ones(1, 2).long(), end=1, max_length=2)
 
 
 @each_strategy
@@ -303,7 +301,7 @@ def test_without_probabilities_the_same_is_written(scripted, random_table, strat
 def test_probabilities_do_not_depend_on_how_large_all_logits_are(shift):
     logits_NV = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)) + shift
     expected_N1 = logits_NV.double().logsumexp(1, keepdim=True)
-    torch.testing.assert_close(_total(logits_NV), expected_N1, atol=2e-6, rtol=1e-7)
+    torch.testing.assert_close(_log_total(logits_NV), expected_N1, atol=2e-6, rtol=1e-7)
 
 
 # ---------------------------------------------------------------- configuration
@@ -364,8 +362,8 @@ def test_a_trace_shows_the_alternatives(scripted):
             path = [*best.tokens, END] if best.is_finished else best.tokens
             assert [candidate.token for candidate in chosen] == path
             assert [candidate.log_probability for candidate in chosen] == best.log_probabilities
-            last = "finished" if best.is_finished else "cut"
-            assert [candidate.fate for candidate in chosen] == ["kept"] * (len(path) - 1) + [last]
+            last = "finished" if best.is_finished else "truncated"
+            assert [candidate.status for candidate in chosen] == ["kept"] * (len(path) - 1) + [last]
 
 
 def test_a_beams_trace_is_a_tree_with_every_hypothesis_in_it(scripted, random_table):
@@ -380,17 +378,17 @@ def test_a_beams_trace_is_a_tree_with_every_hypothesis_in_it(scripted, random_ta
         trace=trace,
     )
     for hypotheses, steps in zip(written, trace.rows, strict=True):
-        branches: list[tuple[int, ...]] = [()]
+        beams: list[tuple[int, ...]] = [()]
         leaves = {}
         for step in steps:
-            assert len(step.alternatives) == len(branches) <= size
-            paths = [(*branches[candidate.branch], candidate.token) for candidate in step.candidates]
-            fates = [candidate.fate for candidate in step.candidates]
+            assert len(step.alternatives) == len(beams) <= size
+            paths = [(*beams[candidate.beam], candidate.token) for candidate in step.candidates]
+            statuses = [candidate.status for candidate in step.candidates]
             for path, candidate in zip(paths, step.candidates, strict=True):
-                if candidate.fate in ("finished", "cut"):
+                if candidate.status in ("finished", "truncated"):
                     leaves[path] = candidate.sum
-            branches = [path for path, fate in zip(paths, fates, strict=True) if fate == "kept"]
-            assert fates.count("kept") in (0, size)
+            beams = [path for path, status in zip(paths, statuses, strict=True) if status == "kept"]
+            assert statuses.count("kept") in (0, size)
             sums = [candidate.sum for candidate in step.candidates]
             assert sums == sorted(sums, reverse=True)
         for hypothesis in hypotheses:

@@ -43,13 +43,13 @@ def start(task_type: TaskType) -> dict[str, Any]:
     tokens_BL = torch.randint(1, VOCABULARY, (ROWS, 7), generator=random)
     attention_mask_BL = torch.arange(7) < torch.randint(1, 8, (ROWS, 1), generator=random)
     if isinstance(task_type, Seq2Seq):
-        prompts = {"prompt_BL": tokens_BL[:, 4:], "attention_mask_BL": attention_mask_BL.flip(0)[:, 2:5]}
+        prompts = {"prompt": tokens_BL[:, 4:], "mask": attention_mask_BL.flip(0)[:, 2:5]}
         return {
-            "inputs": {"tokens": tokens_BL, "attention_mask": attention_mask_BL},
+            "inputs": {"tokens": tokens_BL, "mask": attention_mask_BL},
             "begin": BEGIN,
             **prompts,
         }
-    return {"prompt_BL": tokens_BL, "attention_mask_BL": attention_mask_BL}
+    return {"prompt": tokens_BL, "mask": attention_mask_BL}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_without_a_cache_the_logits_are_those_of_the_whole_model(shape):
     source_BM = torch.randint(2, VOCABULARY, (1, 7))
     prompt_BL = torch.tensor([[BEGIN, 5, 6]])
     inputs = {"tokens": source_BM} if isinstance(shape, Seq2Seq) else {"tokens": prompt_BL}
-    [[best]] = generate(NoCache(model), inputs, prompt_BL=prompt_BL, end=None, max_length=5)
+    [[best]] = generate(NoCache(model), inputs, prompt=prompt_BL, end=None, max_length=5)
     written = torch.tensor([[BEGIN, 5, 6, *best.tokens]])
     with torch.no_grad():
         if isinstance(shape, Seq2Seq):

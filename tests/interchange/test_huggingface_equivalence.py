@@ -81,9 +81,9 @@ def tokens(vocabulary: int = VOCABULARY) -> Tensor:
 def test_gpt2(options: dict[str, Any]) -> None:
     theirs = gpt2(**options)
     ours = from_huggingface(theirs)
-    assert ours.shape == CausalLM(VOCABULARY, 12)
+    assert ours.task_type == CausalLM(VOCABULARY, 12)
     read = tokens()
-    logits = ours(tokens=read, attention_mask=REAL)
+    logits = ours(tokens=read, mask=REAL)
     equal(logits[REAL], theirs(input_ids=read, attention_mask=REAL.long()).logits[REAL])
     equal(ours(tokens=read), theirs(input_ids=read).logits)
 
@@ -92,9 +92,9 @@ def test_gpt2(options: dict[str, Any]) -> None:
 def test_bert(options: dict[str, Any]) -> None:
     theirs = bert(**options)
     ours = from_huggingface(theirs)
-    assert ours.shape == MaskedLM(VOCABULARY, 12)
+    assert ours.task_type == MaskedLM(VOCABULARY, 12)
     read = tokens()
-    equal(ours(tokens=read, attention_mask=REAL), theirs(input_ids=read, attention_mask=REAL.long()).logits)
+    equal(ours(tokens=read, mask=REAL), theirs(input_ids=read, attention_mask=REAL.long()).logits)
     equal(ours(tokens=read), theirs(input_ids=read).logits)
 
 
@@ -112,12 +112,12 @@ def test_marian(options: dict[str, Any], is_shared: bool) -> None:
     theirs = marian(**options)
     ours = from_huggingface(theirs)
     target_vocabulary = options.get("decoder_vocab_size", VOCABULARY)
-    assert ours.shape == Seq2Seq(VOCABULARY, 12, target_vocabulary, 12, is_shared)
+    assert ours.task_type == Seq2Seq(VOCABULARY, 12, target_vocabulary, 12, is_shared)
     read, target = tokens(), tokens(target_vocabulary)[:, :7]
     for attention_mask in (None, REAL):
         mask = None if attention_mask is None else attention_mask.long()
         expected = theirs(input_ids=read, attention_mask=mask, decoder_input_ids=target).logits
-        equal(ours(tokens=read, attention_mask=attention_mask, target=target), expected)
+        equal(ours(tokens=read, mask=attention_mask, target=target), expected)
 
 
 @pytest.mark.parametrize("build", [gpt2, bert, marian])
@@ -127,10 +127,10 @@ def test_rounding_is_all_that_differs(build: Any) -> None:
     ours = from_huggingface(theirs)
     read = tokens()
     inputs, arguments = (
-        {"tokens": read, "attention_mask": REAL},
+        {"tokens": read, "mask": REAL},
         {"input_ids": read, "attention_mask": REAL.long()},
     )
-    if isinstance(ours.shape, Seq2Seq):
+    if isinstance(ours.task_type, Seq2Seq):
         inputs["target"] = arguments["decoder_input_ids"] = read.flip(1)
     logits, expected = ours(**inputs), theirs(**arguments).logits
     assert_close(logits[REAL], expected[REAL], atol=1e-12, rtol=1e-12)
@@ -151,7 +151,7 @@ def test_the_weights_are_copies_and_the_mode_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "place"),
+    ("model", "path"),
     [
         (lambda: nn.Linear(2, 2), "from_huggingface"),
         (
@@ -169,10 +169,10 @@ def test_the_weights_are_copies_and_the_mode_is_kept() -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
-def test_what_ours_cannot_do_is_refused(model: Any, place: str) -> None:
+def test_what_ours_cannot_do_is_refused(model: Any, path: str) -> None:
     with pytest.raises(ErrorDetail) as caught:
         from_huggingface(model())
-    assert caught.value.place == place
+    assert caught.value.path == path
     assert caught.value.allowed and len(caught.value.lines()) <= 5
 
 
@@ -181,7 +181,7 @@ def test_added_and_missing_weights_are_refused() -> None:
     added.transformer.h[0].adapter = nn.Linear(WIDTH, WIDTH)
     with pytest.raises(ErrorDetail, match="no place in our model") as caught:
         from_huggingface(added)
-    assert caught.value.place == "transformer.h.0.adapter.weight"
+    assert caught.value.path == "transformer.h.0.adapter.weight"
     missing = gpt2()
     del missing.transformer.h[1].ln_2
     with pytest.raises(ErrorDetail, match="no such weight"):

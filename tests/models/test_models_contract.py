@@ -41,7 +41,7 @@ SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 1
 SHAPES: dict[str, TaskType] = {
     "per token": TokenClassification(VOCABULARY, LENGTH, CLASSES),
     "per sequence": SequenceClassification(VOCABULARY, LENGTH, CLASSES),
-    "real number": SequenceClassification(VOCABULARY, LENGTH, 1, is_real=True),
+    "real number": SequenceClassification(VOCABULARY, LENGTH, 1, is_regression=True),
     "next token": CausalLM(VOCABULARY, LENGTH),
     "masked token": MaskedLM(VOCABULARY, LENGTH),
     "sequence to sequence": Seq2Seq(VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH),
@@ -82,7 +82,7 @@ def inputs_for(task_type: TaskType) -> dict[str, Tensor | None]:
     random = torch.Generator().manual_seed(0)
     inputs: dict[str, Tensor | None] = {
         "tokens": torch.randint(task_type.vocabulary, (2, LENGTH), generator=random),
-        "attention_mask": torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3]]),
+        "mask": torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3]]),
     }
     if isinstance(task_type, Seq2Seq):
         inputs["target"] = torch.randint(task_type.target_vocabulary, (2, TARGET_LENGTH), generator=random)
@@ -213,13 +213,13 @@ def test_learned_positions_end_where_the_shape_says(task_type: str) -> None:
     inputs = {name: x for name, x in inputs_for(SHAPES[task_type]).items() if x is not None}
     for name, limit in (("tokens", LENGTH), ("target", TARGET_LENGTH)):
         if name in inputs:
-            longer = {**inputs, "attention_mask": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
+            longer = {**inputs, "mask": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
             with pytest.raises(ErrorDetail, match=f"end at length {limit}, this sequence needs {limit + 1}"):
                 model(**longer)
 
 
 @pytest.mark.parametrize(
-    ("options", "place"),
+    ("options", "path"),
     [
         ({"num_heads": 3}, "num_heads"),
         ({"num_heads": 4, "num_key_value_heads": 3}, "num_key_value_heads"),
@@ -230,15 +230,15 @@ def test_learned_positions_end_where_the_shape_says(task_type: str) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_built_is_refused_before(options: dict[str, Any], place: str) -> None:
+def test_what_cannot_be_built_is_refused_before(options: dict[str, Any], path: str) -> None:
     with pytest.raises(UserError) as caught:
         configure(**options)
-    assert caught.value.problems[0].place == place
+    assert caught.value.details[0].path == path
     assert 2 <= len(str(caught.value).splitlines()) <= 5
 
 
 def test_an_unknown_shape_is_refused() -> None:
-    with pytest.raises(ErrorDetail, match="cannot answer TaskType"):
+    with pytest.raises(ErrorDetail, match="does not support TaskType"):
         configure().build(TaskType(VOCABULARY, LENGTH))
 
 

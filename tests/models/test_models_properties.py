@@ -90,11 +90,9 @@ def test_padding_cannot_change_real_positions(position: str, seed: int, length: 
         MaskedLM(VOCABULARY, LONGEST),
     ):
         model = build(shape, position)
-        assert_close(
-            model(tokens=batch, attention_mask=attention_mask)[1:2, :length], model(tokens=alone), **NOTHING
-        )
+        assert_close(model(tokens=batch, mask=attention_mask)[1:2, :length], model(tokens=alone), **NOTHING)
     model = build(Seq2Seq(VOCABULARY, LONGEST, VOCABULARY, 4), position)
-    padded = model(tokens=batch, attention_mask=attention_mask, target=target)[1:2]
+    padded = model(tokens=batch, mask=attention_mask, target=target)[1:2]
     assert_close(padded, model(tokens=alone, target=target[1:2]), **NOTHING)
 
 
@@ -107,9 +105,7 @@ def test_padding_cannot_change_a_pooled_answer(pooling: str, is_causal: bool, se
     )
     batch = draw_tokens(seed, 2, LONGEST)
     attention_mask = torch.arange(LONGEST) < torch.tensor([[LONGEST], [length]])
-    assert_close(
-        model(tokens=batch, attention_mask=attention_mask)[1:], model(tokens=batch[1:, :length]), **NOTHING
-    )
+    assert_close(model(tokens=batch, mask=attention_mask)[1:], model(tokens=batch[1:, :length]), **NOTHING)
 
 
 @pytest.mark.parametrize("pooling", sorted(kinds(PoolingConfig)))
@@ -117,7 +113,7 @@ def test_an_empty_sequence_in_the_batch_stays_finite(pooling: str) -> None:
     model = build(SequenceClassification(VOCABULARY, LONGEST, 3), "alibi", pooling=pooling)
     tokens = draw_tokens(0, 2, 5)
     attention_mask = torch.tensor([[True] * 5, [False] * 5])
-    answers = model(tokens=tokens, attention_mask=attention_mask)
+    answers = model(tokens=tokens, mask=attention_mask)
     assert answers.isfinite().all() and answers.abs().max() < 100
     answers.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

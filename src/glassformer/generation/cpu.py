@@ -155,7 +155,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
         for attention in attentions:
             attention.kernel = fused_kernel
         if isinstance(model, GenerativeModel):
-            model.prepacked_head = None
+            del model.prepacked_head
 
 
 def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
