@@ -350,7 +350,7 @@ def test_english_articles_and_agreement(pairs: dict[str, Pairs]) -> None:
 
 
 def test_one_english_sentence_has_one_translation() -> None:
-    """Draw so many sentences that many are drawn repeatedly."""
+    """Draw enough sentences that many are drawn repeatedly."""
     drawn: dict[str, str] = {}
     again = 0
     source = Sentences(random.Random(5))

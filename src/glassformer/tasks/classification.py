@@ -45,7 +45,7 @@ class ClassificationConfig(TextTaskConfig):
     target: Literal["label", "number"] = Field(
         "label", description="type of target: one of several labels, or a real number"
     )
-    examples: int = Field(20_000, ge=10, description="generated training reviews, if there is no data")
+    examples: int = Field(20_000, ge=10, description="generated training reviews, without data")
     train_limit: int | None = Field(
         None, ge=2, description="number of training examples to use, balanced over the labels; none: all"
     )

@@ -106,7 +106,7 @@ class RestOfTextTask(LanguageTask):
         ]
         tokens_BL, attention_mask_BL = pad(rows)
         targets_BL, _ = pad(targets, IGNORED)
-        return Batch({"tokens": tokens_BL, "attention_mask": attention_mask_BL}, targets_BL, indices)
+        return Batch({"tokens": tokens_BL, "mask": attention_mask_BL}, targets_BL, indices)
 
     def _targets(self, row: np.ndarray, rest: np.ndarray, draws_L2: np.ndarray) -> np.ndarray:
         targets = np.full(len(row), IGNORED)

@@ -38,7 +38,7 @@ class TranslationConfig(TextTaskConfig):
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES
     shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for source and target")
-    examples: int = Field(100_000, ge=10, description="generated training pairs, if there is no data")
+    examples: int = Field(100_000, ge=10, description="generated training pairs, without data")
     unseen_only: bool = Field(
         False, description="omit validation and test examples whose input also appears in train"
     )

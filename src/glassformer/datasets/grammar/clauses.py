@@ -65,52 +65,6 @@ class Manner(NamedTuple):
         return self.negation is not None
 
 
-class Manners:
-    """Draw manners."""
-
-    def __init__(self, source: random.Random) -> None:
-        self.phrases = Phrases(source)
-        self.random, self.chance, self.pick = self.phrases.random, self.phrases.chance, self.phrases.pick
-
-    def tense(self) -> Tense:
-        return self.pick(_TENSES)
-
-    def manner(
-        self,
-        verb: Verb,
-        *,
-        tense: Tense | None = None,
-        negation: float = 0.2,
-        frequency: float = 0.1,
-        time: float = 0.22,
-    ) -> Manner:
-        """Draw a manner; `negation`, `frequency` and `time` are probabilities."""
-        tense = tense or self.tense()
-        # Lasting states take no frequency: `il aimait toujours` would mean that he still loved.
-        lasts = verb.stative and verb.frame in ("direct", "move")
-        if lasts:
-            time = frequency = 0.0
-        if self.chance(negation):
-            negations = _NEGATIONS_OF_LASTING_STATES if lasts else _NEGATIONS
-            if tense is Tense.PAST and not verb.stative:
-                negations = _NEGATIONS_OF_PAST_EVENTS
-            drawn = self.pick(negations)
-            if drawn is not words.NOT:
-                return Manner(tense, drawn)
-            return Manner(tense, words.NOT, None, *self._time(tense, time, plain=True))
-        if self.chance(frequency):
-            return Manner(tense, None, self.pick(words.FREQUENCIES))
-        return Manner(tense, None, None, *self._time(tense, time, plain=verb.stative))
-
-    def _time(self, tense: Tense, probability: float, *, plain: bool) -> tuple[Time | None, bool]:
-        if not self.chance(probability * 0.7 if plain else probability):
-            return None, False
-        times = TIMES[tense]
-        if plain:
-            times = tuple(time for time in times if time.plain)
-        return self.pick(times), self.chance(0.35)
-
-
 def _framed(frame: Frame) -> tuple[Verb, ...]:
     return tuple(verb for verb in VERBS.values() if verb.frame == frame)
 
@@ -161,8 +115,12 @@ _WHAT_THERE_IS = (
 )
 
 
-class Clauses(Manners):
+class Clauses:
     """Draw clauses."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.phrases = Phrases(source)
+        self.random, self.chance, self.pick = self.phrases.random, self.phrases.chance, self.phrases.pick
 
     def any_clause(self, *, they: bool = False, manner: Manner | None = None) -> Clause:
         """Draw a clause of any type. A `manner` that is passed must suit an event."""
@@ -179,14 +137,61 @@ class Clauses(Manners):
             return self.moving(they=they, manner=manner)
         return self.quality(they=they)
 
+    # ------------------------------------------------------------ manners
+
+    def tense(self) -> Tense:
+        return self.pick(_TENSES)
+
+    def manner(
+        self,
+        verb: Verb,
+        *,
+        tense: Tense | None = None,
+        negation: float = 0.2,
+        frequency: float = 0.1,
+        time: float = 0.22,
+    ) -> Manner:
+        """Draw a manner; `negation`, `frequency` and `time` are probabilities."""
+        tense = tense or self.tense()
+        # Lasting states take no frequency: `il aimait toujours` would mean that he still loved.
+        lasts = verb.stative and verb.frame in ("direct", "move")
+        if lasts:
+            time = frequency = 0.0
+        if self.chance(negation):
+            negations = _NEGATIONS_OF_LASTING_STATES if lasts else _NEGATIONS
+            if tense is Tense.PAST and not verb.stative:
+                negations = _NEGATIONS_OF_PAST_EVENTS
+            drawn = self.pick(negations)
+            if drawn is not words.NOT:
+                return Manner(tense, drawn)
+            return Manner(tense, words.NOT, None, *self._time(tense, time, plain=True))
+        if self.chance(frequency):
+            return Manner(tense, None, self.pick(words.FREQUENCIES))
+        return Manner(tense, None, None, *self._time(tense, time, plain=verb.stative))
+
+    def _time(self, tense: Tense, probability: float, *, plain: bool) -> tuple[Time | None, bool]:
+        if not self.chance(probability * 0.7 if plain else probability):
+            return None, False
+        times = TIMES[tense]
+        if plain:
+            times = tuple(time for time in times if time.plain)
+        return self.pick(times), self.chance(0.35)
+
     # ------------------------------------------------------------ parts
 
-    def _subject(self, verb: Verb, manner: Manner, they: bool) -> Nominal:
-        return self.phrases.subject(verb.subjects, they=they, negated=manner.negated)
+    def _start(
+        self, verbs: Sequence[Verb], manner: Manner | None, they: bool, subject: Nominal | None = None
+    ) -> Clause:
+        """Draw a verb, its manner and its subject, in this order."""
+        verb = self.pick(verbs)
+        manner = manner or self.manner(verb)
+        subject = subject or self.phrases.subject(verb.subjects, they=they, negated=manner.negated)
+        return Clause(subject, verb, **manner._asdict())
 
-    def _use(self, verb: Verb, manner: Manner) -> Use:
+    def _use(self, clause: Clause) -> Use:
         """Determiners that the object of the verb may take."""
-        if not manner.negated:
+        verb = clause.verb
+        if not clause.negation:
             return verb.determiners
         if verb.determiners == "indefinite":
             return "negated indefinite"
@@ -194,9 +199,9 @@ class Clauses(Manners):
         direct = verb.frame in ("direct", "give") and verb.determiners == "any"
         return "negated" if direct else "negated subject"
 
-    def _object(self, verb: Verb, manner: Manner) -> Nominal:
-        use = self._use(verb, manner)
-        phrase = self.phrases.phrase(verb.objects, use)
+    def _object(self, clause: Clause) -> Nominal:
+        use = self._use(clause)
+        phrase = self.phrases.phrase(clause.verb.objects, use)
         if phrase.noun in PEOPLE and "indefinite" not in use and self.chance(0.3):
             return self.phrases.name()
         return phrase
@@ -225,16 +230,13 @@ class Clauses(Manners):
         they: bool = False,
         adjunct: float = 0.4,
     ) -> Clause:
-        verb = self.pick(verbs)
-        manner = manner or self.manner(verb)
-        subject = subject or self._subject(verb, manner, they)
-        adjuncts: tuple[Prepositional | Abroad, ...] = ()
+        clause = self._start(verbs, manner, they, subject)
         if self.chance(adjunct):
-            if verb in _WITH_COMPANY and _is_human(subject) and self.chance(0.4):
-                adjuncts = (self._company(subject, they),)
-            elif verb in _WHERE:
-                adjuncts = (_WHERE[verb](self.phrases),)
-        return Clause(subject, verb, **manner._asdict(), adjuncts=adjuncts)
+            if clause.verb in _WITH_COMPANY and _is_human(clause.subject) and self.chance(0.4):
+                return clause._replace(adjuncts=(self._company(clause.subject, they),))
+            if clause.verb in _WHERE:
+                return clause._replace(adjuncts=(_WHERE[clause.verb](self.phrases),))
+        return clause
 
     def transitive(
         self,
@@ -245,53 +247,43 @@ class Clauses(Manners):
         they: bool = False,
         location: float = 0.12,
     ) -> Clause:
-        verb = self.pick(verbs)
-        manner = manner or self.manner(verb)
-        subject = subject or self._subject(verb, manner, they)
-        direct = self._object(verb, manner)
-        adjuncts: tuple[Prepositional, ...] = ()
-        if verb in _WITH_LOCATION and not manner.time and self.chance(location):
-            adjuncts = (self.phrases.inside(),)
-        return Clause(subject, verb, **manner._asdict(), direct=direct, adjuncts=adjuncts)
+        clause = self._start(verbs, manner, they, subject)
+        clause = clause._replace(direct=self._object(clause))
+        if clause.verb in _WITH_LOCATION and not clause.time and self.chance(location):
+            return clause._replace(adjuncts=(self.phrases.inside(),))
+        return clause
 
     def oblique(
         self, verbs: Sequence[Verb] = (*TO, *OF), *, manner: Manner | None = None, they: bool = False
     ) -> Clause:
         """Draw a clause whose verb takes `à` or `de`."""
-        verb = self.pick(verbs)
-        manner = manner or self.manner(verb)
-        subject = self._subject(verb, manner, they)
-        return Clause(subject, verb, **manner._asdict(), indirect=self._object(verb, manner))
+        clause = self._start(verbs, manner, they)
+        return clause._replace(indirect=self._object(clause))
 
     def giving(
         self, *, subject: Nominal | None = None, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        verb = self.pick(GIVE)
-        manner = manner or self.manner(verb)
-        subject = subject or self._subject(verb, manner, they)
-        direct = self.phrases.phrase(verb.objects, self._use(verb, manner), adjective=0.2)
-        return Clause(subject, verb, **manner._asdict(), direct=direct, indirect=self.phrases.person())
+        clause = self._start(GIVE, manner, they, subject)
+        given = self.phrases.phrase(clause.verb.objects, self._use(clause), adjective=0.2)
+        return clause._replace(direct=given, indirect=self.phrases.person())
 
     def with_pronoun(
         self, verbs: Sequence[Verb] = (), *, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """Draw a clause with a person as a pronoun object."""
-        verb = self.pick(verbs or self.pick((DIRECT_TO_PEOPLE, DIRECT_TO_PEOPLE, TO, GIVE)))
-        manner = manner or self.manner(verb)
-        subject = self._subject(verb, manner, they)
-        pronoun = self._other_pronoun(subject, they)
-        if verb.frame == "direct":
-            return Clause(subject, verb, **manner._asdict(), direct=pronoun)
-        given = self.phrases.phrase(verb.objects, self._use(verb, manner)) if verb.frame == "give" else None
-        return Clause(subject, verb, **manner._asdict(), direct=given, indirect=pronoun)
+        """Draw a clause whose object is a personal pronoun."""
+        clause = self._start(verbs or self.pick((DIRECT_TO_PEOPLE, DIRECT_TO_PEOPLE, TO, GIVE)), manner, they)
+        pronoun = self._other_pronoun(clause.subject, they)
+        if clause.verb.frame == "direct":
+            return clause._replace(direct=pronoun)
+        if clause.verb.frame == "give":
+            clause = clause._replace(direct=self.phrases.phrase(clause.verb.objects, self._use(clause)))
+        return clause._replace(indirect=pronoun)
 
     def moving(self, *, manner: Manner | None = None, they: bool = False) -> Clause:
-        verb = self.pick(MOVE)
-        manner = manner or self.manner(verb)
-        subject = self._subject(verb, manner, they)
-        location = _WHERE[verb](self.phrases)
-        company = (self._company(subject, they),) if self.chance(0.15) else ()
-        return Clause(subject, verb, **manner._asdict(), adjuncts=(location, *company))
+        clause = self._start(MOVE, manner, they)
+        location = _WHERE[clause.verb](self.phrases)
+        company = (self._company(clause.subject, they),) if self.chance(0.15) else ()
+        return clause._replace(adjuncts=(location, *company))
 
     # ------------------------------------------------------------ states
 

@@ -21,7 +21,7 @@ from glassformer.datasets.grammar.tree import (
     Quality,
     Sentence,
 )
-from glassformer.datasets.grammar.words import BARE, FROM, MORE, THERE, TO
+from glassformer.datasets.grammar.words import BARE, FROM, MORE, THERE
 from glassformer.datasets.tables import read_table
 
 # ---------------------------------------------------------------- word forms
@@ -110,23 +110,6 @@ def join(words: Sequence[str]) -> str:
     return "".join(joined)
 
 
-def after_a(words: Sequence[str]) -> list[str]:
-    """Put `à` before words and contract it: au, aux, à l'."""
-    return _contract("à", {"le": "au", "les": "aux"}, words)
-
-
-def after_de(words: Sequence[str]) -> list[str]:
-    """Put `de` before words and contract it: du, des, de l'."""
-    return _contract("de", {"le": "du", "les": "des"}, words)
-
-
-def _contract(preposition: str, contracted: dict[str, str], words: Sequence[str]) -> list[str]:
-    article = words[0]
-    if article in contracted and not (article == "le" and opens_with_vowel(words[1])):
-        return [contracted[article], *words[1:]]
-    return [preposition, *words]
-
-
 # ---------------------------------------------------------------- phrases
 
 
@@ -161,13 +144,13 @@ def _noun_phrase(phrase: NounPhrase) -> list[str]:
         words.insert(0, phrase.number.masculine if gender == "m" else phrase.number.feminine)
     words[:0] = _determiner(phrase, words[0], adjective_first)
     if phrase.owner:
-        words += _of(phrase.owner)
+        words += _after("de", phrase.owner)
     if phrase.relative:
-        words += _relative(phrase, phrase.relative)
+        words += _relative(phrase.relative)
     return words
 
 
-def _relative(phrase: NounPhrase, clause: Clause) -> list[str]:
+def _relative(clause: Clause) -> list[str]:
     if isinstance(clause.subject, Gap):
         pronoun = ["qui"]
     elif isinstance(clause.direct, Gap):
@@ -190,18 +173,19 @@ def _nominal(nominal: Nominal) -> list[str]:
     return []
 
 
-def _to(nominal: Nominal) -> list[str]:
-    if isinstance(nominal, Pair):
-        return [*_to(nominal.first), "et", *_to(nominal.second)]
-    return after_a(_nominal(nominal))
+_CONTRACTED = {"à": {"le": "au", "les": "aux"}, "de": {"le": "du", "les": "des"}}
 
 
-def _of(nominal: Nominal) -> list[str]:
+def _after(preposition: str, nominal: Nominal) -> list[str]:
+    """Put `à` or `de` before a nominal and contract it with the article: au, aux, à l'; du, des, de l'."""
     if isinstance(nominal, Pair):
-        return [*_of(nominal.first), "et", *_of(nominal.second)]
-    if isinstance(nominal, NounPhrase) and nominal.determiner.dropped_after_de:
+        return [*_after(preposition, nominal.first), "et", *_after(preposition, nominal.second)]
+    if preposition == "de" and isinstance(nominal, NounPhrase) and nominal.determiner.dropped_after_de:
         nominal = nominal._replace(determiner=BARE)
-    return after_de(_nominal(nominal))
+    article, *rest = _nominal(nominal)
+    if article in _CONTRACTED[preposition] and not (article == "le" and opens_with_vowel(rest[0])):
+        return [_CONTRACTED[preposition][article], *rest]
+    return [preposition, article, *rest]
 
 
 def _complement(complement: Complement, gender: Gender, plural: bool) -> list[str]:
@@ -225,10 +209,8 @@ def _adjunct(adjunct: Prepositional | Abroad) -> list[str]:
         country = adjunct.country
         return [country.origin if adjunct.preposition is FROM else country.inside, country.french]
     *head, preposition = adjunct.preposition.french.split(" ")
-    if preposition == TO.french:
-        return head + _to(adjunct.nominal)
-    if preposition == FROM.french:
-        return head + _of(adjunct.nominal)
+    if preposition in _CONTRACTED:
+        return [*head, *_after(preposition, adjunct.nominal)]
     return [*head, preposition, *_nominal(adjunct.nominal)]
 
 
@@ -292,7 +274,7 @@ def _clause(clause: Clause) -> list[str]:
     if clause.direct and not isinstance(clause.direct, Pronoun):
         words += _nominal(clause.direct)
     if clause.indirect and not isinstance(clause.indirect, Pronoun | Gap):
-        words += _of(clause.indirect) if clause.verb.frame == "of" else _to(clause.indirect)
+        words += _after("de" if clause.verb.frame == "of" else "à", clause.indirect)
     if clause.complement:
         words += _complement(clause.complement, subject.gender, subject.plural)
     for adjunct in clause.adjuncts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from glassformer.datasets.tables import read_table
 
@@ -101,7 +101,7 @@ class Determiner:
     masculine_plural: str
     feminine_plural: str
     plural_before_adjective: str = ""
-    """`de` instead of `des` before an adjective; empty if there is no such form."""
+    """`de` instead of `des` before an adjective; empty for other determiners."""
     dropped_after_de: bool = False
     """Disappears after `de`: besoin de + de l'argent = besoin d'argent."""
 
@@ -142,14 +142,9 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Number:
-    english: str
-    masculine: str
-    feminine: str
+class Gendered:
+    """Number or profession."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Profession:
     english: str
     masculine: str
     feminine: str
@@ -210,12 +205,7 @@ class Link:
 # ---------------------------------------------------------------- tables
 
 
-class _HasEnglish(Protocol):
-    @property
-    def english(self) -> str: ...
-
-
-Entry = TypeVar("Entry", bound=_HasEnglish)
+Entry = TypeVar("Entry", Noun, Adjective, Verb, Gendered)
 
 
 def by_english(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -276,9 +266,9 @@ def verbs_of(names: str) -> tuple[Verb, ...]:
     return tuple(VERBS[name] for name in names.split(","))
 
 
-NUMBERS = by_english(read_table("grammar/numbers.tsv", Number))
+NUMBERS = by_english(read_table("grammar/numbers.tsv", Gendered))
 NAMES = tuple(read_table("grammar/names.tsv", Name))
-PROFESSIONS = tuple(read_table("grammar/professions.tsv", Profession))
+PROFESSIONS = tuple(read_table("grammar/professions.tsv", Gendered))
 COUNTRIES = tuple(read_table("grammar/countries.tsv", Country))
 _TIMES = read_table("grammar/times.tsv", Time)
 TIMES = {tense: tuple(time for time in _TIMES if time.tense is tense) for tense in Tense}

@@ -19,9 +19,9 @@ from glassformer.datasets.grammar.lexicon import (
     Adjective,
     Determination,
     Determiner,
+    Gendered,
     Name,
     Noun,
-    Number,
     Pronoun,
     Word,
     nouns_of,
@@ -162,7 +162,7 @@ class Phrases:
             owner=self._owner(noun) if choice.owner else None,
         )
 
-    def _number(self, noun: Noun) -> Number:
+    def _number(self, noun: Noun) -> Gendered:
         return self.pick(_SMALL_NUMBERS if noun in KIN else _ALL_NUMBERS)
 
     def _owner(self, noun: Noun) -> Nominal:
@@ -248,7 +248,7 @@ class Phrases:
         )
 
     def inside(self) -> Prepositional:
-        """Draw the location of a person."""
+        """Draw a location for people."""
         chance = self.random()
         if chance < 0.4:
             return self._location(words.IN, _INSIDE)
@@ -264,7 +264,7 @@ class Phrases:
         return self._location(self.pick(words.BESIDE), _LANDMARKS)
 
     def around(self) -> Prepositional:
-        """Draw the location of an object."""
+        """Draw a location for objects."""
         if self.chance(0.3):
             return self._location(words.IN, _INSIDE[:4])
         return self._location(words.ON if self.chance(0.6) else words.UNDER, _SURFACES)

@@ -15,12 +15,11 @@ from glassformer.datasets.grammar.lexicon import (
     Country,
     Determiner,
     Gender,
+    Gendered,
     Link,
     Modal,
     Name,
     Noun,
-    Number,
-    Profession,
     Pronoun,
     Tense,
     Time,
@@ -33,7 +32,7 @@ class NounPhrase(NamedTuple):
     noun: Noun
     plural: bool
     determiner: Determiner
-    number: Number | None = None
+    number: Gendered | None = None
     adjectives: tuple[Adjective, ...] = ()
     owner: Nominal | None = None
     """Possessor, which requires the determiner THE: Paul's car, la voiture de Paul."""
@@ -102,11 +101,11 @@ class Comparison(NamedTuple):
 
 
 class Trade(NamedTuple):
-    profession: Profession
+    profession: Gendered
 
 
 class Age(NamedTuple):
-    years: Number
+    years: Gendered
 
 
 Complement = Quality | Comparison | Trade | Age

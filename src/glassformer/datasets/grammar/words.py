@@ -117,7 +117,7 @@ MODALS = (
 
 NOT = Word("not", "pas")
 NO_VERB = Word("", "pas")
-"""Negation that English puts into the determiner: there is no cat, il n'y a pas de chat."""
+"""Negation that English puts into the determiner NO: he has no cat, il n'a pas de chat."""
 NEVER = Word("never", "jamais")
 NO_LONGER = Word("no longer", "plus")
 FREQUENCIES = (
