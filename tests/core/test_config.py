@@ -1,4 +1,4 @@
-"""How YAML, overrides and kinds come together."""
+"""Config: YAML, overrides, kinds and their merging."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.config import (
+    RENAMED,
     Tree,
     dump_yaml,
     flatten,
@@ -45,7 +46,7 @@ def test_another_kind_drops_the_options_of_the_first(mine: str) -> None:
 
 @pytest.mark.parametrize("override", ["training.optimizer.kind=adamw", "training.optimizer.beta2=0.9"])
 def test_the_same_kind_keeps_them(override: str, mine: str) -> None:
-    """Also where the file left the kind to its default."""
+    """The kind may be left to its default in the file."""
     optimizer = resolve(mine, [override]).training.optimizer
     assert isinstance(optimizer, AdamWConfig)
     assert (optimizer.learning_rate, optimizer.beta1) == (3e-3, 0.5)
@@ -132,7 +133,7 @@ VALUES = st.recursive(
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_a_saved_config_is_read_as_it_was(tree: dict[str, Any]) -> None:
-    """Texts that look like numbers stay texts, and numbers stay numbers, to the last bit."""
+    """Text that looks like a number stays text, and floats are equal to the bit."""
     assert repr(parse_yaml(dump_yaml(tree), "here")) == repr(tree)
 
 
@@ -153,7 +154,7 @@ def test_merging(base: dict[str, Any], overlay: dict[str, Any]) -> None:
     assert flat.keys() <= over.keys() | flatten(base).keys()
 
 
-def test_a_size_of_batches_that_is_asked_for_goes_before_one_in_tokens_that_was_there(tmp_path: Path) -> None:
+def test_an_explicit_batch_size_removes_an_inherited_batch_tokens(tmp_path: Path) -> None:
     file = tmp_path / "tokens.yaml"
     file.write_text("task: {kind: reversal}\ntraining: {batch_tokens: 500, batch_size: 9}\n")
 
@@ -167,7 +168,16 @@ def test_a_size_of_batches_that_is_asked_for_goes_before_one_in_tokens_that_was_
     assert sizes("training.batch_size=16", "training.batch_tokens=700") == (16, 700)
 
 
-def test_a_tree_of_any_depth_is_refused_by_its_unknown_key() -> None:
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_option_has_its_new_name_as_hint(old: str, new: str) -> None:
+    tree = merge({"task": {"kind": "reversal"}}, unflatten({old: None}))
+    with pytest.raises(UserError) as error:
+        validate(ExperimentConfig, ExperimentConfig.fill_kinds(tree))
+    detail = error.value.details[0]
+    assert (detail.path, detail.message, detail.hint) == (old, "unknown option", f"it is called {new} now")
+
+
+def test_a_deep_tree_is_rejected_by_its_unknown_option() -> None:
     tree: Tree = {}
     for _ in range(5000):
         tree = {"deep": tree}

@@ -1,6 +1,6 @@
-"""Presets, resolved: what each really trains, every default written out, and its fingerprint.
+"""Resolved presets: every option of each preset, and its fingerprint, as golden files.
 
-`GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/golden` writes them anew.
+`GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/runs/test_presets_golden.py` writes them.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def test_no_preset_is_left_over() -> None:
 
 
 @pytest.mark.parametrize("name", presets())
-def test_a_preset_says_what_it_does(name: str) -> None:
-    """In its head: what it is, the command, the expected result, the time."""
+def test_a_preset_describes_itself(name: str) -> None:
+    """The head comment has a description, the command, the expected result and the time."""
     head = [line.lstrip("# ") for line in preset_text(name).splitlines() if line.startswith("#")]
     assert len(head) >= 4
     assert {"command", "expected", "time"} <= {line.split()[0] for line in head if line}
     assert any(f"glassformer {verb} {name}" in line for verb in ("train", "params") for line in head)
 
 
-def test_a_fingerprint_depends_on_what_is_meant_and_on_nothing_else(tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_the_options_only(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("seed: 3\ntask: {length: 7, kind: reversal}\nmodel: {position: {base: 500}}\n")
     config = resolve(str(file))

@@ -43,8 +43,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])
-def test_a_run_tells_nothing_of_its_owner(elsewhere: Path, is_absolute: bool) -> None:
-    """Not even where it was: a sweep, a study and the studio name their runs by absolute paths."""
+def test_a_run_contains_nothing_about_its_owner(elsewhere: Path, is_absolute: bool) -> None:
+    """The path of the run is not in it either: sweeps, studies and the studio use absolute paths."""
     run = elsewhere / "run" if is_absolute else Path("run")
     assert main(["train", "mine.yaml", "training.tensorboard=true", "--run", str(run), "--quiet"]) == 0
     found = texts(elsewhere / "run")
@@ -60,15 +60,15 @@ def test_a_run_tells_nothing_of_its_owner(elsewhere: Path, is_absolute: bool) ->
     private = [SECRET, str(elsewhere), str(Path.home()) + "/", sys.prefix, "cache-of-somebody"]
     for name, text in found.items():
         assert not [word for word in private if word in text], name
-        # Which machine a run is alive on is asked of this one file alone.
+        # The host is stored only in the status, which needs it.
         if name != "status.json" and len(socket.gethostname()) > 3:
             assert socket.gethostname() not in text, name
         if len(getpass.getuser()) > 4:
             assert getpass.getuser() not in text, name
 
 
-def test_what_a_user_wrote_is_kept(elsewhere: Path) -> None:
-    """An absolute path in the config is the user's own, and needed to find the data again."""
+def test_paths_in_the_config_are_kept(elsewhere: Path) -> None:
+    """An absolute path that the user gave is needed to find the data again."""
     data = f"task.data.train={elsewhere / 'mine.tsv'}"
     assert main(["train", "mine.yaml", data, "--run", "run", "--quiet"]) == 0
     assert str(elsewhere / "mine.tsv") in (elsewhere / "run" / "config.yaml").read_text()

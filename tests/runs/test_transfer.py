@@ -1,6 +1,7 @@
-"""Starting from another run: copied to the bit, told in full, refused where it would only look right.
+"""Transfer: weights are copied to the bit, reported in full, and rejected where it would only seem to work.
 
-And what follows it: frozen layers, layers that unfreeze, a rate per layer, and a resume that needs no source.
+Also the training after it: frozen layers, gradual unfreezing, layer-wise learning rates, and a resume that
+needs no source.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ SMALL: Tree = {
     "model": {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 16, "dropout": 0.1},
     "training": {"batch_size": 16, "max_epochs": 3, "log_every": 1, "threads": 1, "device": "cpu"},
 }
-"""A classifier: 4 steps an epoch, 12 in all."""
+"""Classifier with 4 steps per epoch, 12 in all."""
 
 BACKBONE = {"embedding": 6 * 8, "encoder": 2 * (4 * 64 + 4 * 8 + 2 * 8 * 16 + 16 + 8 + 2 * 16) + 16}
 TENSORS = 1 + 2 * (2 * 2 + 4 + 4) + 2
-"""An embedding; two blocks of attention (in, out), feed-forward and two norms; the last norm."""
+"""Tensors of the embedding, of two blocks (attention, feed-forward, two norms) and of the last norm."""
 
 
 def small(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
@@ -73,7 +74,7 @@ def train(config: ExperimentConfig, path: Path, reporter: Reporter | None = None
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Trained runs to start from, each made when it is first asked for; a language model unless said."""
+    """Make runs to start from, cached by their options; the default is a language model."""
     known: dict[str, Path] = {}
 
     def make(**overrides: Any) -> Path:
@@ -144,7 +145,7 @@ def test_a_causal_classifier_reads_like_the_language_model(runs: Any) -> None:
         assert torch.equal(read, language_model.eval().encode(tokens))  # type: ignore[operator]
 
 
-def test_the_same_question_takes_the_head_too(runs: Any) -> None:
+def test_the_same_outputs_copy_the_head_too(runs: Any) -> None:
     source = runs()
     experiment, trainer = start(source, {"task.target": "next", "task.data_seed": 9, "task.length": 10})
     assert all(equal(trainer.model.state_dict(), best(source)).values())
@@ -158,11 +159,11 @@ def test_the_same_question_takes_the_head_too(runs: Any) -> None:
     [
         ({}, {"task": {"kind": "reversal", "length": 8, "categories": 6}}),  # a label is not a next token
         ({"task__target": "class"}, {"task": {"kind": "palindrome", "length": 8, "categories": 6}}),
-        ({"model__output": "mlp"}, {"task.target": "next"}),  # the same question, a head of another form
+        ({"model__output": "mlp"}, {"task.target": "next"}),  # the same outputs, a head of another shape
     ],
 )
-def test_a_head_that_answers_another_question_is_left_out(source: Any, here: Any, runs: Any) -> None:
-    """Even where it would fit."""
+def test_a_head_with_other_outputs_is_left_out(source: Any, here: Any, runs: Any) -> None:
+    """The head is left out even if its shapes fit."""
     path = runs(**source)
     experiment, trainer = start(path, here)
     fresh = experiment.build_model().state_dict()
@@ -203,7 +204,7 @@ def test_learned_positions_of_another_length_are_copied_in_part(length: int, run
 
 
 class Rewriting(Seq2SeqTask):
-    """Reads what the small tasks read, and writes; it has no examples."""
+    """Seq2seq task with the inputs of the small tasks and without examples."""
 
     def __init__(self, letters: str = "abcd") -> None:
         super().__init__(Seq2Seq(6, 8, target_vocabulary=len(letters), max_target_length=8), {})
@@ -231,7 +232,7 @@ def test_a_module_that_only_one_model_has_is_new_as_a_whole(runs: Any) -> None:
     assert sum(report.new.values()) + report.loaded_parameters == sum(p.numel() for p in model.parameters())
 
 
-def test_from_writer_to_writer_everything_is_copied(
+def test_between_seq2seq_models_everything_is_copied(
     runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = Rewriting()
@@ -288,7 +289,7 @@ def test_half_a_backbone_is_refused(runs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told", "hint"),
+    ("option", "value", "message", "hint"),
     [
         ("num_heads", 4, "model.num_heads is 4, in the run 2", "model.num_heads=2"),
         (
@@ -304,15 +305,15 @@ def test_half_a_backbone_is_refused(runs: Any) -> None:
     ],
 )
 def test_what_the_weights_do_not_show_is_refused(
-    option: str, value: Any, told: str, hint: str, runs: Any
+    option: str, value: Any, message: str, hint: str, runs: Any
 ) -> None:
     text = refusal(runs(), {f"model.{option}": value})
     assert "the run's weights fit, but were trained with other options" in text
-    assert told in text and hint in text.splitlines()[-1]
+    assert message in text and hint in text.splitlines()[-1]
 
 
-def test_the_remedy_is_one(runs: Any) -> None:
-    """What a refusal says to type makes the run start."""
+def test_the_hint_works(runs: Any) -> None:
+    """With the options of the hint, the run starts."""
     changes = {"model.num_heads": 1, "model.num_layers": 3, "model.position": "learned"}
     words = refusal(runs(), changes).splitlines()[-1].removeprefix("  try:     ").split()
     chosen = {path: yaml.safe_load(value) for path, _, value in (word.partition("=") for word in words)}
@@ -366,7 +367,7 @@ def test_a_model_with_nothing_in_common_is_refused(runs: Any, tmp_path: Path) ->
     assert "the run's body have nothing in common with this model's embedding, encoder" in refusal(source)
 
 
-def test_a_source_that_is_none(runs: Any, tmp_path: Path) -> None:
+def test_a_source_that_is_not_a_run(runs: Any, tmp_path: Path) -> None:
     assert "no such run" in refusal(tmp_path / "nowhere")
     source = tmp_path / "source"
     shutil.copytree(runs(), source)
@@ -397,7 +398,7 @@ def steps(trainer: Trainer, count: int) -> None:
 
 
 def moved(trainer: Trainer, count: int) -> set[str]:
-    """The parameters that so many steps change."""
+    """Return the parameters that a number of steps change."""
     before = weights(trainer)
     trainer.model.train()
     steps(trainer, count)
@@ -425,7 +426,7 @@ def test_what_is_frozen_stays_to_the_bit_and_all_else_moves(
     assert set(trainer.freezing.frozen(1)) == set(names) - expected
 
 
-def test_a_part_is_meant_by_its_whole_name() -> None:
+def test_a_module_is_selected_by_its_whole_name() -> None:
     trainer = Experiment(
         small({"model.num_layers": 11, "training.freeze": "encoder.layers.1"})
     ).build_trainer()
@@ -433,12 +434,12 @@ def test_a_part_is_meant_by_its_whole_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         ({"training.freeze": ["encodr"]}, "did you mean 'encoder'?"),
         ({"training.freeze": ["encoder.layers.2"]}, "did you mean 'encoder.layers.1'?"),
-        ({"training.freeze": ["nonsense"]}, "training.freeze: no such part of the model"),
-        ({"training.freeze": ["backbone", "head"]}, "training.freeze: nothing is left to train"),
+        ({"training.freeze": ["nonsense"]}, "training.freeze: no such module in the model"),
+        ({"training.freeze": ["backbone", "head"]}, "training.freeze: every parameter is frozen"),
         ({"training.unfreeze.every": 2}, "training.unfreeze.every: no module is frozen"),
         ({"training.freeze": [3]}, "training.freeze.0: must be a valid string"),
         (
@@ -447,15 +448,15 @@ def test_a_part_is_meant_by_its_whole_name() -> None:
         ),
     ],
 )
-def test_what_cannot_be_frozen(overrides: Any, told: str) -> None:
+def test_what_cannot_be_frozen(overrides: Any, message: str) -> None:
     with pytest.raises(UserError) as caught:
         Experiment(small(overrides)).build_trainer()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("unit", ["steps", "epochs"])
-def test_layers_thaw_from_the_top_down(unit: str) -> None:
-    """Embedding and two blocks: eight steps until the next, and at last everything."""
+def test_layers_unfreeze_from_the_top_down(unit: str) -> None:
+    """Embedding and two blocks: one more every eight steps, until everything is trained."""
     every = {"steps": 8, "epochs": 2}[unit]
     options = {"training.freeze": "backbone", "training.unfreeze": {"every": every, "unit": unit}}
     trainer = Experiment(small({**options, "training.max_epochs": 9})).build_trainer()
@@ -495,8 +496,8 @@ def test_layers_are_counted_as_the_data_go() -> None:
     }
 
 
-def test_each_layer_has_its_rate() -> None:
-    """Without momentum a step of SGD is the rate times the gradient."""
+def test_each_layer_has_its_learning_rate() -> None:
+    """Without momentum, a step of SGD is the learning rate times the gradient."""
     options = {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}
     overrides = {
         "training.optimizer": options,
@@ -515,7 +516,7 @@ def test_each_layer_has_its_rate() -> None:
 
 
 @pytest.mark.parametrize("optimizer", sorted(kinds(OptimizerConfig)))
-def test_every_optimizer_has_all_parameters_once_whatever_the_rates(optimizer: str) -> None:
+def test_every_optimizer_has_all_parameters_once_for_any_learning_rates(optimizer: str) -> None:
     trainer = Experiment(
         small({"training.layerwise_lr_decay": 0.9, "training.optimizer.kind": optimizer})
     ).build_trainer()
@@ -589,7 +590,7 @@ def test_a_resumed_run_is_exact_and_needs_no_source(stops: list[int], runs: Any,
     assert not any("start from" in note for note in listener.notes)
 
 
-def test_the_run_tells_and_records_where_it_started(runs: Any, tmp_path: Path) -> None:
+def test_the_run_reports_and_logs_where_it_started(runs: Any, tmp_path: Path) -> None:
     source, listener = runs(), Listener()
     folder = train(small({"training.start_from": str(source), **FINE_TUNING}), tmp_path / "run", listener)
     sha256 = file_sha256(RunFolder(source).checkpoints().folder / "step-00000006" / "model.safetensors")
@@ -601,17 +602,17 @@ def test_the_run_tells_and_records_where_it_started(runs: Any, tmp_path: Path) -
     first, *others = folder.events
     assert first["event"] == "transfer" and first["sha256"] == sha256 and first["run"] == str(source)
     assert sum(first["loaded"].values()) == sum(BACKBONE.values()) and sum(first["new"].values()) == 18
-    thaws = [event for event in others if event["event"] == "unfreeze"]
-    assert [(event["step"], event["released"]) for event in thaws] == [
+    unfreezes = [event for event in others if event["event"] == "unfreeze"]
+    assert [(event["step"], event["released"]) for event in unfreezes] == [
         (4, ["encoder.layers.1", "encoder.final_norm"]),
         (7, ["encoder.layers.0"]),
         (10, ["embedding.vectors.table"]),
     ]
-    assert thaws[-1]["frozen_parameters"] == 0
-    told = "\n".join(listener.notes)
-    assert f"start from {source} (step-00000006): {TENSORS} tensors" in told
-    assert f"{sum(BACKBONE.values()):,} of {sum(BACKBONE.values()) + 18:,} parameters are frozen" in told
-    assert "step 4: thawed encoder.layers.1, encoder.final_norm" in told
+    assert unfreezes[-1]["frozen_parameters"] == 0
+    printed = "\n".join(listener.notes)
+    assert f"start from {source} (step-00000006): {TENSORS} tensors" in printed
+    assert f"{sum(BACKBONE.values()):,} of {sum(BACKBONE.values()) + 18:,} parameters are frozen" in printed
+    assert "step 4: unfroze encoder.layers.1, encoder.final_norm" in printed
 
 
 def test_a_source_that_changed_before_the_first_checkpoint_is_refused(
@@ -637,7 +638,7 @@ def test_a_source_that_changed_before_the_first_checkpoint_is_refused(
     assert [event["event"] for event in folder.events].count("transfer") == 1
 
 
-def test_a_run_from_before_these_options_goes_on(tmp_path: Path) -> None:
+def test_a_run_without_these_options_resumes(tmp_path: Path) -> None:
     stop(small(), tmp_path / "run", 5)
     tree = RunFolder(tmp_path / "run").config()
     for option in ("start_from", "freeze", "unfreeze", "layerwise_lr_decay"):
@@ -656,7 +657,7 @@ def test_sizes_and_estimates_need_no_source(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.long
-def test_the_proof_of_resuming_holds(runs: Any, tmp_path: Path) -> None:
+def test_resume_is_proved(runs: Any, tmp_path: Path) -> None:
     config = small({"training.start_from": str(runs()), **FINE_TUNING})
     proof = prove_resume(config, tmp_path, kills=2, steps=40)
     assert proof.passed and proof.kills == 2, proof.compared

@@ -1,4 +1,4 @@
-"""Machine facts (processor, cores, memory, threads) and safe reading of files."""
+"""Machine: processor, cores, memory, thread pool, and safe reading of files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import resource
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from threading import Barrier
+from typing import Any, TypeVar
+
+import torch
 
 from glassformer import __version__
 
@@ -44,7 +49,6 @@ class Machine:
 
 def machine() -> Machine:
     """Describe this machine and the installed versions."""
-    import torch
 
     return Machine(
         cpu=cpu_name(),
@@ -94,7 +98,6 @@ def memory_bytes() -> int | None:
 @contextlib.contextmanager
 def threads_set_to(threads: int | None) -> Iterator[None]:
     """Context: set PyTorch's threads (None keeps them), and restore the old number at the end."""
-    import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
@@ -135,3 +138,54 @@ def available_memory() -> int | None:
         return None
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return free + resident_pages * resource.getpagesize()
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ThreadPool:
+    """Pool of worker threads that share PyTorch's intra-op threads evenly, so that they do not compete."""
+
+    def __init__(self, workers: int, name: str) -> None:
+
+        self.workers = workers
+        threads = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(
+            workers, name, initializer=_take_share, initargs=(max(1, threads // workers),)
+        )
+        started = Barrier(workers)  # all must have started before the number of threads is restored
+        try:
+            for _ in self._pool.map(lambda _: started.wait(), range(workers)):
+                pass
+        except BaseException:  # a worker failed to start, and the others would wait for it for ever
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(threads)  # each worker has lowered the default for new threads
+
+    def each(
+        self, function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None
+    ) -> Iterator[Result]:
+        """Yield `function(item)` in the order of the items, with at most `ahead` results pending."""
+        pending: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                if len(pending) == ahead:
+                    yield pending.popleft().result()
+                pending.append(self._pool.submit(function, item))
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def close(self) -> None:
+        """Cancel what has not started, and wait for the workers."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _take_share(threads: int) -> None:
+
+    torch.get_num_threads()  # a thread's first call initialises its number, and would undo the next line
+    torch.set_num_threads(threads)

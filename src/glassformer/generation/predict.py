@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blocks.heads import RegressionHead
-from glassformer.core.threads import ThreadPool
+from glassformer.core.system import ThreadPool
 from glassformer.data.batching import pad
 from glassformer.generation.cpu import is_local, numpy_matmul, prepack
 from glassformer.generation.decoding import generate, is_tracing
