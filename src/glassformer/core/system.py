@@ -17,8 +17,6 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
 
-import torch
-
 from glassformer import __version__
 
 
