@@ -47,6 +47,7 @@ class Machine:
 
 def machine() -> Machine:
     """Describe this machine and the installed versions."""
+    import torch
 
     return Machine(
         cpu=cpu_name(),
@@ -96,6 +97,7 @@ def memory_bytes() -> int | None:
 @contextlib.contextmanager
 def threads_set_to(threads: int | None) -> Iterator[None]:
     """Context: set PyTorch's threads (None keeps them), and restore the old number at the end."""
+    import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
@@ -147,6 +149,8 @@ class ThreadPool:
 
     def __init__(self, workers: int, name: str) -> None:
 
+        import torch
+
         self.workers = workers
         threads = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(
@@ -184,6 +188,7 @@ class ThreadPool:
 
 
 def _take_share(threads: int) -> None:
+    import torch
 
     torch.get_num_threads()  # a thread's first call initialises its number, and would undo the next line
     torch.set_num_threads(threads)
