@@ -135,7 +135,7 @@ def by_the_command(
     workspace: Workspace, server: Server, inject: Callable[[Study], None], number: int
 ) -> Outcome:
     """Run `glassformer sweep` with two workers, as a user would."""
-    from glassformer.sweeps.queue import join
+    from glassformer.sweeps.queue import open_queue
     from glassformer.sweeps.storage import storage_url
 
     study = Study(workspace, server, number)
@@ -162,7 +162,7 @@ def by_the_command(
     if inject is kill and "a worker has died" not in command.errors:
         return f"the death of the worker is not reported: {command.errors[-300:]}"
     name = command.errors.split("glassformer sweep worker ")[1].split()[0]
-    queue = join(storage_url(server.url, study.folder), name)
+    queue = open_queue(storage_url(server.url, study.folder), name)
     try:
         return counted(queue, study.folder)
     finally:

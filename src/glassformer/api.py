@@ -66,8 +66,9 @@ def train(
     DataFrame. An input is a text, or a sequence of tokens (integers or strings). A target is a label, a real
     number, a text, a sequence of tokens, or one label per token; without targets a language model is trained.
     `task` names the kind of data (a key of `glassformer.api.TASKS`), if it should not be inferred.
-    `validation` and `test` are pairs (inputs, targets); without `validation`, a part of the data is split off. The data are
-    written to `data/` in the run folder, so that the run can be evaluated and resumed later.
+
+    `validation` and `test` are pairs (inputs, targets). Without `validation`, a part is split off.
+    The data are written to `data/` in the run folder, so that the run can be evaluated and resumed later.
 
     `run` is the folder; `resume` continues a stopped run exactly. `progress` shows a bar or lines.
     """
@@ -162,7 +163,7 @@ def sweep(
     folder = Path(out) if out is not None else DEFAULT_RUNS / f"sweep-{study}"
     reporter = reporter_for(sys.stderr) if progress else Reporter()
     url = storage_url(None, folder)
-    document, _ = run_sweep(definition, study, url, folder, workers=workers, say=reporter.info)
+    document, _ = run_sweep(definition, study, url, folder, workers=workers, log=reporter.info)
     return document
 
 

@@ -1,5 +1,7 @@
-"""The worker's verb on a real PostgreSQL server; workers are killed, frozen and cut off from one by
-`tests/faults/programme/sweeping.py`."""
+"""The `sweep worker` verb on a real PostgreSQL server.
+
+`reliability/sweeping.py` kills, suspends and disconnects workers of such a server.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def server() -> Iterator[Server]:
 def test_the_worker_verb_takes_its_trials_from_the_server(
     server: Server, tiny_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine that knows nothing but the server and the study's name."""
+    """Join from a machine that knows only the server and the name of the study."""
     definition = define(str(tiny_file), ["model.num_layers=1,2", "training.max_epochs=1"], heartbeat=1)
     url = storage_url(server.url, tmp_path)
     database = Database(url)
@@ -53,10 +55,10 @@ def test_the_worker_verb_takes_its_trials_from_the_server(
     }
 
 
-def test_a_worker_that_sleeps_with_a_lock_does_not_stop_the_others(
+def test_a_worker_suspended_with_a_lock_does_not_block_the_others(
     server: Server, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frozen in the middle of a transaction; when it wakes, it asks again on another connection."""
+    """A worker suspended inside a transaction loses its session and reconnects when it resumes."""
     monkeypatch.setattr(storage, "LOCKED_SECONDS", 1)
     url = storage_url(server.url, tmp_path)
     sleeper, other = Database(url), Database(url)
@@ -68,12 +70,12 @@ def test_a_worker_that_sleeps_with_a_lock_does_not_stop_the_others(
         with sleeper.storage.engine.connect() as held, other.storage.engine.connect() as asking:
             held.execute(lock)
             asking.execute(text("SET lock_timeout = '60s'"))
-            assert asking.execute(patient).all(), "the server has ended the session of the one who sleeps"
+            assert asking.execute(patient).all(), "the server ended the session of the suspended worker"
             asking.rollback()
             with pytest.raises(DBAPIError) as woken:
                 held.execute(lock)
             assert is_connection_error(woken.value)
-        assert len(sleeper.ask(queue.trials)) == 0
+        assert len(sleeper.query(queue.trials)) == 0
     finally:
         sleeper.close()
         other.close()

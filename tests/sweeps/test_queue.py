@@ -1,4 +1,4 @@
-"""Every (setting, seed) counts once, whoever dies, sleeps or is cut off, and whenever. No training here."""
+"""Every (setting, seed) counts once, even if workers die, are suspended or disconnected."""
 
 from __future__ import annotations
 
@@ -11,25 +11,34 @@ from pathlib import Path
 import pytest
 
 from glassformer.sweeps import queue as rules
-from glassformer.sweeps.definition import Definition, define
-from glassformer.sweeps.queue import MOST_ATTEMPTS, Board, Claim, Lost, attempts, key_of, living, outcome_of
+from glassformer.sweeps.definition import SweepDefinition, define
+from glassformer.sweeps.queue import (
+    MAX_ATTEMPTS,
+    Claim,
+    TrialLost,
+    TrialQueue,
+    active_trials,
+    attempts,
+    trial_key,
+    trial_state,
+)
 from glassformer.sweeps.storage import Database
 
-Join = Callable[[], Board]
+Join = Callable[[], TrialQueue]
 LENGTHS = ["task.length=4,5,6"]
 
 
 @pytest.fixture
-def join(tmp_path: Path, tiny_file: Path) -> Iterator[Callable[[Definition], Join]]:
-    """Boards of one study, each with a connection of its own, as workers have."""
+def join(tmp_path: Path, tiny_file: Path) -> Iterator[Callable[[SweepDefinition], Join]]:
+    """Queues of one study, each with its own connection, as workers have."""
     opened: list[Database] = []
 
-    def begin(definition: Definition) -> Join:
-        def connect() -> Board:
+    def begin(definition: SweepDefinition) -> Join:
+        def connect() -> TrialQueue:
             database = Database(f"sqlite:///{tmp_path}/sweep.db")
             database.set_heartbeat(1)
             opened.append(database)
-            return Board.create(database, "study", definition, None)
+            return TrialQueue.create(database, "study", definition, None)
 
         return connect
 
@@ -38,31 +47,29 @@ def join(tmp_path: Path, tiny_file: Path) -> Iterator[Callable[[Definition], Joi
         database.close()
 
 
-def take(board: Board, worker: str = "w") -> Claim:
-    claim = board.claim(worker, board.settle())
+def take(queue: TrialQueue, worker: str = "w") -> Claim:
+    claim = queue.claim(worker, queue.reconcile())
     assert claim is not None
     return claim
 
 
-def complete(board: Board, claim: Claim, value: float = 0.5) -> None:
-    board.finish(claim.trial._trial_id, "complete", value)
+def complete(queue: TrialQueue, claim: Claim, value: float = 0.5) -> None:
+    queue.finish(claim.trial._trial_id, "complete", value)
 
 
-def test_a_grid_is_covered_once_by_workers_that_race(
-    tiny_file: Path, join: Callable[[Definition], Join]
-) -> None:
+def test_racing_workers_cover_a_grid_once(tiny_file: Path, join: Callable[[SweepDefinition], Join]) -> None:
     connect = join(define(str(tiny_file), [*LENGTHS, "model.num_layers=1,2"], seeds=2))
-    connect()  # only the study: the racing workers add all trials, some of them twice
+    connect()  # creates only the study: the racing workers add all trials, some of them twice
     done: list[tuple[int, int]] = []
 
-    def work(board: Board) -> None:
+    def work(queue: TrialQueue) -> None:
         while True:
-            trials = board.settle()
-            claim = board.claim("w", trials)
+            trials = queue.reconcile()
+            claim = queue.claim("w", trials)
             if claim is not None:
                 done.append(claim.key)
-                complete(board, claim)
-            elif board.is_over(trials):
+                complete(queue, claim)
+            elif queue.is_finished(trials):
                 return
 
     workers = [threading.Thread(target=work, args=(connect(),)) for _ in range(3)]
@@ -72,62 +79,64 @@ def test_a_grid_is_covered_once_by_workers_that_race(
         worker.join()
     assert Counter(done) == {(setting, seed): 1 for setting in range(6) for seed in range(2)}
     trials = connect().trials()
-    points = [tuple(trial.params.values()) for trial in trials if outcome_of(trial) == "complete"]
+    points = [tuple(trial.params.values()) for trial in trials if trial_state(trial) == "complete"]
     assert Counter(points) == {(length, layers): 2 for length in (4, 5, 6) for layers in (1, 2)}
-    assert {outcome_of(trial) for trial in trials} <= {"complete", "duplicate"}
+    assert {trial_state(trial) for trial in trials} <= {"complete", "duplicate"}
 
 
-def test_a_duplicate_is_left_to_the_lower_number(tiny_file: Path, join: Callable[[Definition], Join]) -> None:
-    board = join(define(str(tiny_file), LENGTHS))()
-    first = take(board)
-    board._add(first.key, first.trial.params)  # by one who had not seen the first
-    others = [take(board), take(board)]
-    assert [claim.key for claim in (first, *others)] == [(0, 0), (1, 0), (2, 0)]
-    assert board.claim("w", board.settle()) is None
-    assert Counter(map(outcome_of, board.trials())) == {"running": 3, "duplicate": 1}
-
-
-def test_a_duplicate_whose_worker_died_before_leaving_it_does_not_run_for_ever(
-    tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
+def test_a_duplicate_is_left_to_the_lower_number(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join]
 ) -> None:
-    board = join(define(str(tiny_file), LENGTHS))()
-    first = take(board)
-    board._add(first.key, first.trial.params)  # by one who had not seen the first
+    queue = join(define(str(tiny_file), LENGTHS))()
+    first = take(queue)
+    queue._add(first.key, first.trial.params)  # by a worker that had not seen the first
+    others = [take(queue), take(queue)]
+    assert [claim.key for claim in (first, *others)] == [(0, 0), (1, 0), (2, 0)]
+    assert queue.claim("w", queue.reconcile()) is None
+    assert Counter(map(trial_state, queue.trials())) == {"running": 3, "duplicate": 1}
+
+
+def test_a_duplicate_of_a_dead_worker_does_not_run_for_ever(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = join(define(str(tiny_file), LENGTHS))()
+    first = take(queue)
+    queue._add(first.key, first.trial.params)  # by a worker that had not seen the first
     (copy,) = [
-        trial for trial in board.trials() if outcome_of(trial) == "waiting" and key_of(trial) == first.key
+        trial for trial in queue.trials() if trial_state(trial) == "waiting" and trial_key(trial) == first.key
     ]
-    assert board._take(copy)  # and died here
-    for claim in (first, take(board), take(board)):
-        complete(board, claim)
-    assert not board.is_over(board.settle())
-    monkeypatch.setattr(rules, "SIGHTINGS_APART", 0)
-    monkeypatch.setattr(type(board.database.storage), "_get_stale_trial_ids", lambda *_: [copy._trial_id])
-    trials = board.settle()
-    assert board.is_over(trials) and Counter(map(outcome_of, trials)) == {"complete": 3, "abandoned": 1}
+    assert queue._take(copy)  # and the worker dies here
+    for claim in (first, take(queue), take(queue)):
+        complete(queue, claim)
+    assert not queue.is_finished(queue.reconcile())
+    monkeypatch.setattr(rules, "STALE_INTERVALS", 0)
+    monkeypatch.setattr(type(queue.database.storage), "_get_stale_trial_ids", lambda *_: [copy._trial_id])
+    trials = queue.reconcile()
+    assert queue.is_finished(trials) and Counter(map(trial_state, trials)) == {"complete": 3, "abandoned": 1}
 
 
-def test_a_silent_trial_is_given_to_another_and_its_late_result_is_refused(
-    tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
+def test_a_stale_trial_is_reassigned_and_its_late_result_is_rejected(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = join(define(str(tiny_file), LENGTHS))
     asleep, awake = connect(), connect()
     late = take(asleep)
-    asleep.write(late.trial._trial_id, run="/somewhere")
+    asleep.set_attributes(late.trial._trial_id, run="/somewhere")
     monkeypatch.setattr(
         type(awake.database.storage), "_get_stale_trial_ids", lambda *_: [late.trial._trial_id]
     )
-    awake.settle()
-    assert outcome_of(living(awake.trials())[late.key]) == "running"  # one look is not enough
-    monkeypatch.setattr(rules, "SIGHTINGS_APART", 0)
-    trials = awake.settle()
-    assert [outcome_of(trial) for trial in attempts(trials, late.key)] == ["abandoned"]
+    awake.reconcile()
+    assert trial_state(active_trials(awake.trials())[late.key]) == "running"  # one check is not enough
+    monkeypatch.setattr(rules, "STALE_INTERVALS", 0)
+    trials = awake.reconcile()
+    assert [trial_state(trial) for trial in attempts(trials, late.key)] == ["abandoned"]
 
-    with pytest.raises(Lost):
-        asleep.beat(late.trial._trial_id)
-    with pytest.raises(Lost):
+    with pytest.raises(TrialLost):
+        asleep.heartbeat(late.trial._trial_id)
+    with pytest.raises(TrialLost):
         complete(asleep, late, 0.99)
-    with pytest.raises(Lost):
-        asleep.give_back(late.trial._trial_id)
+    with pytest.raises(TrialLost):
+        asleep.release(late.trial._trial_id)
 
     monkeypatch.undo()
     claims = [take(awake) for _ in range(3)]
@@ -136,61 +145,61 @@ def test_a_silent_trial_is_given_to_another_and_its_late_result_is_refused(
     assert [trial.user_attrs["run"] for trial in again.earlier] == ["/somewhere"]
     for claim in claims:
         complete(awake, claim, 0.25)
-    assert {trial.value for trial in living(awake.settle()).values()} == {0.25}
-    assert awake.is_over(awake.settle())
+    assert {trial.value for trial in active_trials(awake.reconcile()).values()} == {0.25}
+    assert awake.is_finished(awake.reconcile())
 
 
-def test_a_break_of_the_connection_is_no_silence(
-    tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
+def test_a_lost_connection_does_not_make_a_trial_stale(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = join(define(str(tiny_file), LENGTHS))
-    board = connect()
-    claim = take(board)
+    queue = connect()
+    claim = take(queue)
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr(rules.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(
-        type(board.database.storage), "_get_stale_trial_ids", lambda *_: [claim.trial._trial_id]
+        type(queue.database.storage), "_get_stale_trial_ids", lambda *_: [claim.trial._trial_id]
     )
     for _ in range(3):
-        board.database.drops += 1  # nobody's signs of life have been written since
-        board._fail_silent()
-        assert outcome_of(living(board.trials())[claim.key]) == "running"
-    board._fail_silent()
-    assert claim.key not in living(board.trials())
+        queue.database.disconnections += 1  # no heartbeat was written since
+        queue._fail_stale()
+        assert trial_state(active_trials(queue.trials())[claim.key]) == "running"
+    queue._fail_stale()
+    assert claim.key not in active_trials(queue.trials())
 
 
-def test_who_dies_between_any_two_writes_loses_nothing(
-    tiny_file: Path, join: Callable[[Definition], Join]
+def test_a_death_between_two_writes_loses_nothing(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join]
 ) -> None:
-    board = join(define(str(tiny_file), LENGTHS))()
-    claims = [take(board, "dead") for _ in range(3)]
-    board.write(claims[0].trial._trial_id, outcome="complete", metrics={})  # and no end after it
-    complete(board, claims[2])
-    board.abandon_all_of("dead")
-    states = {key: outcome_of(trial) for key, trial in living(board.settle()).items()}
+    queue = join(define(str(tiny_file), LENGTHS))()
+    claims = [take(queue, "dead") for _ in range(3)]
+    queue.set_attributes(claims[0].trial._trial_id, outcome="complete", metrics={})  # but no final state
+    complete(queue, claims[2])
+    queue.abandon_worker("dead")
+    states = {key: trial_state(trial) for key, trial in active_trials(queue.reconcile()).items()}
     assert states == {(0, 0): "waiting", (1, 0): "waiting", (2, 0): "complete"}
 
 
-def test_a_trial_that_kills_its_workers_is_given_up_but_not_one_that_was_given_back(
-    tiny_file: Path, join: Callable[[Definition], Join]
+def test_a_trial_that_kills_its_workers_is_exhausted_but_not_a_released_one(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join]
 ) -> None:
-    board = join(define(str(tiny_file), ["task.length=4,5"], trials=1))()
-    for _ in range(MOST_ATTEMPTS):
-        board.give_back(take(board).trial._trial_id)
-    for _ in range(MOST_ATTEMPTS):
-        take(board, "dies")
-        board.abandon_all_of("dies")
-    trials = board.settle()
-    assert living(trials) == {} and board.is_over(trials)
+    queue = join(define(str(tiny_file), ["task.length=4,5"], trials=1))()
+    for _ in range(MAX_ATTEMPTS):
+        queue.release(take(queue).trial._trial_id)
+    for _ in range(MAX_ATTEMPTS):
+        take(queue, "dies")
+        queue.abandon_worker("dies")
+    trials = queue.reconcile()
+    assert active_trials(trials) == {} and queue.is_finished(trials)
 
 
-def test_an_answer_lost_with_the_connection_is_not_a_lost_trial(
-    tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
+def test_a_lost_response_is_not_a_lost_trial(
+    tiny_file: Path, join: Callable[[SweepDefinition], Join], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sqlalchemy.exc import OperationalError
 
-    board = join(define(str(tiny_file), LENGTHS))()
-    claim, storage = take(board), board.database.storage
+    queue = join(define(str(tiny_file), LENGTHS))()
+    claim, storage = take(queue), queue.database.storage
     really = storage.set_trial_state_values
     failures = [True]
 
@@ -202,25 +211,25 @@ def test_an_answer_lost_with_the_connection_is_not_a_lost_trial(
         return bool(answer)
 
     monkeypatch.setattr(storage, "set_trial_state_values", once_lost)
-    complete(board, claim, 0.75)
-    assert living(board.trials())[claim.key].value == 0.75
+    complete(queue, claim, 0.75)
+    assert active_trials(queue.trials())[claim.key].value == 0.75
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_seeds_of_a_drawn_setting_share_its_values_and_the_budget_is_kept(
-    tiny_file: Path, join: Callable[[Definition], Join], sampler: str
+    tiny_file: Path, join: Callable[[SweepDefinition], Join], sampler: str
 ) -> None:
     asked = ["training.optimizer.learning_rate=log:1e-4..1e-2", "task.length=4..9"]
     connect = join(define(str(tiny_file), asked, sampler=sampler, seeds=2, trials=4))
-    boards = [connect(), connect()]
+    queues = [connect(), connect()]
     claims: list[Claim] = []
     while True:
-        board = boards[len(claims) % 2]
-        claim = board.claim("w", board.settle())
+        queue = queues[len(claims) % 2]
+        claim = queue.claim("w", queue.reconcile())
         if claim is None:
             break
         claims.append(claim)
-        complete(board, claim, len(claims) / 10)
+        complete(queue, claim, len(claims) / 10)
     assert sorted(claim.key for claim in claims) == [
         (setting, seed) for setting in range(4) for seed in (0, 1)
     ]
@@ -229,23 +238,26 @@ def test_seeds_of_a_drawn_setting_share_its_values_and_the_budget_is_kept(
         values.setdefault(claim.key[0], set()).add(tuple(claim.trial.params.values()))
     assert all(len(drawn) == 1 for drawn in values.values())
     assert len(set.union(*values.values())) == 4
-    more = dataclasses.replace(boards[0].definition, trials=5)
-    larger = Board.create(boards[0].database, "study", more, None)
-    assert key_of(living(larger.settle())[(4, 0)]) == (4, 0)  # asked for more, the same study goes on
+    more = dataclasses.replace(queues[0].definition, trials=5)
+    larger = TrialQueue.create(queues[0].database, "study", more, None)
+    assert trial_key(active_trials(larger.reconcile())[(4, 0)]) == (
+        4,
+        0,
+    )  # the same study continues
 
 
 def test_time_is_a_budget_too(
-    tiny_file: Path, join: Callable[[Definition], Join], monkeypatch: pytest.MonkeyPatch
+    tiny_file: Path, join: Callable[[SweepDefinition], Join], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["training.optimizer.learning_rate=log:1e-4..1e-2"]
-    board = join(define(str(tiny_file), asked, minutes=1))()
-    board.study.set_user_attr(rules.DEADLINE, 1000.0)
+    queue = join(define(str(tiny_file), asked, minutes=1))()
+    queue.study.set_user_attr(rules.DEADLINE, 1000.0)
     monkeypatch.setattr(rules.time, "time", lambda: 999.0)
-    first, second = take(board), take(board)
+    first, second = take(queue), take(queue)
     assert (first.key, second.key) == ((0, 0), (1, 0))
-    complete(board, first)
+    complete(queue, first)
     monkeypatch.setattr(rules.time, "time", lambda: 1001.0)
-    assert board.claim("w", board.settle()) is None
-    assert not board.is_over(board.settle())  # what runs comes to its end
-    complete(board, second)
-    assert board.is_over(board.settle())
+    assert queue.claim("w", queue.reconcile()) is None
+    assert not queue.is_finished(queue.reconcile())  # running trials finish
+    complete(queue, second)
+    assert queue.is_finished(queue.reconcile())

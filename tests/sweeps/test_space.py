@@ -1,4 +1,4 @@
-"""What is varied: how values are written, and what is said of those that cannot be."""
+"""Search spaces: syntax of values, and messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glassformer.sweeps.space import Choices, Range, split_arguments
 RATE = "training.optimizer.learning_rate"
 
 
-def test_choices_ranges_and_ordinary_values_are_told_apart() -> None:
+def test_choices_ranges_and_ordinary_values_are_distinguished() -> None:
     space, fixed = split_arguments(
         [
             "model.num_layers=1,2",
@@ -50,26 +50,26 @@ def test_a_grid_has_every_combination_once_and_labels_lead_back() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["model.num_layers=2"], "PATH=v1,v2,…: nothing is varied"),
+        (["model.num_layers=2"], "PATH=v1,v2,…: no option is varied"),
         ([f"{RATE}=log:1e-2"], f"{RATE}: not a range\n  given:   'log:1e-2'"),
-        ([f"{RATE}=log:0..1"], f"{RATE}: a logarithmic range begins above zero"),
-        ([f"{RATE}=1e-2..1e-3"], f"{RATE}: a range goes from its lower to its higher end"),
-        ([f"{RATE}=1e-2,"], f"{RATE}: an empty value between commas"),
-        ([f"{RATE}=1e-2,0.01"], f"{RATE}: stands twice"),
-        ([f"{RATE}=1,2..3"], f"{RATE}: a range among values"),
-        ([f"{RATE}=1,2", f"{RATE}=3,4"], f"{RATE}: varied twice"),
+        ([f"{RATE}=log:0..1"], f"{RATE}: a logarithmic range starts above zero"),
+        ([f"{RATE}=1e-2..1e-3"], f"{RATE}: the lower end of a range comes first"),
+        ([f"{RATE}=1e-2,"], f"{RATE}: empty value between commas"),
+        ([f"{RATE}=1e-2,0.01"], f"{RATE}: appears twice"),
+        ([f"{RATE}=1,2..3"], f"{RATE}: a range inside a list"),
+        ([f"{RATE}=1,2", f"{RATE}=3,4"], f"{RATE}: is varied twice"),
         ([".a=1,2"], "not of the form PATH=v1,v2,…"),
-        (["seed=1,2"], "seed: seeds are not compared, they are averaged\n  try:     --seeds 3"),
+        (["seed=1,2"], "seed: seeds are averaged, not compared\n  try:     --seeds 3"),
         (["model.num_layers=1,two"], "model.num_layers: must be a valid integer"),
         (["model.num_layers=0..3"], "model.num_layers: must be greater than or equal to 1"),
-        (["model.num_layer=1,2"], "model.num_layer: unknown key"),
+        (["model.num_layer=1,2"], "model.num_layer: unknown option"),
         ([f"{RATE}=1e-3...1e-2", "task.length=4,5"], f"{RATE}: must be a valid number"),
         (["model.position.kind=rotary,sinusodial"], "did you mean 'sinusoidal'?"),
         (["model.hidden_dim=16,18", "model.num_heads=1,4"], "model"),
-        (["task.length=4,5", "task.length=6"], "task.length: set twice"),
+        (["task.length=4,5", "task.length=6"], "task.length: both set and varied"),
     ],
 )
-def test_what_cannot_be_varied_is_said_at_its_path(
+def test_invalid_values_are_reported_with_their_path(
     tiny_file: Path, arguments: list[str], expected: str
 ) -> None:
     with pytest.raises(UserError) as error:
@@ -77,14 +77,14 @@ def test_what_cannot_be_varied_is_said_at_its_path(
     assert expected in str(error.value)
 
 
-def test_a_grid_of_a_range_without_end_is_refused(tiny_file: Path) -> None:
-    with pytest.raises(UserError, match="a grid needs values that can be counted"):
+def test_a_grid_rejects_a_continuous_range(tiny_file: Path) -> None:
+    with pytest.raises(UserError, match="a grid needs a list of values"):
         define(str(tiny_file), [f"{RATE}=log:1e-4..1e-2"], sampler="grid")
     assert define(str(tiny_file), [f"{RATE}=log:1e-4..1e-2"]).sampler == "tpe"
     assert define(str(tiny_file), ["task.length=4..6"]).sampler == "grid"
 
 
-def test_the_name_follows_from_the_question_and_not_from_the_budget(tiny_file: Path) -> None:
+def test_the_name_depends_on_the_definition_and_not_on_the_budget(tiny_file: Path) -> None:
     asked = ["task.length=4,5"]
     name = define(str(tiny_file), asked).name()
     assert define(str(tiny_file), asked, seeds=5, trials=1, heartbeat=9).name() == name

@@ -1,4 +1,4 @@
-"""Where a sweep keeps its trials: which addresses are taken, and what happens when nobody answers."""
+"""Databases of sweeps: accepted URLs, and behaviour when the server does not respond."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.core.errors import UserError
 from glassformer.sweeps import storage
-from glassformer.sweeps.storage import Database, connect, file_system_of, shown, storage_url
+from glassformer.sweeps.storage import Database, connect, file_system_of, storage_url, without_password
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0
 server:/home /home nfs4 rw 0 0
@@ -39,45 +39,48 @@ def test_sqlite_on_a_network_folder_is_refused(tmp_path: Path, monkeypatch: pyte
     assert storage_url("postgresql://me@host/base", tmp_path)
 
 
-def test_addresses(tmp_path: Path) -> None:
+def test_urls(tmp_path: Path) -> None:
     assert storage_url("postgres://me:secret@host:5433/base", tmp_path) == (
         "postgresql+psycopg://me:secret@host:5433/base"
     )
-    assert shown("postgresql+psycopg://me:secret@host:5433/base") == "postgresql://me:***@host:5433/base"
+    assert (
+        without_password("postgresql+psycopg://me:secret@host:5433/base")
+        == "postgresql://me:***@host:5433/base"
+    )
     for wrong in ("mysql://me@host/base", "sweep.db", "sqlite://", "postgresql://"):
         with pytest.raises(UserError, match="--storage"):
             storage_url(wrong, tmp_path)
 
 
-def test_a_server_that_is_not_there_is_said_at_once_and_without_the_password() -> None:
+def test_an_unreachable_server_is_reported_without_the_password() -> None:
     with pytest.raises(UserError) as error:
         connect("postgresql+psycopg://me:secret@127.0.0.1:1/base")
-    assert "no database there" in str(error.value) and "secret" not in str(error.value)
+    assert "cannot connect to the database" in str(error.value) and "secret" not in str(error.value)
 
 
-def test_a_question_is_asked_again_until_it_is_answered(tmp_path: Path) -> None:
+def test_a_query_is_repeated_after_connection_errors(tmp_path: Path) -> None:
     from sqlalchemy.exc import OperationalError
 
     database = Database(f"sqlite:///{tmp_path}/x.db")
-    answers = [OperationalError("", {}, Exception("gone")), OperationalError("", {}, Exception("gone")), 7]
+    results = [OperationalError("", {}, Exception("gone")), OperationalError("", {}, Exception("gone")), 7]
 
-    def question() -> int:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def call() -> int:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    assert database.ask(question) == 7 and database.drops == 2
+    assert database.query(call) == 7 and database.disconnections == 2
 
     def never() -> None:
         raise OperationalError("", {}, Exception("the server closed the connection"))
 
-    with pytest.raises(UserError, match=r"has not answered.*the server closed the connection"):
-        database.ask(never, patience=0)
+    with pytest.raises(UserError, match=r"did not respond.*the server closed the connection"):
+        database.query(never, patience=0)
 
     def ours() -> None:
-        raise KeyError("a mistake of ours is not asked twice")
+        raise KeyError("a programming error is not retried")
 
     with pytest.raises(KeyError):
-        database.ask(ours)
+        database.query(ours)
     database.close()

@@ -23,12 +23,12 @@ from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.experiment import resolve
 from glassformer.runs.folder import RunFolder
 
-Ask = Callable[..., dict[str, Any]]
+RunSweep = Callable[..., dict[str, Any]]
 RATE = "training.optimizer.learning_rate"
 
 
 @pytest.fixture
-def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
+def sweep(capfd: pytest.CaptureFixture[str]) -> RunSweep:
     def run(*arguments: object, code: int = 0) -> dict[str, Any]:
         capfd.readouterr()
         assert main(["sweep", *map(str, arguments), "--json"]) == code
@@ -36,15 +36,15 @@ def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
         assert output.out.count("\n") == 1
         document = json.loads(output.out)
         assert isinstance(document, dict)
-        return document | {"said": output.err}
+        return document | {"stderr": output.err}
 
     return run
 
 
-def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
+def test_a_sweep_reports_the_numbers_of_its_runs(sweep: RunSweep, tiny_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     command = (tiny_file, f"{RATE}=1e-2,1e-4,1e2", "training.max_epochs=2", "--seeds", 2, "--workers", 2)
-    document = ask(*command, "--out", out)
+    document = sweep(*command, "--out", out)
     assert {"study", "storage", "best", "trials"} <= document.keys()
     assert document["storage"] == f"sqlite:///{out}/sweep.db"
     assert document["command"][:4] == ["glassformer", "sweep", str(tiny_file), f"{RATE}=1e-2,1e-4,1e2"]
@@ -58,7 +58,7 @@ def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Pat
         assert (config["seed"], config["training"]["max_epochs"]) == (trial["seed"], 2)
         if trial["params"][RATE] == 100:
             assert trial["state"] == "diverged" and trial["explanation"].startswith("step ")
-            assert trial["explanation"] in document["said"]
+            assert trial["explanation"] in document["stderr"]
         else:
             assert trial["state"] == "complete" and trial["attempts"] == 1
             assert trial["metrics"] == RunFolder(Path(trial["run"])).results()["metrics"]
@@ -78,14 +78,14 @@ def test_a_sweep_says_what_its_runs_say(ask: Ask, tiny_file: Path, tmp_path: Pat
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG") and (out / "curves.svg").exists()
 
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")}
-    again = ask(*document["command"][2:])
+    again = sweep(*document["command"][2:])
     assert again["trials"] == document["trials"] and again["best"] == document["best"]
     assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")} == before
     assert main(["sweep", str(tiny_file), f"{RATE}=1e-2,1e-3", "--out", str(out)]) == 2
 
 
-def test_an_interrupted_sweep_goes_on_with_the_same_command(
-    ask: Ask, tiny_file: Path, tmp_path: Path
+def test_the_same_command_continues_an_interrupted_sweep(
+    sweep: RunSweep, tiny_file: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "sweep"
     command = (tiny_file, "model.num_layers=1,2", "training.max_epochs=20", "--out", out)
@@ -97,21 +97,19 @@ def test_an_interrupted_sweep_goes_on_with_the_same_command(
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    stopped = ask(*command, code=130)
-    assert "the same command goes on" in stopped["said"] and stopped["counts"]["complete"] < 2
-    record = (latest.parents[1] / "events.jsonl").read_bytes()
-    document = ask(*command)
+    stopped = sweep(*command, code=130)
+    assert "the same command continues" in stopped["stderr"] and stopped["counts"]["complete"] < 2
+    log = (latest.parents[1] / "events.jsonl").read_bytes()
+    document = sweep(*command)
     assert [trial["state"] for trial in document["trials"]] == ["complete", "complete"]
-    assert (latest.parents[1] / "events.jsonl").read_bytes().startswith(record)
+    assert (latest.parents[1] / "events.jsonl").read_bytes().startswith(log)
     assert sorted(path.name for path in (out / "runs").iterdir()) == [
         f"trial-000{setting}-seed-0" for setting in (0, 1)
     ]
 
 
-def test_several_values_by_tpe_with_pruning_have_optunas_plots(
-    ask: Ask, tiny_file: Path, tmp_path: Path
-) -> None:
-    document = ask(
+def test_tpe_with_pruning_writes_optunas_plots(sweep: RunSweep, tiny_file: Path, tmp_path: Path) -> None:
+    document = sweep(
         *(tiny_file, f"{RATE}=log:1e-5..1e-1", "model.num_layers=1..2", "training.validate_every=4"),
         *("--trials", 8, "--prune", "--workers", 2, "--out", tmp_path / "sweep"),
     )
@@ -138,9 +136,9 @@ def test_several_values_by_tpe_with_pruning_have_optunas_plots(
     assert html.escape(shlex.join(document["command"])) in page
 
 
-def test_halving_ends_what_falls_behind(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
-    """The first trial only tells how long trials are; the second sets the mark that the others miss."""
-    document = ask(
+def test_halving_stops_runs_that_fall_behind(sweep: RunSweep, tiny_file: Path, tmp_path: Path) -> None:
+    """The first trial gives the length of trials; the second sets the value that the others miss."""
+    document = sweep(
         *(tiny_file, f"{RATE}=1e-3,1e-2,1e-6,1e-7", "training.validate_every=4", "--metric", "loss"),
         *("--prune", "--pruner", "halving", "--out", tmp_path / "sweep"),
     )
@@ -151,10 +149,10 @@ def test_halving_ends_what_falls_behind(ask: Ask, tiny_file: Path, tmp_path: Pat
     assert document["best"]["params"][RATE] == 1e-2
 
 
-def test_a_setting_that_cannot_be_trained_is_kept_with_its_reason(
-    ask: Ask, tiny_file: Path, tmp_path: Path
+def test_a_setting_that_cannot_be_trained_is_reported_with_its_reason(
+    sweep: RunSweep, tiny_file: Path, tmp_path: Path
 ) -> None:
-    document = ask(
+    document = sweep(
         *(tiny_file, "training.start_from=/nowhere/a,/nowhere/b", "--out", tmp_path / "sweep"), code=2
     )
     assert document["best"] is None
@@ -162,18 +160,18 @@ def test_a_setting_that_cannot_be_trained_is_kept_with_its_reason(
     assert "/nowhere/a" in document["trials"][0]["explanation"]
 
 
-def test_mistakes_are_told_before_anything_is_made(
+def test_mistakes_are_reported_before_anything_is_created(
     tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "sweep"
-    for arguments, said in (
+    for arguments, message in (
         (["task.length=4,x"], "task.length"),
         (["task.length=4,5", "--workers", "0"], "--workers"),
         (["task.length=4,5", "--seeds", "0"], "--seeds"),
         (["task.length=4,5", "--storage", "mysql://a/b"], "--storage"),
     ):
         assert main(["sweep", str(tiny_file), *arguments, "--out", str(out)]) == 2
-        assert said in capsys.readouterr().err and not out.exists()
+        assert message in capsys.readouterr().err and not out.exists()
     assert main(["sweep", "worker", "study"]) == 2
     assert main(["sweep", "worker", "study", "--storage", f"sqlite:///{tmp_path}/none.db"]) == 2
     assert "no such file" in capsys.readouterr().err and not (tmp_path / "none.db").exists()

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     from glassformer.sweeps.coordinator import run_sweep
     from glassformer.sweeps.definition import define, study_name
-    from glassformer.sweeps.storage import HEARTBEAT_SECONDS, without_password, storage_url
+    from glassformer.sweeps.storage import HEARTBEAT_SECONDS, storage_url, without_password
 
     load_plugins(arguments)
     definition = define(
@@ -171,7 +171,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         )
     (study,) = arguments.overrides
     from glassformer.core.system import threads_per_worker
-    from glassformer.sweeps.storage import without_password, storage_url
+    from glassformer.sweeps.storage import storage_url, without_password
     from glassformer.sweeps.worker import run_worker, worker_name
 
     folder = arguments.out or Path("runs") / f"sweep-{study}"
@@ -187,4 +187,5 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         on_joined=lambda: output.print(f"joined {study}"),
     )
     output.print(f"{worker.finished} trials done; the study has no trial left to start")
-    return {"study": study, "storage": without_password(url), "worker": worker.name, "trials": worker.finished}
+    storage = without_password(url)
+    return {"study": study, "storage": storage, "worker": worker.name, "trials": worker.finished}

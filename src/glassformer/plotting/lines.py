@@ -293,15 +293,17 @@ def draw(charts: Sequence[Chart], title: str, caption: str, columns: int | None 
                 axes.set_xlabel(chart.x.label)
         if legend_lines:
             _draw_legend(figure, height)
+        has_titles = any(chart.title for chart in charts)
+        top = (0.75 if has_titles else 0.55) + legend_lines * LEGEND_LINE
         figure.suptitle(title, x=0.5, y=1 - 0.12 / height, fontsize=TITLE, color=INK)
         figure.text(0.5, 0.12 / height, caption, ha="center", fontsize=BODY, color=MUTED)
         figure.subplots_adjust(
             left=0.75 / width,
             right=1 - 0.2 / width,
-            top=1 - (0.75 + legend_lines * LEGEND_LINE) / height,
-            bottom=0.8 / height,
+            top=1 - top / height,
+            bottom=(0.8 + LEGEND_LINE * caption.count("\n")) / height,
             wspace=0.08 if has_same_y else 0.24,
-            hspace=0.5 if not has_same_x else 0.3 if any(chart.title for chart in charts) else 0.12,
+            hspace=0.5 if not has_same_x else 0.3 if has_titles else 0.12,
         )
     return figure
 

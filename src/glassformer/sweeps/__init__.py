@@ -1,1 +1,1 @@
-"""Sweeps: many runs that differ in a few values, shared among workers, and one honest answer."""
+"""Sweeps: train many variants of one config on parallel workers, and compare them."""

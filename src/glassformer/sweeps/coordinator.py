@@ -1,4 +1,4 @@
-"""Coordinator of a sweep: start workers on this machine, replace the dead, write the results."""
+"""Coordinator of a sweep: start workers on this machine, replace dead ones, write the results."""
 
 from __future__ import annotations
 
@@ -16,28 +16,37 @@ from typing import Any
 from glassformer.core.errors import user_error
 from glassformer.core.system import threads_per_worker
 from glassformer.storage.files import atomic_write, json_bytes, storage_error
-from glassformer.sweeps.definition import Definition
-from glassformer.sweeps.queue import Board, living, outcome_of
+from glassformer.sweeps.definition import SweepDefinition
+from glassformer.sweeps.queue import TrialQueue, active_trials, trial_state
 from glassformer.sweeps.results import write_results
-from glassformer.sweeps.storage import Interrupted, connect, shown
+from glassformer.sweeps.storage import SweepInterrupted, connect, without_password
 from glassformer.sweeps.worker import worker_name
 from glassformer.training.context import StopSignals
 
 SAVING_SECONDS = 120.0
-"""How long a worker that is asked to end may take to finish its step and to save."""
-
-
+"""Time that a stopped worker has to finish its step and save."""
 PRELOADED = ("glassformer.sweeps.worker", "optuna.storages", "torch._dynamo")
-"""What a worker would import by itself: the last two with its first question and its first step."""
+"""Modules that the fork server imports once for all workers."""
+MANIFEST = "sweep.json"
+WATCH_SECONDS = 2.0
+STATUS_SECONDS = 60.0
+"""Interval between two progress lines."""
+MAX_DEATHS = 5
+"""Dead processes per worker after which the sweep fails: another process will not help."""
+
+Log = Callable[[str], None]
 
 
-def warm_up() -> None:
+def start_forkserver() -> None:
+    """Start the fork server, which imports PyTorch while this process imports the rest."""
     forkserver.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
 
 
 @dataclass
 class WorkerPool:
+    """Worker processes on this machine."""
+
     url: str
     study: str
     runs: Path
@@ -48,15 +57,16 @@ class WorkerPool:
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
 
     def add(self, names: Sequence[str]) -> None:
-        warm_up()
+        """Start one worker per name."""
+        start_forkserver()
         context = multiprocessing.get_context("forkserver")
         for name in names:
             arguments = (self.url, self.study, self.runs, name, self.threads, list(self.plugins))
-            self.processes[name] = context.Process(target=_serve, args=arguments)
+            self.processes[name] = context.Process(target=_run_worker, args=arguments)
             self.processes[name].start()
 
     def wait(self, seconds: float) -> list[str]:
-        """Those that have died meanwhile; who has ended by itself is gone too."""
+        """Wait for a worker to end; return the names of those that died."""
         wait([process.sentinel for process in self.processes.values()], timeout=seconds)
         ended = {name: process for name, process in self.processes.items() if not process.is_alive()}
         for name in ended:
@@ -64,35 +74,26 @@ class WorkerPool:
         return [name for name, process in ended.items() if process.exitcode]
 
     def stop(self) -> None:
+        """Ask all workers to save and stop; kill those that do not."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
             process.join(SAVING_SECONDS)
-            process.kill()  # paused, or stuck: its trial is missed and tried again
+            process.kill()  # suspended or stuck; another worker will repeat its trial
             process.join()
         self.processes.clear()
 
 
-def _serve(url: str, study: str, runs: Path, name: str, threads: int, plugins: Sequence[Path]) -> None:
+def _run_worker(url: str, study: str, runs: Path, name: str, threads: int, plugins: Sequence[Path]) -> None:
     import sys
 
-    from glassformer.sweeps.worker import serve
+    from glassformer.sweeps.worker import run_worker
 
-    sys.exit(serve(url, study, runs, name=name, threads=threads, plugins=plugins)[1])
-
-
-MARK = "sweep.json"
-WATCH_SECONDS = 2.0
-SILENT_SECONDS = 60.0
-"""Workers tell each end of a trial; so often, somebody tells how many there are."""
-MOST_DEATHS = 5
-"""Of each worker; after that something is wrong that another process will not mend."""
-
-Say = Callable[[str], None]
+    sys.exit(run_worker(url, study, runs, name=name, threads=threads, plugins=plugins)[1])
 
 
-def conduct(
-    definition: Definition,
+def run_sweep(
+    definition: SweepDefinition,
     study: str,
     url: str,
     folder: Path,
@@ -101,73 +102,79 @@ def conduct(
     minutes: float | None = None,
     plugins: Sequence[Path] = (),
     command: Sequence[str] = (),
-    say: Say = lambda text: None,
+    log: Log = lambda text: None,
 ) -> tuple[dict[str, Any], int]:
-    """Run what is missing, write the results; them, and the exit code."""
+    """Run the missing trials and write the results; return them and the exit code."""
     if workers < 1:
-        raise user_error("at least one", path="--workers", value=workers, hint="--workers 2")
+        raise user_error("must be at least 1", path="--workers", value=workers, hint="--workers 2")
     began = time.monotonic()
-    _mark(folder, study, url, definition)
-    with StopSignals(lambda text: say("stopping: runs finish their step and save")) as signals:
-        database = connect(url, say, signals.is_set)
+    _write_manifest(folder, study, url, definition)
+    with StopSignals(lambda text: log("stopping: runs finish their step and save")) as signals:
+        database = connect(url, log, signals.is_set)
         database.set_heartbeat(definition.heartbeat)
         deadline = None if minutes is None else time.time() + 60 * minutes
-        board = Board.create(database, study, definition, deadline)
-        crew = WorkerPool(url, study, folder / "runs", workers, threads_per_worker(workers), plugins)
+        queue = TrialQueue.create(database, study, definition, deadline)
+        pool = WorkerPool(url, study, folder / "runs", workers, threads_per_worker(workers), plugins)
         try:
-            trials = board.settle()
-            if not board.is_over(trials):
-                crew.add([worker_name() for _ in range(workers)])
-                _watch(board, crew, signals, say)
-        except Interrupted:
+            trials = queue.reconcile()
+            if not queue.is_finished(trials):
+                pool.add([worker_name() for _ in range(workers)])
+                _watch(queue, pool, signals, log)
+        except SweepInterrupted:
             pass
         finally:
-            crew.stop()
-        document = write_results(board, folder, command)
+            pool.stop()
+        document = write_results(queue, folder, command)
         database.close()
-    document |= {"workers": workers, "threads_per_worker": crew.threads}
+    document |= {"workers": workers, "threads_per_worker": pool.threads}
     document["seconds"] = round(time.monotonic() - began, 2)
     return document, signals.exit_code
 
 
-def _watch(board: Board, crew: WorkerPool, signals: StopSignals, say: Say) -> None:
-    import matplotlib.figure  # noqa: F401  now, while workers train, and not when their results are drawn
+def _watch(queue: TrialQueue, pool: WorkerPool, signals: StopSignals, log: Log) -> None:
+    """Replace dead workers and report progress until the sweep is finished."""
+    import matplotlib.figure  # noqa: F401  imported while workers train, not after them
 
-    told = time.monotonic()
-    while crew.processes and not signals.is_set():
-        dead = crew.wait(WATCH_SECONDS)
-        trials = board.settle()
+    last_logged = time.monotonic()
+    while pool.processes and not signals.is_set():
+        dead = pool.wait(WATCH_SECONDS)
+        trials = queue.reconcile()
         for name in dead:
-            crew.deaths += 1
-            say("a worker has died; another one goes on with its trial")
-            board.abandon_all_of(name)
-        if crew.deaths > MOST_DEATHS * crew.count:
+            pool.deaths += 1
+            log("a worker has died; another one continues its trial")
+            queue.abandon_worker(name)
+        if pool.deaths > MAX_DEATHS * pool.count:
             raise user_error(
-                f"workers have died {crew.deaths} times",
-                path=str(crew.runs.parent),
-                hint="see what is said above; fewer --workers need less memory",
+                f"workers died {pool.deaths} times",
+                path=str(pool.runs.parent),
+                hint="see the messages above; fewer --workers need less memory",
             )
-        if board.is_over(trials):
-            return  # who is still there waits, or is paused over a trial that another one has ended
+        if queue.is_finished(trials):
+            return  # remaining workers are idle, or suspended in a trial that another worker has ended
         if not signals.is_set():
-            crew.add([worker_name() for _ in dead])
-        if time.monotonic() - told > SILENT_SECONDS:
-            told = time.monotonic()
-            states = [outcome_of(trial) for trial in living(trials).values()]
+            pool.add([worker_name() for _ in dead])
+        if time.monotonic() - last_logged > STATUS_SECONDS:
+            last_logged = time.monotonic()
+            states = [trial_state(trial) for trial in active_trials(trials).values()]
             ended = sum(state not in ("waiting", "running") for state in states)
-            say(f"{ended} of {len(states)} trials have ended")
+            log(f"{ended} of {len(states)} trials have ended")
 
 
-def _mark(folder: Path, study: str, url: str, definition: Definition) -> None:
-    """A folder holds one sweep; the same command finds it again."""
-    path = folder / MARK
+def _write_manifest(folder: Path, study: str, url: str, definition: SweepDefinition) -> None:
+    """Record the sweep in its folder; reject a folder that holds another sweep."""
+    path = folder / MANIFEST
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = json.loads(path.read_bytes()).get("study") if path.exists() else study
-        if held != study:
-            raise user_error(f"holds another sweep ({held})", path=str(folder), hint="another --out, or none")
+        found = json.loads(path.read_bytes()).get("study") if path.exists() else study
+        if found != study:
+            raise user_error(
+                f"contains another sweep ({found})", path=str(folder), hint="another --out, or none"
+            )
         atomic_write(
-            path, json_bytes({"study": study, "storage": shown(url), "definition": definition.to_json()})
+            path,
+            json_bytes(
+                {"study": study, "storage": without_password(url), "definition": definition.to_json()}
+            ),
         )
     except OSError as error:
         raise storage_error(error, folder, 0) from error

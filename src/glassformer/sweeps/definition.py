@@ -1,4 +1,4 @@
-"""Definition of a sweep, stored in its database; samplers and pruners by our names."""
+"""Definition of a sweep, which is stored in its database; names of samplers and pruners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from glassformer.core.config import Tree, flatten, parse_overrides, unflatten
 from glassformer.core.errors import user_error
 from glassformer.runs.experiment import Experiment, ExperimentConfig, apply_overrides, read_source
-from glassformer.sweeps.space import Point, Space, parse_space, split_arguments
+from glassformer.sweeps.space import Point, SearchSpace, parse_space, split_arguments
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Method:
+class SamplerSpec:
+    """One of the samplers that a sweep can use."""
+
     build: Callable[[int], BaseSampler]
-    """From a seed."""
+    """Build Optuna's sampler from a seed."""
     is_grid: bool = False
-    """Whether every combination is trained, so that nothing is left to draw."""
+    """Train every combination instead of drawing settings."""
 
 
 def _random(seed: int) -> BaseSampler:
@@ -38,11 +40,15 @@ def _random(seed: int) -> BaseSampler:
 def _tpe(seed: int) -> BaseSampler:
     from optuna.samplers import TPESampler
 
-    # Settings that others are training count as bad ones, so that workers do not crowd at one place.
+    # Settings in training count as bad ones, so that parallel workers do not all draw the same region.
     return TPESampler(seed=seed, constant_liar=True)
 
 
-SAMPLERS = {"grid": Method(_random, is_grid=True), "random": Method(_random), "tpe": Method(_tpe)}
+SAMPLERS = {
+    "grid": SamplerSpec(_random, is_grid=True),
+    "random": SamplerSpec(_random),
+    "tpe": SamplerSpec(_tpe),
+}
 
 
 def _median() -> BasePruner:
@@ -57,7 +63,7 @@ def _halving() -> BasePruner:
     return SuccessiveHalvingPruner()
 
 
-def _nothing() -> BasePruner:
+def _no_pruning() -> BasePruner:
     from optuna.pruners import NopPruner
 
     return NopPruner()
@@ -67,35 +73,38 @@ PRUNERS: dict[str, Callable[[], BasePruner]] = {"median": _median, "halving": _h
 
 
 def build_pruner(name: str | None) -> BasePruner:
-    return _nothing() if name is None else PRUNERS[name]()
+    """Build Optuna's pruner; None: a pruner that never prunes."""
+    return _no_pruning() if name is None else PRUNERS[name]()
 
 
 DEFAULT_TRIALS = 20
-"""Of a sampler that could go on for ever."""
-MOST_CHECKED = 1000
-"""Settings of a grid that are validated before the first is trained; the rest when their turn comes."""
+"""Number of settings if neither a grid nor an option limits it."""
+MAX_CHECKED = 1000
+"""Settings of a grid that are validated before the first training; the others are validated when they run."""
 
 
 @dataclass(frozen=True)
-class Definition:
+class SweepDefinition:
+    """Everything that determines the trials of a sweep."""
+
     tree: Tree
-    """WHAT, as it was read."""
+    """Config of SOURCE, before overrides."""
     fixed: Tree
-    """What was set besides."""
+    """Overrides of all runs."""
     texts: Mapping[str, str]
-    """What is varied, as it was written."""
+    """Text of the values of each varied path."""
     sampler: str
     pruner: str | None
     metric: str
-    """Of the validation set; the best setting is chosen by it, and never by the test set."""
+    """Metric of the validation set that chooses the best setting; the test set never chooses."""
     seeds: int
     trials: int | None
-    """How many settings; None: all of a grid, or as many as time allows."""
+    """Number of settings; None: the whole grid, or until the deadline."""
     heartbeat: int
-    """Seconds between two signs of life of a worker."""
+    """Seconds between two heartbeats of a worker."""
 
     def name(self) -> str:
-        """The same for the same question; more seeds and more trials do not make it another."""
+        """Hash of the definition; more seeds or trials do not change it."""
         asked = {
             key: value for key, value in self.to_json().items() if key not in ("seeds", "trials", "heartbeat")
         }
@@ -103,28 +112,35 @@ class Definition:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def to_json(self) -> dict[str, Any]:
+        """Fields as a JSON document."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Definition of a stored document."""
         return cls(**values)
 
     @cached_property
-    def space(self) -> Space:
+    def space(self) -> SearchSpace:
+        """Parsed search space."""
         return parse_space(self.texts)
 
     @property
     def is_grid(self) -> bool:
+        """True if every combination is trained."""
         return SAMPLERS[self.sampler].is_grid
 
     @cached_property
     def first_seed(self) -> int:
+        """Seed of the config, with which every setting starts."""
         return self.config(self.space.first()).seed
 
     def seed_range(self) -> range:
+        """Seeds of every setting."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def config(self, point: Mapping[str, Any], seed: int | None = None) -> ExperimentConfig:
+        """Config of one setting."""
         changed = {**flatten(self.fixed), **point}
         if seed is not None:
             changed["seed"] = seed
@@ -132,7 +148,7 @@ class Definition:
 
 
 def define(
-    what: str,
+    source: str,
     arguments: Iterable[str],
     *,
     sampler: str | None = None,
@@ -142,22 +158,22 @@ def define(
     trials: int | None = None,
     minutes: float | None = None,
     heartbeat: int = 5,
-) -> Definition:
-    """A sweep whose every value the config takes, and whose data are there."""
-    for place, number in (("--seeds", seeds), ("--trials", trials), ("--heartbeat", heartbeat)):
+) -> SweepDefinition:
+    """Define a sweep; check its options, its values and that its data exist."""
+    for option, number in (("--seeds", seeds), ("--trials", trials), ("--heartbeat", heartbeat)):
         if number is not None and number < 1:
-            raise user_error("at least one", path=place, value=number, hint=f"{place} 3")
+            raise user_error("must be at least 1", path=option, value=number, hint=f"{option} 3")
     if minutes is not None and not minutes > 0:
-        raise user_error("a time above zero", path="--minutes", value=minutes, hint="--minutes 30")
+        raise user_error("must be above zero", path="--minutes", value=minutes, hint="--minutes 30")
     space, others = split_arguments(arguments)
     if "seed" in space.axes:
-        raise user_error("seeds are not compared, they are averaged", path="seed", hint="--seeds 3")
+        raise user_error("seeds are averaged, not compared", path="seed", hint="--seeds 3")
     sampler = sampler or ("tpe" if space.unlisted() else "grid")
     is_grid = SAMPLERS[sampler].is_grid
     if is_grid and space.unlisted():
         path = space.unlisted()[0]
         raise user_error(
-            "a grid needs values that can be counted",
+            "a grid needs a list of values",
             path=path,
             value=space.texts[path],
             hint="--sampler tpe or random, or values such as 1e-2,1e-3,1e-4",
@@ -166,9 +182,9 @@ def define(
         trials = DEFAULT_TRIALS
     fixed = parse_overrides(others)
     for path in flatten(fixed).keys() & space.axes.keys():
-        raise user_error("set twice, once to be varied", path=path, hint="give one of the two")
-    definition = Definition(
-        read_source(what), fixed, space.texts, sampler, pruner, metric or "", seeds, trials, heartbeat
+        raise user_error("both set and varied", path=path, hint="keep one of the two")
+    definition = SweepDefinition(
+        read_source(source), fixed, space.texts, sampler, pruner, metric or "", seeds, trials, heartbeat
     )
     first = _check_values(definition)
     if metric is None:
@@ -176,28 +192,30 @@ def define(
     return definition
 
 
-def _check_values(definition: Definition) -> ExperimentConfig:
-    """The first setting's config; an error at its path for a value that the config does not take."""
+def _check_values(definition: SweepDefinition) -> ExperimentConfig:
+    """Return the config of the first setting; raise an error with the path of an invalid value."""
     space, first = definition.space, definition.space.first()
     config = definition.config(first)
     for path, values in space.axes.items():
         for value in values.checked():
             definition.config({**first, path: value})
     if definition.is_grid:
-        for point in space.grid()[:MOST_CHECKED]:
+        for point in space.grid()[:MAX_CHECKED]:
             definition.config(point)
     return config
 
 
 def setting_text(point: Point) -> str:
-    """For people: `learning_rate 0.001, num_layers 2`."""
-    return ", ".join(f"{path.rpartition('.')[2]} {short(value)}" for path, value in point.items())
+    """Short text of a setting: `learning_rate 0.001, num_layers 2`."""
+    return ", ".join(f"{path.rpartition('.')[2]} {short_value(value)}" for path, value in point.items())
 
 
-def short(value: Any) -> str:
+def short_value(value: Any) -> str:
+    """Value with four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def study_name(what: str, definition: Definition) -> str:
-    stem = Path(what).name.removesuffix(".yaml").removesuffix(".yml") or "sweep"
+def study_name(source: str, definition: SweepDefinition) -> str:
+    """Name of the sweep in its database: the source and the hash of the definition."""
+    stem = Path(source).name.removesuffix(".yaml").removesuffix(".yml") or "sweep"
     return f"{stem}-{definition.name()}"

@@ -1,13 +1,14 @@
-"""The trials of a sweep in its database: what is missing, who has what, what became of it.
+"""Trial queue of a sweep in its database: missing trials, claims and final states.
 
-A trial is a setting with a seed, and an ordinary run. Workers may be killed, paused or cut off at any moment,
-and nothing holds a lock meanwhile. Four rules make every (setting, seed) count once:
+A trial is one setting with one seed, trained as an ordinary run. Workers may be killed, suspended or
+disconnected at any moment, and no lock is held during training. Four rules make every (setting, seed) count
+once:
 
-1. A trial is taken by one atomic change of its state, `WAITING` to `RUNNING`, and ended by another one.
-2. A trial whose worker is silent is failed. That is final: a result that comes later is refused.
-3. For a (setting, seed) without a living trial anybody may add one; that two do so is no harm, because
-4. whoever has taken a trial leaves it if the same (setting, seed) has a living one with a lower number.
-   Numbers are given in the order in which trials become visible, so all agree on which is lower.
+1. A trial is claimed by one atomic change of its state, `WAITING` to `RUNNING`, and ended by another one.
+2. A trial without heartbeats is failed. This is final: a later result is rejected.
+3. Any worker may add a trial for a (setting, seed) without an active one. Two may do so at once, because
+4. a worker that claimed a trial drops it if the same (setting, seed) has an active trial with a lower number.
+   Numbers follow the order in which trials become visible, so all workers agree on the lower one.
 """
 
 from __future__ import annotations
@@ -23,134 +24,144 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.core.errors import user_error
 from glassformer.data.batching import generator
-from glassformer.evaluation.metrics import falls
-from glassformer.sweeps.definition import SAMPLERS, Definition, build_pruner
-from glassformer.sweeps.storage import Database, connect, shown
+from glassformer.evaluation.metrics import lower_is_better
+from glassformer.sweeps.definition import SAMPLERS, SweepDefinition, build_pruner
+from glassformer.sweeps.storage import Database, connect, without_password
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial, Trial
 
 
-MOST_ATTEMPTS = 5
-"""After so many workers have died over a trial, it is not tried again."""
-SIGHTINGS_APART = 2
-"""Heartbeats between the two looks that must both find a trial silent."""
+MAX_ATTEMPTS = 5
+"""Number of dead workers after which a trial is not tried again."""
+STALE_INTERVALS = 2
+"""Heartbeat intervals between the two checks that must both find a trial without heartbeats."""
 DEFINITION, DEADLINE = "definition", "deadline"
 
 OUTCOMES = {
-    # To a sampler, a run that diverged is like one that was not worth its end: a bad setting.
+    # A diverged run is a bad setting, as is a pruned one; Optuna's samplers learn from both.
     "complete": ("complete",),
     "pruned": ("pruned", "diverged"),
     "fail": ("failed", "duplicate"),
 }
-"""By Optuna's state, what a trial can have come to."""
+"""Our final states by Optuna's state."""
 
 Key = tuple[int, int]
-"""A setting's number and a seed."""
+"""Number of a setting, and a seed."""
 
 
-class Lost(Exception):
-    """The trial was given to another worker; what this one makes of it does not count."""
+class TrialLost(Exception):
+    """The trial was assigned to another worker; results of this one are rejected."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this worker has taken."""
+    """A trial that this worker has claimed."""
 
     trial: Trial
     key: Key
     earlier: Sequence[FrozenTrial]
-    """Attempts of workers that died, the last one first."""
+    """Abandoned attempts at the same trial, latest first."""
 
 
-def key_of(trial: FrozenTrial) -> Key:
+def trial_key(trial: FrozenTrial) -> Key:
+    """Setting and seed of a trial."""
     return trial.user_attrs["setting"], trial.user_attrs["seed"]
 
 
-def outcome_of(trial: FrozenTrial) -> str:
+def trial_state(trial: FrozenTrial) -> str:
     """`waiting`, `running`, `complete`, `pruned`, `diverged`, `failed`, `duplicate` or `abandoned`."""
-    name, written = str(trial.state.name).lower(), trial.user_attrs.get("outcome")
-    # What was written counts if the end came that it announces; a worker may die in between.
-    return str(written) if written in OUTCOMES.get(name, ()) else "abandoned" if name == "fail" else name
+    name, recorded = str(trial.state.name).lower(), trial.user_attrs.get("outcome")
+    # The recorded outcome counts only with the matching final state: a worker may die between the two writes.
+    return str(recorded) if recorded in OUTCOMES.get(name, ()) else "abandoned" if name == "fail" else name
 
 
-def living(trials: Iterable[FrozenTrial]) -> dict[Key, FrozenTrial]:
-    """The one trial of each key that counts."""
+def active_trials(trials: Iterable[FrozenTrial]) -> dict[Key, FrozenTrial]:
+    """The one trial per key that counts."""
     found: dict[Key, FrozenTrial] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
-        if outcome_of(trial) not in ("abandoned", "duplicate"):
-            found.setdefault(key_of(trial), trial)
+        if trial_state(trial) not in ("abandoned", "duplicate"):
+            found.setdefault(trial_key(trial), trial)
     return found
 
 
 def attempts(trials: Iterable[FrozenTrial], key: Key) -> list[FrozenTrial]:
-    """Those that came to nothing, the last one first."""
-    abandoned = [trial for trial in trials if outcome_of(trial) == "abandoned" and key_of(trial) == key]
+    """Abandoned trials of a key, latest first."""
+    abandoned = [trial for trial in trials if trial_state(trial) == "abandoned" and trial_key(trial) == key]
     return sorted(abandoned, key=lambda trial: -trial.number)
 
 
-def is_given_up(abandoned: Sequence[FrozenTrial]) -> bool:
-    """A worker that was asked to stop has given its trial back; that is no attempt."""
-    return len([trial for trial in abandoned if "is_given_back" not in trial.user_attrs]) >= MOST_ATTEMPTS
+def is_exhausted(abandoned: Sequence[FrozenTrial]) -> bool:
+    """True if too many workers died; a trial released by a stopped worker does not count."""
+    return len([trial for trial in abandoned if "is_released" not in trial.user_attrs]) >= MAX_ATTEMPTS
 
 
-class Board:
-    """All trials of one sweep. Every method may be called by any number of workers at once."""
+class TrialQueue:
+    """All trials of one sweep. Any number of workers may call every method concurrently."""
 
     def __init__(self, database: Database, name: str) -> None:
         self.database = database
         self.name = name
-        self._silent: dict[int, float] = {}
-        self._drops = 0
+        self._stale: dict[int, float] = {}
+        self._disconnections = 0
 
     @classmethod
-    def open(cls, database: Database, name: str) -> Board:
-        board = cls(database, name)
-        if name not in (names := board.names()):
+    def open(cls, database: Database, name: str) -> TrialQueue:
+        """Open an existing study."""
+        queue = cls(database, name)
+        if name not in (names := queue.names()):
             raise user_error(
-                "no such study", path=shown(database.url), value=name, allowed=names, hint="check its name"
+                "no such study",
+                path=without_password(database.url),
+                value=name,
+                allowed=names,
+                hint="check its name",
             )
-        return board
+        return queue
 
     @classmethod
-    def create(cls, database: Database, name: str, definition: Definition, deadline: float | None) -> Board:
-        """Or open it, and change its budget to the one that is now asked for."""
+    def create(
+        cls, database: Database, name: str, definition: SweepDefinition, deadline: float | None
+    ) -> TrialQueue:
+        """Create a study, or open it and update its definition and deadline."""
         import optuna
 
-        board = cls(database, name)
-        direction = "minimize" if falls(definition.metric) else "maximize"
-        study = database.ask(
+        queue = cls(database, name)
+        direction = "minimize" if lower_is_better(definition.metric) else "maximize"
+        study = database.query(
             lambda: optuna.create_study(
                 study_name=name, storage=database.storage, direction=direction, load_if_exists=True
             )
         )
-        database.ask(lambda: study.set_user_attr(DEADLINE, deadline))
-        database.ask(lambda: study.set_user_attr(DEFINITION, definition.to_json()))
-        return board
+        database.query(lambda: study.set_user_attr(DEADLINE, deadline))
+        database.query(lambda: study.set_user_attr(DEFINITION, definition.to_json()))
+        return queue
 
     def names(self) -> list[str]:
+        """Names of all studies in the database."""
         import optuna
 
-        return self.database.ask(lambda: optuna.get_all_study_names(self.database.storage))
+        return self.database.query(lambda: optuna.get_all_study_names(self.database.storage))
 
     @cached_property
-    def definition(self) -> Definition:
+    def definition(self) -> SweepDefinition:
+        """Definition of the sweep; waits until its creator has stored it."""
         while True:
-            attributes = self.database.ask(lambda: self.study.user_attrs)
+            attributes = self.database.query(lambda: self.study.user_attrs)
             if DEFINITION in attributes:
-                return Definition.from_json(attributes[DEFINITION])
-            time.sleep(0.2)  # its creator is about to write it
+                return SweepDefinition.from_json(attributes[DEFINITION])
+            time.sleep(0.2)
 
-    def is_late(self) -> bool:
-        """Whether the time in which trials may begin is over."""
-        deadline = self.database.ask(lambda: self.study.user_attrs).get(DEADLINE)
+    def is_past_deadline(self) -> bool:
+        """True after the time at which the last trial may start."""
+        deadline = self.database.query(lambda: self.study.user_attrs).get(DEADLINE)
         return deadline is not None and time.time() > deadline
 
     @cached_property
     def study(self) -> Study:
-        """To read from; Optuna re-reads what can have changed."""
-        return self.database.ask(self._load)
+        """Optuna's study for reading; Optuna reloads changed trials."""
+        return self.database.query(self._load)
 
     def _load(self, **methods: Any) -> Study:
         import optuna
@@ -159,26 +170,27 @@ class Board:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.load_study(study_name=self.name, storage=self.database.storage, **methods)
 
-    def _study_to_draw(self, setting: int) -> Study:
-        """A fresh one: what Optuna's samplers remember of other trials is true for one trial only.
+    def _study_for_sampling(self, setting: int) -> Study:
+        """New study object with a sampler for one setting: samplers cache state that is valid for one trial.
 
-        A seed for each setting: workers that draw at once draw differently, and a random sweep is the same
-        however many draw.
+        Each setting has its own seed. Concurrent workers therefore draw different values, and a random sweep
+        does not depend on the number of workers.
         """
         seed = int(generator(self.definition.first_seed, "sweep", setting).integers(2**31))
         sampler = SAMPLERS[self.definition.sampler].build(seed)
         study = self._load(sampler=sampler, pruner=build_pruner(self.definition.pruner))
-        study.get_trials(deepcopy=False)  # its cache must know the trial that is to be drawn
+        study.get_trials(deepcopy=False)  # fills its cache, which must contain the trial to draw
         return study
 
     def trials(self) -> list[FrozenTrial]:
-        return self.database.ask(lambda: self.study.get_trials(deepcopy=False))
+        """All trials, in any state."""
+        return self.database.query(lambda: self.study.get_trials(deepcopy=False))
 
-    # ------------------------------------------------------------ what is missing
+    # ------------------------------------------------------------ missing trials
 
-    def settle(self) -> list[FrozenTrial]:
-        """Fail what is silent, add what is missing; all trials after that."""
-        self._fail_silent()
+    def reconcile(self) -> list[FrozenTrial]:
+        """Fail trials without heartbeats, add missing trials, and return all trials."""
+        self._fail_stale()
         trials = self.trials()
         missing = self._missing(trials)
         if not missing:
@@ -188,16 +200,16 @@ class Board:
         return self.trials()
 
     def _missing(self, trials: Sequence[FrozenTrial]) -> list[tuple[Key, dict[str, Any]]]:
-        """(setting, seed) without a trial, and the setting's values as far as they are chosen."""
-        definition, alive, missing = self.definition, living(trials), []
+        """Keys without a trial, with the values of the setting if they are drawn."""
+        definition, alive, missing = self.definition, active_trials(trials), []
         chosen = self._chosen(trials)
         first, *others = definition.seed_range()
         for setting in self._settings(trials):
             labels = chosen.get(setting, {})
-            # The other seeds come when the first one has drawn its values.
+            # The other seeds follow after the first has drawn the values of the setting.
             for seed in [first, *others] if labels else [first]:
                 key = (setting, seed)
-                if key not in alive and not is_given_up(attempts(trials, key)):
+                if key not in alive and not is_exhausted(attempts(trials, key)):
                     missing.append((key, labels))
         return missing
 
@@ -207,9 +219,9 @@ class Board:
             return range(min(len(self._grid), definition.trials or len(self._grid)))
         if definition.trials is not None:
             return range(definition.trials)
-        known = 1 + max((key_of(trial)[0] for trial in trials), default=-1)
-        is_one_free = any(outcome_of(trial) == "waiting" for trial in living(trials).values())
-        return range(known if is_one_free or self.is_late() else known + 1)
+        known = 1 + max((trial_key(trial)[0] for trial in trials), default=-1)
+        has_waiting = any(trial_state(trial) == "waiting" for trial in active_trials(trials).values())
+        return range(known if has_waiting or self.is_past_deadline() else known + 1)
 
     @cached_property
     def _grid(self) -> list[dict[str, Any]]:
@@ -222,7 +234,7 @@ class Board:
         chosen: dict[int, dict[str, Any]] = {}
         for trial in trials:
             if trial.params.keys() == self.definition.texts.keys():
-                chosen.setdefault(key_of(trial)[0], trial.params)
+                chosen.setdefault(trial_key(trial)[0], trial.params)
         return chosen
 
     def _add(self, key: Key, labels: Mapping[str, Any]) -> None:
@@ -234,32 +246,32 @@ class Board:
             distributions=self.definition.space.distributions() if labels else {},
             user_attrs={"setting": key[0], "seed": key[1]},
         )
-        self.database.ask(lambda: self.study.add_trial(trial))
+        self.database.query(lambda: self.study.add_trial(trial))
 
-    def is_over(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Nothing runs, and nothing more is to begin. Of settled trials.
+    def is_finished(self, trials: Sequence[FrozenTrial]) -> bool:
+        """True if no trial runs and none will start; expects reconciled trials.
 
-        Who took a duplicate may die before leaving it: that one runs too, until its silence is noticed.
+        A worker may die before it drops a duplicate. Such a trial counts as running until it is found stale.
         """
-        runs = any(outcome_of(trial) == "running" for trial in trials)
-        waits = any(outcome_of(trial) == "waiting" for trial in living(trials).values())
-        return not runs and (not waits or self.is_late())
+        runs = any(trial_state(trial) == "running" for trial in trials)
+        waits = any(trial_state(trial) == "waiting" for trial in active_trials(trials).values())
+        return not runs and (not waits or self.is_past_deadline())
 
-    # ------------------------------------------------------------ who has what
+    # ------------------------------------------------------------ claims
 
     def claim(self, worker: str, trials: Sequence[FrozenTrial]) -> Claim | None:
-        """A trial for this worker alone; None if none is free."""
-        waiting = [trial for trial in trials if outcome_of(trial) == "waiting"]
-        if not waiting or self.is_late():
+        """Claim a trial for this worker; None if none is waiting."""
+        waiting = [trial for trial in trials if trial_state(trial) == "waiting"]
+        if not waiting or self.is_past_deadline():
             return None
         for trial in sorted(waiting, key=lambda trial: trial.number):
             if self._take(trial):
                 current = self.trials()
-                key = key_of(trial)
-                if living(current).get(key, trial).number < trial.number:
+                key = trial_key(trial)
+                if active_trials(current).get(key, trial).number < trial.number:
                     self.finish(trial._trial_id, "duplicate")
                     continue
-                self.write(trial._trial_id, worker=worker)
+                self.set_attributes(trial._trial_id, worker=worker)
                 return Claim(self._open_trial(trial), key, attempts(current, key))
         return None
 
@@ -268,47 +280,49 @@ class Board:
         from optuna.trial import TrialState
 
         storage = self.database.storage
-        # A sign of life before there is life: who dies right after taking a trial is missed too.
-        self.database.ask(lambda: storage.record_heartbeat(trial._trial_id))
+        # The heartbeat comes first, so that a worker that dies right after the claim is detected.
+        self.database.query(lambda: storage.record_heartbeat(trial._trial_id))
         try:
-            return self.database.ask(
+            return self.database.query(
                 lambda: storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
             )
         except UpdateFinishedTrialError:
             return False
 
     def _open_trial(self, trial: FrozenTrial) -> Trial:
-        """With its values: those it has, or new ones by the sampler."""
+        """Trial with its values; the sampler draws those that are missing."""
         import optuna
         from optuna.exceptions import UpdateFinishedTrialError
 
         def draw() -> Trial:
-            opened = optuna.trial.Trial(self._study_to_draw(key_of(trial)[0]), trial._trial_id)
+            opened = optuna.trial.Trial(self._study_for_sampling(trial_key(trial)[0]), trial._trial_id)
             for path, values in self.definition.space.axes.items():
                 values.suggest(opened, path)
             return opened
 
         try:
-            return self.database.ask(draw)
+            return self.database.query(draw)
         except UpdateFinishedTrialError:
-            raise Lost from None
+            raise TrialLost from None
 
-    def _fail_silent(self) -> None:
-        """Twice silent, some time apart and with no break in the connection between: a server that was
-        away for a while has no signs of life of anybody."""
+    def _fail_stale(self) -> None:
+        """Abandon trials that two checks, some time apart, found without heartbeats.
+
+        A lost connection between the checks restarts them: an unreachable server receives no heartbeats.
+        """
         storage, now = self.database.storage, time.monotonic()
-        silent = self.database.ask(lambda: storage._get_stale_trial_ids(self.study._study_id))
-        if self.database.drops != self._drops:
-            self._drops, self._silent = self.database.drops, {}
-        self._silent = {trial_id: self._silent.get(trial_id, now) for trial_id in silent}
-        for trial_id, since in self._silent.items():
-            if now - since >= SIGHTINGS_APART * self.database.heartbeat:
+        stale = self.database.query(lambda: storage._get_stale_trial_ids(self.study._study_id))
+        if self.database.disconnections != self._disconnections:
+            self._disconnections, self._stale = self.database.disconnections, {}
+        self._stale = {trial_id: self._stale.get(trial_id, now) for trial_id in stale}
+        for trial_id, since in self._stale.items():
+            if now - since >= STALE_INTERVALS * self.database.heartbeat:
                 self._abandon(trial_id)
 
-    def abandon_all_of(self, worker: str) -> None:
-        """Of a worker that is known to be dead."""
+    def abandon_worker(self, worker: str) -> None:
+        """Abandon all trials of a dead worker."""
         for trial in self.trials():
-            if outcome_of(trial) == "running" and trial.user_attrs.get("worker") == worker:
+            if trial_state(trial) == "running" and trial.user_attrs.get("worker") == worker:
                 self._abandon(trial._trial_id)
 
     def _abandon(self, trial_id: int) -> None:
@@ -316,66 +330,67 @@ class Board:
         from optuna.trial import TrialState
 
         storage = self.database.storage
-        with contextlib.suppress(UpdateFinishedTrialError):  # it ended by itself, or another was faster
-            self.database.ask(lambda: storage.set_trial_state_values(trial_id, TrialState.FAIL))
+        with contextlib.suppress(UpdateFinishedTrialError):  # the trial ended, or another process was faster
+            self.database.query(lambda: storage.set_trial_state_values(trial_id, TrialState.FAIL))
 
-    # ------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------ progress and final states
 
-    def beat(self, trial_id: int) -> None:
-        """A sign of life; Lost if it comes too late."""
+    def heartbeat(self, trial_id: int) -> None:
+        """Record a heartbeat; raises `TrialLost` if the trial belongs to another worker."""
         from optuna.trial import TrialState
 
         storage = self.database.storage
-        state = self.database.ask(lambda: storage.get_trial(trial_id)).state
+        state = self.database.query(lambda: storage.get_trial(trial_id)).state
         if state != TrialState.RUNNING:
-            raise Lost
-        self.database.ask(lambda: storage.record_heartbeat(trial_id))
+            raise TrialLost
+        self.database.query(lambda: storage.record_heartbeat(trial_id))
 
-    def write(self, trial_id: int, **attributes: Any) -> None:
+    def set_attributes(self, trial_id: int, **attributes: Any) -> None:
+        """Store attributes of a running trial; raises `TrialLost` if it has ended."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         storage = self.database.storage
         for name, value in attributes.items():
             try:
-                self.database.ask(lambda n=name, v=value: storage.set_trial_user_attr(trial_id, n, v))  # type: ignore[misc]
+                self.database.query(lambda n=name, v=value: storage.set_trial_user_attr(trial_id, n, v))  # type: ignore[misc]
             except UpdateFinishedTrialError:
-                raise Lost from None
+                raise TrialLost from None
 
     def finish(self, trial_id: int, outcome: str, value: float | None = None, **attributes: Any) -> None:
-        """The end of a trial, once and for all; Lost if it has ended otherwise."""
+        """Set the final state of a trial; raises `TrialLost` if it already has another one."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        state = next(TrialState[name.upper()] for name, those in OUTCOMES.items() if outcome in those)
-        self.write(trial_id, **attributes, outcome=outcome)
+        state = next(TrialState[name.upper()] for name, ours in OUTCOMES.items() if outcome in ours)
+        self.set_attributes(trial_id, **attributes, outcome=outcome)
         storage, values = self.database.storage, None if value is None else [value]
-        has_asked = False
+        is_retry = False
 
         def end() -> None:
-            nonlocal has_asked
+            nonlocal is_retry
             try:
                 storage.set_trial_state_values(trial_id, state, values)
             except UpdateFinishedTrialError:
-                # The answer to our own change may have been lost with the connection.
-                if not has_asked or storage.get_trial(trial_id).state != state:
-                    raise Lost from None
+                # Our own change may have succeeded although the connection was lost before the response.
+                if not is_retry or storage.get_trial(trial_id).state != state:
+                    raise TrialLost from None
             finally:
-                has_asked = True
+                is_retry = True
 
-        self.database.ask(end)
+        self.database.query(end)
 
-    def give_back(self, trial_id: int) -> None:
-        """Of a worker that was asked to stop: the next one goes on with it."""
-        self.write(trial_id, is_given_back=True)
+    def release(self, trial_id: int) -> None:
+        """Return the trial of a stopped worker to the queue; the next worker resumes it."""
+        self.set_attributes(trial_id, is_released=True)
         self._abandon(trial_id)
 
 
-def join(url: str, name: str, **callbacks: Any) -> Board:
-    """The board of a study that is there, with the heartbeat that its creator chose."""
+def open_queue(url: str, name: str, **callbacks: Any) -> TrialQueue:
+    """Open the queue of an existing study, with the heartbeat of its definition."""
     file = url.removeprefix("sqlite:///")
-    if file != url and not Path(file).exists():  # SQLite would make an empty one
+    if file != url and not Path(file).exists():  # SQLite would create an empty one
         raise user_error("no such file", path=file, hint="check --storage")
     database = connect(url, **callbacks)
-    board = Board.open(database, name)
-    database.set_heartbeat(board.definition.heartbeat)
-    return board
+    queue = TrialQueue.open(database, name)
+    database.set_heartbeat(queue.definition.heartbeat)
+    return queue

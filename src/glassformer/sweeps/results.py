@@ -1,45 +1,60 @@
-"""What a sweep has found: each trial, a row a setting with means and intervals, the best one, files."""
+"""Results of a sweep: one row per setting with means and intervals, the best setting, table and plots."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.core.config import dump_yaml
 from glassformer.evaluation.intervals import student_interval
-from glassformer.evaluation.metrics import falls, is_better
+from glassformer.evaluation.metrics import is_better, lower_is_better
+from glassformer.plotting.lines import STYLES, Axis, Chart, Line, draw, save
+from glassformer.plotting.style import ALARM, INK, fonts
 from glassformer.storage.files import atomic_write, finite, json_bytes
-from glassformer.sweeps.definition import Definition, setting_text, short
-from glassformer.sweeps.plots import draw_curves, write_explorations
-from glassformer.sweeps.queue import Board, Key, attempts, is_given_up, key_of, living, outcome_of
-from glassformer.sweeps.storage import shown
+from glassformer.sweeps.definition import SweepDefinition, setting_text, short_value
+from glassformer.sweeps.queue import (
+    Key,
+    TrialQueue,
+    active_trials,
+    attempts,
+    is_exhausted,
+    trial_key,
+    trial_state,
+)
+from glassformer.sweeps.space import is_number
+from glassformer.sweeps.storage import without_password
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from optuna.trial import FrozenTrial
 
 STABLE = 0.95
-"""A setting is stable if none of its runs failed and it reaches this share of the best one's metric."""
+"""A setting is stable if none of its runs failed and it reaches this share of the best metric."""
 WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting")
-"""A setting is what the worst of its runs is."""
+"""States from worst to best; a setting has the worst state of its runs."""
 
 Row = dict[str, Any]
 
 
-def write_results(board: Board, folder: Path, command: Sequence[str] = ()) -> dict[str, Any]:
-    """`results.json`, `table.md`, `best.yaml`, curves; with several values varied, Optuna's plots too.
+def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) -> dict[str, Any]:
+    """Write `results.json`, `table.md`, `best.yaml` and plots; return the document.
 
-    `command` is what one types to get the same.
+    `command` is the command line that gives the same results.
     """
-    definition, trials = board.definition, board.trials()
+    definition, trials = queue.definition, queue.trials()
     entries = trial_entries(definition, trials)
     rows = setting_rows(definition, entries)
     best = best_row(definition, rows)
     mark_stable(definition, rows, best)
     document: dict[str, Any] = {
-        "study": board.name,
-        "storage": shown(board.database.url),
+        "study": queue.name,
+        "storage": without_password(queue.database.url),
         "folder": str(folder),
         "command": list(command),
         "metric": definition.metric,
@@ -58,7 +73,7 @@ def write_results(board: Board, folder: Path, command: Sequence[str] = ()) -> di
     if best is not None:
         atomic_write(folder / "best.yaml", _best_yaml(definition, best, folder).encode())
         document["written"] += ["best.yaml", *draw_curves(definition, rows, folder)]
-        importances, files = write_explorations(board, folder)
+        importances, files = write_optuna_plots(queue, folder)
         document["importances"] = importances
         document["written"] += files
     atomic_write(folder / "table.md", markdown(definition, document).encode())
@@ -66,12 +81,12 @@ def write_results(board: Board, folder: Path, command: Sequence[str] = ()) -> di
     return document
 
 
-def trial_entries(definition: Definition, trials: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
-    """A (setting, seed) each, in order: the trial that counts."""
-    counted = living(trials)
-    for trial in trials:  # of those that were given up, the last attempt
-        key = key_of(trial)
-        if key not in counted and outcome_of(trial) == "abandoned":
+def trial_entries(definition: SweepDefinition, trials: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
+    """One entry per (setting, seed), in order, from the trial that counts."""
+    counted = active_trials(trials)
+    for trial in trials:  # exhausted trials count with their last attempt
+        key = trial_key(trial)
+        if key not in counted and trial_state(trial) == "abandoned":
             counted[key] = attempts(trials, key)[0]
     return [
         _entry(definition, counted[key], attempts(trials, key), key)
@@ -81,12 +96,12 @@ def trial_entries(definition: Definition, trials: Sequence[FrozenTrial]) -> list
 
 
 def _entry(
-    definition: Definition, trial: FrozenTrial, abandoned: Sequence[FrozenTrial], key: Key
+    definition: SweepDefinition, trial: FrozenTrial, abandoned: Sequence[FrozenTrial], key: Key
 ) -> dict[str, Any]:
-    attributes, state = trial.user_attrs, outcome_of(trial)
+    attributes, state = trial.user_attrs, trial_state(trial)
     explanation = attributes.get("explanation")
     if state == "abandoned":
-        state = "failed" if is_given_up(abandoned) else "waiting"
+        state = "failed" if is_exhausted(abandoned) else "waiting"
         explanation = f"its worker died {len(abandoned)} times" if state == "failed" else None
     is_drawn = trial.params.keys() == definition.texts.keys()
     return {
@@ -94,23 +109,24 @@ def _entry(
         "seed": key[1],
         "params": definition.space.point(trial.params) if is_drawn else {},
         "state": state,
-        "run": _from_here(attributes.get("run")),
+        "run": _relative(attributes.get("run")),
         "metrics": attributes.get("metrics", {}),
         "steps": attributes.get("steps"),
         "seconds": attributes.get("seconds"),
-        "attempts": len(abandoned) + (state not in ("waiting",) and outcome_of(trial) != "abandoned"),
+        "attempts": len(abandoned) + (state not in ("waiting",) and trial_state(trial) != "abandoned"),
         "explanation": explanation,
     }
 
 
-def _from_here(path: str | None) -> str | None:
-    """A run's folder as one would type it."""
+def _relative(path: str | None) -> str | None:
+    """Path relative to the working directory, if it is inside."""
     if path is None or not Path(path).is_relative_to(Path.cwd()):
         return path
     return str(Path(path).relative_to(Path.cwd()))
 
 
-def setting_rows(definition: Definition, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+def setting_rows(definition: SweepDefinition, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """One row per setting, with means and intervals over its seeds."""
     rows: list[Row] = []
     for setting in sorted({entry["trial"] for entry in entries}):
         runs = [entry for entry in entries if entry["trial"] == setting]
@@ -135,14 +151,14 @@ def setting_rows(definition: Definition, entries: Sequence[Mapping[str, Any]]) -
 
 
 def _worst(states: set[str]) -> str:
-    """A setting whose other seeds are yet to be made waits for them."""
+    """Worst state; a setting with missing seeds is waiting."""
     return next((state for state in WORST_FIRST if state in states), "waiting")
 
 
 def _means(
     measured: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[float] | None]]]:
-    """Of each metric of each split that all runs have."""
+    """Means and intervals by split and metric, for metrics that all runs have."""
     means: dict[str, dict[str, float]] = {}
     intervals: dict[str, dict[str, list[float] | None]] = {}
     for split in measured[0] if measured else ():
@@ -155,8 +171,8 @@ def _means(
     return means, intervals
 
 
-def best_row(definition: Definition, rows: Sequence[Row]) -> Row | None:
-    """By the validation set's mean, among settings all of whose runs came to their end."""
+def best_row(definition: SweepDefinition, rows: Sequence[Row]) -> Row | None:
+    """Best row by the mean on the validation set, among settings whose runs are all complete."""
     best: Row | None = None
     for row in rows:
         is_comparable = row["state"] == "complete" and row["value"] is not None
@@ -167,7 +183,8 @@ def best_row(definition: Definition, rows: Sequence[Row]) -> Row | None:
     return best
 
 
-def mark_stable(definition: Definition, rows: Sequence[Row], best: Row | None) -> None:
+def mark_stable(definition: SweepDefinition, rows: Sequence[Row], best: Row | None) -> None:
+    """Set `is_stable` of every row."""
     for row in rows:
         row["is_stable"] = (
             best is not None
@@ -178,13 +195,14 @@ def mark_stable(definition: Definition, rows: Sequence[Row], best: Row | None) -
 
 
 def _is_near(metric: str, value: float, best: float) -> bool:
-    return value * STABLE <= best if falls(metric) else value >= STABLE * best
+    return value * STABLE <= best if lower_is_better(metric) else value >= STABLE * best
 
 
-def _best_yaml(definition: Definition, best: Row, folder: Path) -> str:
+def _best_yaml(definition: SweepDefinition, best: Row, folder: Path) -> str:
     metric, seeds = definition.metric, len(best["seeds"])
-    lines = [f"# {setting_text(best['params'])}: the best of a sweep"]
-    lines += [f"# validation {metric} {short(best['value'])}, {_seeds(seeds)}{_low_high(best['interval'])}"]
+    lines = [f"# {setting_text(best['params'])}: the best setting of a sweep"]
+    value = f"{short_value(best['value'])}, {_seeds(seeds)}{_low_high(best['interval'])}"
+    lines += [f"# validation {metric} {value}"]
     lines += [f"# glassformer train {folder / 'best.yaml'}"]
     config = definition.config(best["params"], definition.first_seed)
     return "\n".join(lines) + "\n" + dump_yaml(config.dump())
@@ -195,11 +213,11 @@ def _seeds(count: int) -> str:
 
 
 def _low_high(pair: Sequence[float] | None) -> str:
-    return "" if pair is None else f", 95 % interval {short(pair[0])} … {short(pair[1])}"
+    return "" if pair is None else f", 95 % interval {short_value(pair[0])} … {short_value(pair[1])}"
 
 
-def table_of(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: a setting each, the best first; what has no value comes last."""
+def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and one line per setting, best first; settings without a value come last."""
     rows, metric, varied = document["settings"], document["metric"], list(document["varied"])
     has_test = any("test" in row["metrics"] for row in rows)
     head = [path.rpartition(".")[2] for path in varied]
@@ -207,11 +225,11 @@ def table_of(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         head = varied
     head = [*head, f"validation {metric}", "95 % interval", *(["loss"] if metric != "loss" else [])]
     head += [*([f"test {metric}"] if has_test else []), "runs", "state"]
-    sign = 1 if falls(metric) else -1
+    sign = 1 if lower_is_better(metric) else -1
     lines = []
     for row in sorted(rows, key=lambda row: (_is_last(row), sign * (row["value"] or 0.0), row["trial"])):
         pair, means = row["interval"], row["metrics"]
-        line = [short(row["params"].get(path, "")) for path in varied]
+        line = [short_value(row["params"].get(path, "")) for path in varied]
         line += [_number(row["value"]), "" if pair is None else f"{pair[0]:.4f} … {pair[1]:.4f}"]
         line += [_number(means.get("validation", {}).get("loss"))] if metric != "loss" else []
         line += [_number(means.get("test", {}).get(metric))] if has_test else []
@@ -220,8 +238,8 @@ def table_of(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
-def notes_of(document: Mapping[str, Any]) -> list[str]:
-    """Why runs did not come to their end."""
+def failure_notes(document: Mapping[str, Any]) -> list[str]:
+    """Reasons why runs are not complete, one line each."""
     return [
         f"{setting_text(entry['params'])}, seed {entry['seed']} {entry['state']}: {entry['explanation']}"
         for entry in document["trials"]
@@ -237,14 +255,149 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def markdown(definition: Definition, document: Mapping[str, Any]) -> str:
-    head, lines = table_of(document)
+def markdown(definition: SweepDefinition, document: Mapping[str, Any]) -> str:
+    """Text of `table.md`."""
+    head, lines = results_table(document)
     varied = ", ".join(f"`{path}={text}`" for path, text in definition.texts.items())
     text = [f"# Sweep {document['study']}", "", f"Varied: {varied}. Sampler: {definition.sampler}."]
     text += ["", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     text += [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
-    text += ["", *(f"- {note}" for note in notes_of(document))]
-    text += ["", f"The best is chosen by validation {definition.metric}, never by the test set."]
-    text += [f"Stable: no run failed, and the metric is within {100 * (1 - STABLE):.0f} % of the best one's."]
+    text += ["", *(f"- {note}" for note in failure_notes(document))]
+    text += ["", f"The best setting is chosen by validation {definition.metric}, never by the test set."]
+    text += [f"Stable: no run failed, and the metric is within {100 * (1 - STABLE):.0f} % of the best."]
     counts = ", ".join(f"{count} {state}" for state, count in document["counts"].items() if count)
     return "\n".join([*text, f"Runs: {counts}.", ""])
+
+
+# ---------------------------------------------------------------- plots
+
+MAX_COLUMNS = 6
+SERIES = (0, 2, 3)
+"""Style of each metric; the style between is the green of stable settings."""
+STABLE_COLOUR = STYLES[1][0]
+OPTUNA_SIZE = (8.0, 4.5)
+"""Size of Optuna's plots in inches."""
+
+RowPoint = tuple[float, float, Row]
+"""Position of the varied value, metric, and the row."""
+
+
+def draw_curves(definition: SweepDefinition, rows: Sequence[Row], folder: Path) -> list[str]:
+    """Write `curves.png` and `curves.svg`: each metric against each varied value; return the file names.
+
+    One varied path gives a line with intervals, several give one point per setting.
+    """
+    rows = [row for row in rows if row["params"]]
+    measured = {name for row in rows for name in row["metrics"].get("validation", {})}
+    names = [name for name in dict.fromkeys(["loss", "accuracy", definition.metric]) if name in measured]
+    paths = list(definition.texts)[:MAX_COLUMNS]
+    panels = [(name, path) for name in names for path in paths]
+    charts = [_chart(definition, rows, path, name, SERIES[names.index(name)]) for name, path in panels]
+    title = f"Ring: best of {len(rows)} settings by validation {definition.metric}"
+    caption = "green: stable, within 5 % of the best and no failed run · red cross: diverged or failed"
+    if definition.seeds > 1 and len(paths) == 1:
+        caption += "\nbars: 95 % intervals of the mean over seeds"
+    figure = draw(charts, title, caption, columns=len(paths))
+    for axes, (name, path) in zip(figure.axes, panels, strict=True):
+        _mark(axes, definition, rows, path, name)
+    return save(figure, folder / "curves")
+
+
+def _chart(definition: SweepDefinition, rows: Sequence[Row], path: str, name: str, series: int) -> Chart:
+    points = _points(definition, rows, path, name)
+    values, is_alone = definition.space.axes[path], len(definition.texts) == 1
+    is_numeric = all(is_number(row["params"][path]) for row in rows)
+    x = Axis(
+        path,
+        is_log=is_numeric and values.is_log,
+        is_whole=not values.is_log and all(isinstance(value, int) for value in values.checked()),
+        categories=None if is_numeric else [short_value(value) for value in values.listed() or ()],
+    )
+    intervals = [row["intervals"]["validation"].get(name) for _, _, row in points] if is_alone else []
+    finite = [pair if pair is not None and all(map(math.isfinite, pair)) else None for pair in intervals]
+    line = Line(
+        "",
+        [point[:2] for point in points],
+        finite,  # not with several paths: bars of several settings at one value would overlap
+        has_bars=True,
+        series=series,
+        is_connected=is_alone and len(points) > 1,
+    )
+    return Chart("", [line], x, Axis(f"validation {name}"))
+
+
+def _position(definition: SweepDefinition, rows: Sequence[Row], path: str, row: Row) -> float:
+    """Position on the x axis: a number itself, or the index of another value."""
+    if all(is_number(other["params"][path]) for other in rows):
+        return float(row["params"][path])
+    return float((definition.space.axes[path].listed() or []).index(row["params"][path]))
+
+
+def _points(definition: SweepDefinition, rows: Sequence[Row], path: str, name: str) -> list[RowPoint]:
+    points = [
+        (_position(definition, rows, path, row), row["metrics"]["validation"][name], row)
+        for row in rows
+        if name in row["metrics"].get("validation", {})
+    ]
+    return sorted(points, key=lambda point: point[0])
+
+
+def _mark(axes: Axes, definition: SweepDefinition, rows: Sequence[Row], path: str, name: str) -> None:
+    """Mark stable settings, the best setting and failed runs."""
+    points = _points(definition, rows, path, name)
+    stable = [point for point in points if point[2]["is_stable"]]
+    halo: dict[str, Any] = {"color": STABLE_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}
+    axes.plot([point[0] for point in stable], [point[1] for point in stable], "o", **halo)
+    if len(definition.texts) == 1:
+        for left, right in itertools.pairwise(points):  # stable neighbours form a region
+            if left[2]["is_stable"] and right[2]["is_stable"]:
+                axes.axvspan(left[0], right[0], color=STABLE_COLOUR, alpha=0.12, linewidth=0)
+    best = best_row(definition, [row for _, _, row in points])
+    ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": INK, "zorder": 4}
+    for x, y, row in points:
+        if row is best:
+            axes.plot(x, y, "o", **ring)
+    failed = [row for row in rows if row["state"] in ("diverged", "failed")]
+    xs = [_position(definition, rows, path, row) for row in failed]
+    at_bottom = axes.get_xaxis_transform()
+    axes.plot(xs, [0.04] * len(xs), "x", color=ALARM, markersize=8, transform=at_bottom, zorder=5)
+    axes.margins(x=0.08, y=0.14)
+    if not lower_is_better(name) and all(0 <= y <= 1 for _, y, _ in points):
+        low, high = axes.get_ylim()  # an interval of few seeds may extend far beyond a fraction's range
+        axes.set_ylim(max(low, -0.05), min(high, 1.05))
+
+
+def write_optuna_plots(queue: TrialQueue, folder: Path) -> tuple[dict[str, float], list[str]]:
+    """Write Optuna's parallel coordinates and importances if several values vary.
+
+    Return the importances and the file names. The HTML pages share one copy of plotly's script in the folder,
+    so they work offline; PNG and SVG files of the same plots serve reports and paper.
+    """
+    import optuna
+    from matplotlib import pyplot, rc_context
+    from optuna.trial import TrialState
+    from optuna.visualization import matplotlib as static
+
+    study, query = queue.study, queue.database.query
+    complete = query(lambda: study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
+    if len(queue.definition.texts) < 2 or len({trial.value for trial in complete}) < 2:
+        return {}, []  # importances need several paths and different values
+    metric, interactive = f"validation {queue.definition.metric}", optuna.visualization
+    plots = {
+        "parallel": (interactive.plot_parallel_coordinate, static.plot_parallel_coordinate),
+        "importance": (interactive.plot_param_importances, static.plot_param_importances),
+    }
+    files = []
+    # Optuna's matplotlib plots change the global style, which the context restores.
+    with warnings.catch_warnings(), rc_context({"font.family": fonts()}):
+        warnings.simplefilter("ignore")
+        importances = query(lambda: optuna.importance.get_param_importances(study))
+        for name, (draw_page, draw_picture) in plots.items():
+            page = query(partial(draw_page, study, target_name=metric))
+            page.write_html(folder / f"{name}.html", include_plotlyjs="directory")
+            figure = query(partial(draw_picture, study, target_name=metric)).get_figure()
+            figure.set_size_inches(OPTUNA_SIZE)
+            figure.tight_layout()
+            files += [f"{name}.html", *save(figure, folder / name)]
+            pyplot.close(figure)
+    return {path: float(value) for path, value in importances.items()}, files

@@ -1,7 +1,4 @@
-"""What a sweep varies: `PATH=v1,v2`, `PATH=1..8`, `PATH=log:1e-5..1e-2`. Any path of the config tree.
-
-It knows how values are written and drawn, nothing of what they configure.
-"""
+"""Search space of a sweep: `PATH=v1,v2`, `PATH=1..8`, `PATH=log:1e-5..1e-2`, for any path of the config."""
 
 from __future__ import annotations
 
@@ -18,50 +15,56 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import Trial
 
-# No number of a range begins or ends with a point: three points in a row must not pass for two.
+# A number in a range neither begins nor ends with a dot, so that `1...8` is not accepted as a range.
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 
 Point = dict[str, Any]
-"""A value for each path that is swept."""
+"""One value for each varied path."""
 
 
 class Values(Protocol):
-    """What one path may take."""
+    """Values of one varied path."""
 
-    def join_names(self) -> list[Any] | None:
-        """All of them in order; None where there is no end of them."""
+    def listed(self) -> list[Any] | None:
+        """All values in order; None for a continuous range."""
         ...
 
     def checked(self) -> list[Any]:
-        """Those that show whether the config takes all of them."""
+        """Values whose validity implies that all values are valid."""
         ...
 
-    def distribution(self) -> BaseDistribution: ...
+    def distribution(self) -> BaseDistribution:
+        """Optuna's distribution over the labels."""
+        ...
 
     def suggest(self, trial: Trial, path: str) -> None:
-        """Let Optuna's sampler choose, unless the trial has a value."""
+        """Let Optuna's sampler draw a value, unless the trial has one."""
         ...
 
     def label(self, value: Any) -> Any:
-        """As Optuna keeps a value."""
+        """Form in which Optuna stores a value."""
         ...
 
-    def value(self, label: Any) -> Any: ...
+    def value(self, label: Any) -> Any:
+        """Value of a stored label."""
+        ...
 
     @property
     def is_log(self) -> bool:
-        """Whether they are drawn, and looked at, on a logarithmic scale."""
+        """True if values are drawn and plotted on a logarithmic scale."""
         ...
 
 
 @dataclass(frozen=True)
 class Choices:
+    """A list of values."""
+
     values: tuple[Any, ...]
 
-    def join_names(self) -> list[Any]:
+    def listed(self) -> list[Any]:
         return list(self.values)
 
     def checked(self) -> list[Any]:
@@ -86,7 +89,7 @@ class Choices:
 
     @property
     def is_log(self) -> bool:
-        """Numbers that spread over more than a decade and a half."""
+        """True for positive numbers whose largest is more than 30 times the smallest."""
         if not all(is_number(value) and value > 0 for value in self.values):
             return False
         return bool(max(self.values) / min(self.values) > 30)
@@ -94,14 +97,14 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """Both ends belong to it."""
+    """A range of numbers, both ends included."""
 
     low: float
     high: float
     is_whole: bool
     is_log: bool
 
-    def join_names(self) -> list[Any] | None:
+    def listed(self) -> list[Any] | None:
         return list(range(int(self.low), int(self.high) + 1)) if self.is_whole and not self.is_log else None
 
     def checked(self) -> list[Any]:
@@ -128,42 +131,51 @@ class Range:
 
 
 def is_number(value: Any) -> bool:
+    """True for int and float, not for bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
+    """Varied paths and their values."""
+
     axes: Mapping[str, Values]
     texts: Mapping[str, str]
-    """As they were written; `parse_space` makes the same of them on every machine."""
+    """Text of each argument, from which `parse_space` builds the same space on every machine."""
 
     def first(self) -> Point:
+        """First point of the space."""
         return {path: values.checked()[0] for path, values in self.axes.items()}
 
     def unlisted(self) -> list[str]:
-        """The paths whose values have no end, so that no grid covers them."""
-        return [path for path, values in self.axes.items() if values.join_names() is None]
+        """Paths with a continuous range, which a grid cannot cover."""
+        return [path for path, values in self.axes.items() if values.listed() is None]
 
     def grid(self) -> list[Point]:
-        listed = [values.join_names() or [] for values in self.axes.values()]
+        """Every combination of values."""
+        listed = [values.listed() or [] for values in self.axes.values()]
         return [dict(zip(self.axes, point, strict=True)) for point in itertools.product(*listed)]
 
     def distributions(self) -> dict[str, BaseDistribution]:
+        """Optuna's distribution of each path."""
         return {path: values.distribution() for path, values in self.axes.items()}
 
     def labels(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Labels of a point, as Optuna stores them."""
         return {path: self.axes[path].label(value) for path, value in point.items()}
 
     def point(self, labels: Mapping[str, Any]) -> Point:
+        """Point of stored labels."""
         return {path: values.value(labels[path]) for path, values in self.axes.items()}
 
 
-def parse_space(texts: Mapping[str, str]) -> Space:
-    return Space({path: _parse(path, text) for path, text in texts.items()}, dict(texts))
+def parse_space(texts: Mapping[str, str]) -> SearchSpace:
+    """Parse the values of each path."""
+    return SearchSpace({path: _parse(path, text) for path, text in texts.items()}, dict(texts))
 
 
-def split_arguments(arguments: Iterable[str]) -> tuple[Space, list[str]]:
-    """What `PATH=…` arguments vary, and those that set one value as everywhere else."""
+def split_arguments(arguments: Iterable[str]) -> tuple[SearchSpace, list[str]]:
+    """Split `PATH=…` arguments into the search space and those that set one value."""
     texts: dict[str, str] = {}
     fixed = []
     for argument in arguments:
@@ -174,11 +186,11 @@ def split_arguments(arguments: Iterable[str]) -> tuple[Space, list[str]]:
         if not all(path.split(".")):
             raise user_error("not of the form PATH=v1,v2,…", value=argument, hint="model.num_layers=1,2,4")
         if path in texts:
-            raise user_error("varied twice", path=path, hint="give it once")
+            raise user_error("is varied twice", path=path, hint="give it once")
         texts[path] = text
     if not texts:
         raise user_error(
-            "nothing is varied",
+            "no option is varied",
             path="PATH=v1,v2,…",
             hint="training.optimizer.learning_rate=1e-2,1e-3 or =log:1e-5..1e-2",
         )
@@ -203,10 +215,10 @@ def _parse_range(path: str, text: str) -> Range:
     is_whole = bool(_WHOLE.fullmatch(match[2]) and _WHOLE.fullmatch(match[3]))
     low, high = ((int if is_whole else float)(end) for end in match.group(2, 3))
     if not low < high:
-        raise user_error("a range goes from its lower to its higher end", path=path, value=text, hint="1..8")
+        raise user_error("the lower end of a range comes first", path=path, value=text, hint="1..8")
     if is_log and low <= 0:
         raise user_error(
-            "a logarithmic range begins above zero", path=path, value=text, hint="log:1e-5..1e-2"
+            "a logarithmic range starts above zero", path=path, value=text, hint="log:1e-5..1e-2"
         )
     return Range(low, high, is_whole, is_log)
 
@@ -215,18 +227,23 @@ def _parse_choices(path: str, text: str) -> Choices:
     values = []
     for part in _split(text):
         if not part.strip():
-            raise user_error("an empty value between commas", path=path, value=text, hint="v1,v2,v3")
+            raise user_error("empty value between commas", path=path, value=text, hint="v1,v2,v3")
         if _RANGE.fullmatch(part.strip()) or part.strip().startswith("log:"):
-            raise user_error("a range among values", path=path, value=part, hint="values, or one range")
+            raise user_error(
+                "a range inside a list of values",
+                path=path,
+                value=part,
+                hint="a list of values, or one range",
+            )
         value = parse_yaml(part, path)
         if value in values:
-            raise user_error("stands twice", path=path, value=value, hint="give it once")
+            raise user_error("appears twice", path=path, value=value, hint="give it once")
         values.append(value)
     return Choices(tuple(values))
 
 
 def _split(text: str) -> Sequence[str]:
-    """At the commas that stand outside of brackets and quotes."""
+    """Split at commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:

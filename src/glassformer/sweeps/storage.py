@@ -1,6 +1,6 @@
-"""The database of a sweep: a file on this machine, or a PostgreSQL server that many machines share.
+"""Database of a sweep: an SQLite file on this machine, or a PostgreSQL server that many machines share.
 
-A connection that drops is made again: whoever asks waits, and asks again.
+Lost connections are opened again, and the interrupted query is repeated.
 """
 
 from __future__ import annotations
@@ -17,95 +17,86 @@ from glassformer.core.errors import user_error
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    (
-        *(
-            "9p",
-            "afs",
-            "beegfs",
-            "ceph",
-            "cifs",
-            "coda",
-            "fuse.ceph",
-            "fuse.glusterfs",
-            "fuse.s3fs",
-            "fuse.sshfs",
-        ),
-        *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2"),
-        *("fuse.s3fs", "smb3", "smbfs", "vboxsf", "virtiofs"),
-    )
+NETWORK_FILE_SYSTEMS = (
+    "9p afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs"
+    " nfs nfs4 ocfs2 orangefs panfs pvfs2 smb3 smbfs vboxsf virtiofs"
 )
 LOCKED_SECONDS = 60
-"""How long a writer waits for another one of the same SQLite file, and a server for one who holds a lock."""
-PATIENCE_SECONDS = 600.0
-"""How long a server may be away."""
+"""Time that SQLite waits for another writer, and that PostgreSQL allows an idle transaction."""
+RETRY_SECONDS = 600.0
+"""Time that a server may be unreachable."""
 HEARTBEAT_SECONDS = 5
-SILENT_HEARTBEATS = 6
-"""A worker that has missed so many is taken for dead."""
+MISSED_HEARTBEATS = 6
+"""Number of missed heartbeats after which a worker is considered dead."""
 
-Prediction = TypeVar("Prediction")
+Result = TypeVar("Result")
 
 
-class Interrupted(Exception):
-    """Asked to stop while the database was away."""
+class SweepInterrupted(Exception):
+    """Stop request while the database was unreachable."""
 
 
 class Database:
+    """Optuna's storage with a heartbeat and automatic reconnection."""
+
     def __init__(
         self,
         url: str,
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.url = url
-        self.say = say
+        self.log = log
         self.is_stopped = is_stopped
-        self.drops = 0
-        """How often the connection was lost: what was seen before may be old news."""
+        self.disconnections = 0
+        """Number of lost connections; after one, heartbeats of workers may be missing."""
         self.storage = _open(url)
-        self._has_told = False
+        self._has_logged = False
 
-    def ask(self, question: Callable[[], Prediction], *, patience: float = PATIENCE_SECONDS) -> Prediction:
-        """The answer, however often the connection must be made again for it."""
+    def query(self, call: Callable[[], Result], *, patience: float = RETRY_SECONDS) -> Result:
+        """Return the result of a call; repeat it after connection errors, for at most `patience` seconds."""
         began, pause = time.monotonic(), 0.1
         while True:
             try:
-                answer = question()
-                self._has_told = False
-                return answer
+                result = call()
+                self._has_logged = False
+                return result
             except Exception as error:
                 if not is_connection_error(error):
                     raise
-                self.drops += 1
+                self.disconnections += 1
                 if time.monotonic() - began > patience:
                     raise user_error(
-                        f"the database has not answered for {patience / 60:.0f} minutes: {_reason(error)}",
-                        path=shown(self.url),
-                        hint="start it again; the same command then goes on",
+                        f"the database did not respond for {patience / 60:.0f} minutes: {_reason(error)}",
+                        path=without_password(self.url),
+                        hint="restart it; the same command then continues",
                     ) from None
-                if pause > 1 and not self._has_told:
-                    self._has_told = True
-                    self.say(f"the database does not answer ({_reason(error)}); asking again")
+                if pause > 1 and not self._has_logged:
+                    self._has_logged = True
+                    self.log(f"the database does not respond ({_reason(error)}); retrying")
                 if self.is_stopped():
-                    raise Interrupted from None
+                    raise SweepInterrupted from None
                 time.sleep(pause)
                 pause = min(pause * 1.6, 5.0)
 
     @property
     def heartbeat(self) -> int:
-        """Seconds between two signs of life."""
+        """Seconds between two heartbeats."""
         return int(self.storage.heartbeat_interval)
 
     def set_heartbeat(self, seconds: int) -> None:
+        """Set the seconds between two heartbeats."""
         self.storage.heartbeat_interval = seconds
-        self.storage.grace_period = SILENT_HEARTBEATS * seconds
+        self.storage.grace_period = MISSED_HEARTBEATS * seconds
 
     def close(self) -> None:
+        """Close all connections."""
         self.storage.remove_session()
         self.storage.engine.dispose()
 
 
 def is_connection_error(error: BaseException) -> bool:
+    """True if an error, or one of its causes, is a lost or refused connection."""
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
     return any(
@@ -122,26 +113,26 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    """What the server or its driver said, in a line."""
-    said = [str(getattr(cause, "orig", "")) for cause in _causes(error) if getattr(cause, "orig", None)]
-    return " ".join((said or [str(error)])[0].split())[:200]
+    """Message of the server or its driver in one line."""
+    messages = [str(getattr(cause, "orig", "")) for cause in _causes(error) if getattr(cause, "orig", None)]
+    return " ".join((messages or [str(error)])[0].split())[:200]
 
 
 def connect(
     url: str,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Database:
-    """The first connection: what cannot be reached now is a mistake, and said at once."""
+    """Open the first connection; an unreachable database is a user error."""
     try:
-        return Database(url, say, is_stopped)
+        return Database(url, log, is_stopped)
     except Exception as error:
         if not is_connection_error(error) and not isinstance(error, ImportError):
             raise
         raise user_error(
-            f"no database there: {_reason(error)}",
-            path=shown(url),
-            hint="check host, name and password; PGPASSWORD or ~/.pgpass keep the password off the command",
+            f"cannot connect to the database: {_reason(error)}",
+            path=without_password(url),
+            hint="check host, name and password; put the password into PGPASSWORD or ~/.pgpass",
         ) from None
 
 
@@ -152,46 +143,48 @@ def _open(url: str) -> RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     is_file = url.startswith("sqlite")
     options: dict[str, Any] = {"pool_pre_ping": True}
-    # Without an encoding of its own, a server of plain ASCII answers with bytes.
-    to_server = {"connect_timeout": 10, "client_encoding": "utf8"}
-    options["connect_args"] = {"timeout": LOCKED_SECONDS} if is_file else to_server
+    # Without an explicit encoding, a server with SQL_ASCII returns bytes.
+    server_options = {"connect_timeout": 10, "client_encoding": "utf8"}
+    options["connect_args"] = {"timeout": LOCKED_SECONDS} if is_file else server_options
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         storage = optuna.storages.RDBStorage(
             url,
             engine_kwargs=options,
             heartbeat_interval=HEARTBEAT_SECONDS,
-            grace_period=SILENT_HEARTBEATS * HEARTBEAT_SECONDS,
+            grace_period=MISSED_HEARTBEATS * HEARTBEAT_SECONDS,
         )
     if is_file:
-        # By itself, SQLite's driver begins a transaction only with its first write: between a look and
-        # the write that follows from it, another worker could take the same trial.
+        # By default the driver of SQLite begins a transaction at the first write. Between a read and the
+        # write that depends on it, another worker could claim the same trial.
         storage.engine.dispose()
-        event.listen(storage.engine, "connect", _begin_by_hand)
-        event.listen(storage.engine, "begin", _begin_at_once)
+        event.listen(storage.engine, "connect", _disable_implicit_begin)
+        event.listen(storage.engine, "begin", _begin_immediate)
     else:
         storage.engine.dispose()
-        event.listen(storage.engine, "connect", _let_go_when_silent)
+        event.listen(storage.engine, "connect", _end_idle_transactions)
     return storage
 
 
-def _let_go_when_silent(connection: Any, record: Any) -> None:
-    """A worker that is frozen between a lock and what it is for would keep all others waiting, for as long as
-    it sleeps: the server ends its session, and when it wakes it makes another one."""
+def _end_idle_transactions(connection: Any, record: Any) -> None:
+    """Let the server end the session of a worker that is suspended while it holds a lock.
+
+    Otherwise all other workers would wait for it. When it resumes, it opens another session.
+    """
     connection.execute(f"SET idle_in_transaction_session_timeout = '{LOCKED_SECONDS}s'")
     connection.commit()
 
 
-def _begin_by_hand(connection: Any, record: Any) -> None:
+def _disable_implicit_begin(connection: Any, record: Any) -> None:
     connection.isolation_level = None
 
 
-def _begin_at_once(connection: Any) -> None:
+def _begin_immediate(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def storage_url(asked: str | None, folder: Path) -> str:
-    """What `--storage` means; a file in the sweep's folder without it."""
+    """SQLAlchemy URL of `--storage`; without it, an SQLite file in the folder of the sweep."""
     if asked is None:
         return _file_url((folder / "sweep.db").absolute())
     scheme, found, rest = asked.partition("://")
@@ -200,16 +193,16 @@ def storage_url(asked: str | None, folder: Path) -> str:
     if scheme == "sqlite" and rest.startswith("/") and rest.strip("/"):
         return _file_url(Path(rest.removeprefix("/")).absolute())
     raise user_error(
-        "no database that is known here" if found else "not the address of a database",
+        "unknown kind of database" if found else "not the URL of a database",
         path="--storage",
-        value=shown(asked) if found else asked,
+        value=without_password(asked) if found else asked,
         allowed=["postgresql://USER@HOST/DATABASE", "sqlite:///FILE"],
     )
 
 
 def _file_url(path: Path) -> str:
     file_system = file_system_of(path)
-    if file_system in NETWORK_FILE_SYSTEMS:
+    if file_system in NETWORK_FILE_SYSTEMS.split():
         raise user_error(
             f"SQLite loses data on a network folder ({file_system})",
             path=str(path),
@@ -219,25 +212,25 @@ def _file_url(path: Path) -> str:
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The kind of file system that a path lies on; None where the machine does not tell."""
+    """Type of the file system of a path; None if the system does not report it."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    place, found = os.path.realpath(path), ("", "")
+    real, found = os.path.realpath(path), ("", "")
     for line in lines:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
         mounted = fields[1].replace("\\040", " ")
-        is_above = place == mounted or place.startswith(mounted.rstrip("/") + "/")
+        is_above = real == mounted or real.startswith(mounted.rstrip("/") + "/")
         if is_above and len(mounted) >= len(found[0]):  # a later mount hides an earlier one
             found = (mounted, fields[2])
     return found[1] or None
 
 
-def shown(url: str) -> str:
-    """Without the password."""
+def without_password(url: str) -> str:
+    """URL without its password."""
     scheme, separator, rest = url.partition("://")
     who, at, where = rest.rpartition("@")
     user, colon, _ = who.partition(":")

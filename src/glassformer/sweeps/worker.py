@@ -18,14 +18,14 @@ import torch
 
 from glassformer.core.errors import UserError, is_out_of_memory
 from glassformer.core.registry import load_plugin
-from glassformer.evaluation.metrics import falls
+from glassformer.evaluation.metrics import lower_is_better
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.storage.files import finite
 from glassformer.sweeps.definition import setting_text
-from glassformer.sweeps.queue import Board, Claim, Lost, join
-from glassformer.sweeps.storage import Interrupted
+from glassformer.sweeps.queue import Claim, TrialLost, TrialQueue, open_queue, trial_key
+from glassformer.sweeps.storage import SweepInterrupted
 from glassformer.training.context import StopSignals
 from glassformer.training.progress import Reporter
 
@@ -33,19 +33,23 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
+IDLE_SECONDS = 0.5
 NOT_COPIED = shutil.ignore_patterns("lock", "status.json", "results.json", ".*")
+"""Files of a run that a copy must not have: it is a new attempt."""
+
+Log = Callable[[str], None]
 
 
-class Pulse:
-    """Signs of life from a thread of its own, for as long as it is entered."""
+class Heartbeat:
+    """Context: send heartbeats of a trial from a thread."""
 
-    def __init__(self, board: Board, trial_id: int) -> None:
-        self.board, self.trial_id = board, trial_id
+    def __init__(self, queue: TrialQueue, trial_id: int) -> None:
+        self.queue, self.trial_id = queue, trial_id
         self.is_lost = False
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Pulse:
+    def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 
@@ -53,166 +57,174 @@ class Pulse:
         self._end.set()
         self._thread.join()
 
-    def _beat(self) -> None:
-        while not self._end.wait(self.board.database.heartbeat):
+    def _run(self) -> None:
+        while not self._end.wait(self.queue.database.heartbeat):
             try:
-                self.board.beat(self.trial_id)
-            except Lost:
+                self.queue.heartbeat(self.trial_id)
+            except TrialLost:
                 self.is_lost = True
                 return
-            except (Interrupted, UserError):
+            except (SweepInterrupted, UserError):
                 return
 
 
-class Listener(Reporter):
-    """Tells the study each validation that stands in the run's record, those before a restart included."""
+class ValidationReporter(Reporter):
+    """Reporter that sends validations to the pruner, including those before a restart."""
 
-    def __init__(self, board: Board, claim: Claim, folder: RunFolder) -> None:
-        self.board, self.claim, self.folder = board, claim, folder
-        self.is_hopeless = False
-        self._told = -1
+    def __init__(self, queue: TrialQueue, claim: Claim, folder: RunFolder) -> None:
+        self.queue, self.claim, self.folder = queue, claim, folder
+        self.should_prune = False
+        self._last_step = -1
 
     def begin(self, step: int, total_steps: int | None) -> None:
+        """Send the validations that the event log of the run contains."""
         for event in self.folder.events:
             if event.get("event") == "validation":
-                self._tell(event["step"], event)
-        self._look()
+                self._send(event["step"], event)
+        self._ask_pruner()
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        self._tell(step, metrics)
-        self._look()
+        """Send one validation and ask the pruner."""
+        self._send(step, metrics)
+        self._ask_pruner()
 
-    def _tell(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if self.board.definition.pruner is None or step <= self._told:
+    def _send(self, step: int, metrics: Mapping[str, Any]) -> None:
+        if self.queue.definition.pruner is None or step <= self._last_step:
             return
         from optuna.exceptions import UpdateFinishedTrialError
 
-        self._told = step
-        value = comparable(self.board.definition.metric, metrics)
+        self._last_step = step
+        value = comparable_value(self.queue.definition.metric, metrics)
         try:
-            self.board.database.ask(lambda: self.claim.trial.report(value, step))
+            self.queue.database.query(lambda: self.claim.trial.report(value, step))
         except UpdateFinishedTrialError:
-            raise Lost from None
+            raise TrialLost from None
 
-    def _look(self) -> None:
-        if self.board.definition.pruner is not None and self._told >= 0:
-            self.is_hopeless = self.board.database.ask(self.claim.trial.should_prune)
+    def _ask_pruner(self) -> None:
+        if self.queue.definition.pruner is not None and self._last_step >= 0:
+            self.should_prune = self.queue.database.query(self.claim.trial.should_prune)
 
 
-def comparable(metric: str, metrics: Mapping[str, Any]) -> float:
-    """The metric, or where it is measured at the end only, the loss: the better, the further the same way."""
+def comparable_value(metric: str, metrics: Mapping[str, Any]) -> float:
+    """The metric, or the loss with its sign if the metric is measured only at the end."""
     if metric in metrics:
         return float(metrics[metric])
-    return float(metrics["loss"]) if falls(metric) else -float(metrics["loss"])
+    return float(metrics["loss"]) if lower_is_better(metric) else -float(metrics["loss"])
 
 
 class TrialRun:
-    """A trial that was taken, from its folder to its end in the study."""
+    """One claimed trial: training in its folder, and its final state in the queue."""
 
-    def __init__(self, board: Board, claim: Claim, runs: Path) -> None:
-        self.board, self.claim, self.runs = board, claim, runs
+    def __init__(self, queue: TrialQueue, claim: Claim, runs: Path) -> None:
+        self.queue, self.claim, self.runs = queue, claim, runs
         self.trial_id = claim.trial._trial_id
         self.was_stopped = False
-        """Before its end: the trial is given back."""
+        """Stopped before its end: the trial is released."""
         self.signal: int | None = None
-        """That the training heard in its worker's place."""
+        """Signal that the training received instead of its worker."""
 
-    def run(self, is_unwanted: Callable[[], bool]) -> str:
-        """What became of it, in a few words for people. Lost if it was given to another worker."""
+    def run(self, should_stop: Callable[[], bool]) -> str:
+        """Train and return a short summary; raises `TrialLost` if another worker has the trial."""
         setting, seed = self.claim.key
-        definition = self.board.definition
+        definition = self.queue.definition
         point = definition.space.point(self.claim.trial.params)
         path = run_path(self.runs / f"trial-{setting:04d}-seed-{seed}", self.claim.earlier)
-        self.board.write(self.trial_id, run=str(path))
+        self.queue.set_attributes(self.trial_id, run=str(path))
         folder = RunFolder(path)
         try:
-            with Pulse(self.board, self.trial_id) as pulse:
+            with Heartbeat(self.queue, self.trial_id) as heartbeat:
                 try:
-                    results = self._train(definition.config(point, seed), folder, pulse, is_unwanted)
-                except (Lost, Interrupted):
+                    results = self._train(definition.config(point, seed), folder, heartbeat, should_stop)
+                except (TrialLost, SweepInterrupted):
                     raise
                 except Exception as error:
-                    if not pulse.is_lost:
+                    if not heartbeat.is_lost:
                         return self._explain(error, folder)
-                    raise Lost from None
-                if pulse.is_lost:
-                    raise Lost
+                    raise TrialLost from None
+                if heartbeat.is_lost:
+                    raise TrialLost
                 return self._conclude(results)
-        except Lost:
+        except TrialLost:
             self._discard(folder)
             raise
 
     def _train(
-        self, config: ExperimentConfig, folder: RunFolder, pulse: Pulse, is_unwanted: Callable[[], bool]
+        self,
+        config: ExperimentConfig,
+        folder: RunFolder,
+        heartbeat: Heartbeat,
+        should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         if folder.exists() and (results := folder.results()):
-            return results  # its worker died between the end of training and telling it
-        listener = Listener(self.board, self.claim, folder)
+            return results  # its worker died after the training and before it reported the results
+        reporter = ValidationReporter(self.queue, self.claim, folder)
         training = TrainingSession(
-            config, folder, listener, lambda: pulse.is_lost or listener.is_hopeless or is_unwanted()
+            config, folder, reporter, lambda: heartbeat.is_lost or reporter.should_prune or should_stop()
         )
         try:
             results = training.run()
         finally:
             self.signal = training.signals.number
-        if results["ended"] == "signal" and not pulse.is_lost and not listener.is_hopeless:
+        if results["ended"] == "signal" and not heartbeat.is_lost and not reporter.should_prune:
             self.was_stopped = True
         return results
 
     def _conclude(self, results: Mapping[str, Any]) -> str:
         if self.was_stopped:
-            self.board.give_back(self.trial_id)
+            self.queue.release(self.trial_id)
             return f"stopped at step {results['steps']:,} and saved"
-        metric, facts = self.board.definition.metric, self._facts(results)
+        metric, facts = self.queue.definition.metric, self._facts(results)
         if results["ended"] == "signal":
-            text = f"step {results['steps']:,}: its validation fell behind"
-            self.board.finish(self.trial_id, "pruned", **facts, explanation=text)
+            text = f"step {results['steps']:,}: its validation fell behind the other runs"
+            self.queue.finish(self.trial_id, "pruned", **facts, explanation=text)
             return f"pruned: {text}"
         value = results["metrics"]["validation"].get(metric)
         if value is None:
             known = ", ".join(results["metrics"]["validation"])
             text = f"its validation has no {metric}, only {known}; try --metric loss"
-            self.board.finish(self.trial_id, "failed", **facts, explanation=text)
+            self.queue.finish(self.trial_id, "failed", **facts, explanation=text)
             return f"failed: {text}"
         if value != value:
-            self.board.finish(self.trial_id, "diverged", **facts, explanation=f"{metric} is no number")
-            return f"diverged: {metric} is no number"
-        self.board.finish(self.trial_id, "complete", value, **facts)
+            self.queue.finish(self.trial_id, "diverged", **facts, explanation=f"{metric} is NaN")
+            return f"diverged: {metric} is NaN"
+        self.queue.finish(self.trial_id, "complete", value, **facts)
         return f"{metric} {value:.4f}"
 
     def _facts(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        kept = ("metrics", "steps", "seconds", "parameters")
-        return dict(finite({name: results[name] for name in kept}))
+        names = ("metrics", "steps", "seconds", "parameters")
+        return dict(finite({name: results[name] for name in names}))
 
     def _explain(self, error: Exception, folder: RunFolder) -> str:
-        """A setting that cannot be trained is a result too, kept with its reason."""
+        """Record why a setting cannot be trained, which is a result too."""
         facts: dict[str, Any] = {}
         divergence = _divergence(folder) if isinstance(error, UserError) else None
         if divergence is not None:
             outcome, text = "diverged", divergence
         elif isinstance(error, UserError):
-            problem = error.details[0]
-            outcome, text = "failed", f"{problem.path}: {problem.message}".removeprefix(": ")
+            detail = error.details[0]
+            outcome, text = "failed", f"{detail.path}: {detail.message}".removeprefix(": ")
         elif is_out_of_memory(error):
-            outcome, text = "failed", "not enough memory here"
+            outcome, text = "failed", "not enough memory"
         else:
             outcome, text = "failed", f"{type(error).__name__}: {error}"
             facts = {"traceback": "".join(traceback.format_exception(error))}
-        self.board.finish(self.trial_id, outcome, explanation=text, **facts)
+        self.queue.finish(self.trial_id, outcome, explanation=text, **facts)
         return f"{outcome}: {text}"
 
     def _discard(self, folder: RunFolder) -> None:
-        """The late result goes, if another worker has the trial in another folder."""
-        others = [trial for trial in self.board.trials() if trial.number > self.claim.trial.number]
+        """Delete the folder if another worker has the trial in another folder."""
+        others = [trial for trial in self.queue.trials() if trial.number > self.claim.trial.number]
         for trial in others:
-            is_same = (trial.user_attrs["setting"], trial.user_attrs["seed"]) == self.claim.key
-            if is_same and trial.user_attrs.get("run") not in (None, str(folder.path)):
+            if trial_key(trial) == self.claim.key and trial.user_attrs.get("run") not in (
+                None,
+                str(folder.path),
+            ):
                 shutil.rmtree(folder.path, ignore_errors=True)
                 return
 
 
 def _divergence(folder: RunFolder) -> str | None:
-    """What the run's record says of its end, if it diverged."""
+    """Reason in the event log of a run that diverged."""
     events = list(folder.events)
     if not events or events[-1].get("event") != "diverged":
         return None
@@ -220,75 +232,74 @@ def _divergence(folder: RunFolder) -> str | None:
 
 
 def run_path(path: Path, earlier: Sequence[FrozenTrial]) -> Path:
-    """The folder of the last attempt, to go on there. One whose worker is paused but alive still belongs
-    to it: then what it has saved is copied."""
+    """Folder of the last attempt, to resume it there.
+
+    A suspended worker still owns its folder. Its checkpoints are then copied to a new folder.
+    """
     last = next((Path(trial.user_attrs["run"]) for trial in earlier if "run" in trial.user_attrs), path)
     if not last.is_dir():
-        return path.absolute()  # of another machine, or never begun
+        return path.absolute()  # on another machine, or never started
     if not RunFolder(last).is_locked():
         return last.absolute()
     copy = path.with_name(f"{path.name}-attempt-{len(earlier) + 1}").absolute()
     shutil.rmtree(copy, ignore_errors=True)
     try:
-        shutil.copytree(
-            last, copy, ignore=shutil.ignore_patterns("lock", "status.json", "results.json", ".*")
-        )
-    except (OSError, shutil.Error):  # it woke up meanwhile; what it saves is no use to anybody
+        shutil.copytree(last, copy, ignore=NOT_COPIED)
+    except (OSError, shutil.Error):  # the suspended worker resumed and changes its files
         shutil.rmtree(copy, ignore_errors=True)
     return copy
 
 
-IDLE_SECONDS = 0.5
-
-Say = Callable[[str], None]
-
-
 class Worker:
+    """Process that claims and trains trials."""
+
     def __init__(
-        self, board: Board, name: str, runs: Path, signals: StopSignals, say: Say, threads: int
+        self, queue: TrialQueue, name: str, runs: Path, signals: StopSignals, log: Log, threads: int
     ) -> None:
-        self.board, self.name, self.runs = board, name, runs
-        self.signals, self.say, self.threads = signals, say, threads
+        self.queue, self.name, self.runs = queue, name, runs
+        self.signals, self.log, self.threads = signals, log, threads
         self.finished = 0
 
     def work(self) -> None:
-        """Until nothing is left to begin and nothing runs that could come back."""
-        while not self.is_unwanted():
+        """Train trials until none is left to start and none runs that could return to the queue."""
+        while not self.should_stop():
             try:
-                trials = self.board.settle()
-                claim = self.board.claim(self.name, trials)
+                trials = self.queue.reconcile()
+                claim = self.queue.claim(self.name, trials)
                 if claim is not None:
-                    self._train(TrialRun(self.board, claim, self.runs))
-                elif self.board.is_over(trials):
+                    self._train(TrialRun(self.queue, claim, self.runs))
+                elif self.queue.is_finished(trials):
                     return
                 else:
                     time.sleep(IDLE_SECONDS)
-            except Lost:
-                self.say("a trial was given to another worker; what came of it here does not count")
-            except Interrupted:
+            except TrialLost:
+                self.log("a trial was assigned to another worker; the result of this one does not count")
+            except SweepInterrupted:
                 return
 
     def _train(self, run: TrialRun) -> None:
         torch.set_num_threads(self.threads)
         try:
-            text = run.run(self.is_unwanted)
+            text = run.run(self.should_stop)
         finally:
             self.signals.number = self.signals.number or run.signal
         self.finished += not run.was_stopped
         setting, seed = run.claim.key
-        values = setting_text(self.board.definition.space.point(run.claim.trial.params))
-        self.say(f"trial {setting} seed {seed} ({values}): {text}")
+        values = setting_text(self.queue.definition.space.point(run.claim.trial.params))
+        self.log(f"trial {setting} seed {seed} ({values}): {text}")
 
-    def is_unwanted(self) -> bool:
+    def should_stop(self) -> bool:
+        """True after a stop signal, or if the coordinator has died."""
         parent = multiprocessing.parent_process()
         return self.signals.is_set() or (parent is not None and not parent.is_alive())
 
 
 def worker_name() -> str:
+    """Unique name: host and a random part."""
     return f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
 
 
-def serve(
+def run_worker(
     url: str,
     study: str,
     runs: Path,
@@ -296,16 +307,16 @@ def serve(
     name: str,
     threads: int,
     plugins: Sequence[Path] = (),
-    say: Say = lambda text: print(text, file=sys.stderr, flush=True),
+    log: Log = lambda text: print(text, file=sys.stderr, flush=True),
     on_joined: Callable[[], None] = lambda: None,
 ) -> tuple[Worker, int]:
-    """Work on a study until it is over; the worker and its exit code."""
+    """Work on a study until it is finished; return the worker and its exit code."""
     for path in plugins:
         load_plugin(path)
     with StopSignals() as signals:
-        board = join(url, study, say=say, is_stopped=signals.is_set)
+        queue = open_queue(url, study, log=log, is_stopped=signals.is_set)
         on_joined()
-        worker = Worker(board, name, runs, signals, say, threads)
+        worker = Worker(queue, name, runs, signals, log, threads)
         worker.work()
-        board.database.close()
+        queue.database.close()
         return worker, signals.exit_code
