@@ -1,4 +1,4 @@
-"""`glassformer bench`: four forms that agree, timings that are timings, options that are checked."""
+"""`glassformer bench attention`: four equal forms, plausible timings, validated options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every benchmark runs on something tiny, says what it found, and is kept and compared."""
+"""Every benchmark on a tiny workload, and recorded results."""
 
 import json
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_train(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_way_of_decoding_that_was_disturbed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first try of the better one of `ours` takes longer than the other, its second one does not."""
+    """Try the better form again when its first try was slower than the other."""
     now = 0.0
 
     def spend(seconds: float) -> None:
@@ -104,7 +104,7 @@ def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.long
 def test_a_sweep_by_one_worker_and_by_two(capsys: pytest.CaptureFixture[str]) -> None:
-    """What two are worth is timed by the command itself, on a machine that does nothing else."""
+    """Check the document only; the speed-up needs an idle machine."""
     _, document = bench(capsys, "sweep", "--seeds", "1", "--steps", "2", "--threads", "1")
     one, two = document["rows"]
     assert (one["workers"], one["trials"]) == (1, 3) and (two["workers"], two["trials"]) == (2, 3)

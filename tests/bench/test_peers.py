@@ -1,4 +1,4 @@
-"""The race is fair: with the same weights the other engines write what ours writes."""
+"""The comparison is fair: with the same weights, the other libraries generate the same outputs."""
 
 from collections.abc import Callable
 
@@ -77,7 +77,7 @@ def test_hugging_face_writes_the_same(model: Model, rows: list[np.ndarray], beam
 
 
 def test_ctranslate2_writes_the_same(model: Model, rows: list[np.ndarray]) -> None:
-    """Greedy. With a beam it ends a search as soon as enough hypotheses are there, and may write another."""
+    """Compare greedy outputs only: with a beam, CTranslate2 stops earlier and may differ."""
     pytest.importorskip("ctranslate2")
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for concurrency in (1, 2):

@@ -1,4 +1,4 @@
-"""What a person sees when the input is wrong, word for word.
+"""Error messages for wrong input, word for word.
 
     GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/golden
 
@@ -38,7 +38,7 @@ class Mine(NormConfig):
 
 @dataclass
 class Case:
-    """Arguments, and the files there are."""
+    """Arguments of one command, and the files in its working folder."""
 
     arguments: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
@@ -87,6 +87,7 @@ CASES: dict[str, Case] = {
         ["report", "folder", "--out", "report.pdf"], {"folder/config.yaml": TASK}
     ),
     # Overrides.
+    "renamed-key": of_override("training.clip_norm=1"),
     "unknown-key": of_override("model.num_layer=2"),
     "unknown-path": of_override("trainer.max_steps=2"),
     "key-of-another-part": of_override("training.seed=1"),
@@ -196,7 +197,7 @@ CASES: dict[str, Case] = {
         {"a.tsv": b"one\t0.5\ntwo\thalf\n"},
         "task.data.train=a.tsv",
         "task.data.validation=a.tsv",
-        "task.answer=number",
+        "task.target=number",
     ),
     "tokenizer-missing": of_text(
         "language-model", {}, "task.examples=20", "task.tokenizer={kind: file, path: mine.json}"
@@ -231,7 +232,7 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to stand in, and no trace of plug-ins afterwards."""
+    """Run in an empty working folder, and unregister plug-ins afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLASSFORMER_DATA", "data")
     monkeypatch.setenv("XDG_DATA_HOME", "home")
@@ -260,7 +261,7 @@ def test_what_is_said(name: str, nowhere: Path, capsys: pytest.CaptureFixture[st
     assert 2 <= len(lines) <= 5, output.err
     assert all(len(line) <= 400 for line in lines)
     assert lines[0].startswith("glassformer")
-    assert files_in(nowhere) - before <= {"runs"}  # nothing was written, and no code of the file has run
+    assert files_in(nowhere) - before <= {"runs"}  # nothing was written, and no code of the file was executed
     text = f"$ glassformer {' '.join(case.arguments)}\n{output.err}"
     text = re.sub(r"allowed: .*counting-classifier.*", "allowed: (the presets)", text)
     golden = GOLDEN / f"{name}.txt"

@@ -1,4 +1,4 @@
-"""`evaluate` and `predict` on models that classify, and on models that write."""
+"""`evaluate` and `predict` for classifiers and for generating models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def train(folder: Path, lines: list[str], answer: str, steps: int) -> Path:
         "columns": {"input": 0, "target": 1},
     }
     tree = {
-        "task": {"kind": "tokens", "answer": answer, "data": data},
+        "task": {"kind": "tokens", "target": answer, "data": data},
         "model": {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16},
         "training": {
             "batch_size": 20,
@@ -46,7 +46,7 @@ def train(folder: Path, lines: list[str], answer: str, steps: int) -> Path:
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Whether `good` or `bad` stands between other words."""
+    """Train a classifier that detects `good` or `bad` among other words."""
     words = ["film", "book", "actor", "really", "this"]
     lines = []
     for i in range(120):
@@ -58,7 +58,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows of unequal length, longer and shorter ones mixed, and the first two tokens of each."""
+    """Train on rows of mixed lengths whose target is their first two tokens."""
     rows = [[str((i * 7 + k) % 6) for k in range(1 + (i * 5) % 7)] for i in range(40)]
     lines = [f"{' '.join(row)}\t{' '.join(row[:2])}" for row in rows]
     return train(tmp_path_factory.mktemp("writer"), lines, "sequence", 80)
@@ -100,7 +100,7 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
 
 
 def test_a_score_on_what_was_trained_on_says_so(say: Say, classifier: Path, tmp_path: Path) -> None:
-    """Wherever the score is shown, however quiet the training was: the test file is the training file."""
+    """Repeat the leak warning with every score: here the test file is the training file."""
     (warning,) = document(say, "evaluate", classifier)["warnings"]
     assert warning.startswith("WARNING: test") and "train" in warning
     assert warning in say("evaluate", classifier)[1]
@@ -137,7 +137,7 @@ def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Pat
 def test_words_that_are_not_read_are_said_to_be_not_read(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A classifier of texts reads the beginning of a long one, whatever its tokenizer makes of the rest."""
+    """Truncate a long text for a text classifier, whatever its tokenizer does with the rest."""
     monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path))
     tiny = ["model.num_layers=1", "model.num_heads=2", "model.hidden_dim=8", "model.feed_forward_dim=8"]
     few = ["task.examples=30", "task.max_length=6", "training.max_steps=1"]
@@ -157,7 +157,7 @@ def test_words_that_are_not_read_are_said_to_be_not_read(
 def test_sentences_are_named_by_the_lines_of_the_file(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by their number among the examples of a split that is part of a file with a header and gaps."""
+    """Name sentences by file and line, not by their number in a split of a file with a header and gaps."""
     monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{'' if n % 3 else chr(10)}word{n} a;mot{n} un\n" for n in range(40))
@@ -173,10 +173,10 @@ def test_sentences_are_named_by_the_lines_of_the_file(
     shown = [sentence for which in ("best", "typical", "worst") for sentence in sentences[which]]
     assert len(shown) == 9
     for sentence in shown:
-        name, line = sentence["place"].split(", line ")
+        name, line = sentence["location"].split(", line ")
         assert name == "a.csv"
         assert lines[int(line) - 1] == f"{sentence['source']};{sentence['reference']}"
-    assert f"best: {sentences['best'][0]['place']}, BLEU" in say(*asked)[1]
+    assert f"best: {sentences['best'][0]['location']}, BLEU" in say(*asked)[1]
     made = ["task.examples=20", "task.tokenizer.kind=characters", "training.max_steps=1"]
     assert say("train", "translation", *tiny, *made, "--quiet", "--run", "made")[0] == 0
     assert "best: example " in say("evaluate", "made")[1]

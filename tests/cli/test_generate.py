@@ -1,4 +1,4 @@
-"""`glassformer generate`: a language model writes, the same for the same seed, as long as one likes."""
+"""`glassformer generate`: same text for the same seed, any length."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_the_same_seed_writes_the_same(ask: Ask, writer: Path) -> None:
     first, again, other = (ask(*options, "--seed", seed)["texts"] for seed in (1, 1, 2))
     assert first == again != other
     assert len({text["text"] for text in first}) > 1, "the texts of one call differ"
-    # The first of many is the only one of one.
+    # The first of several texts equals a single one.
     assert ask(writer, "--length", 30, "--temperature", 2, "--seed", 1)["texts"] == first[:1]
 
 
 def test_longer_than_the_window(ask: Ask, running: Path) -> None:
-    """The model reads 8 characters; a running text never ends by itself."""
+    """Generate beyond the context of 8 characters; running text has no end token."""
     (text,) = ask(running, "the ", "--length", 60)["texts"]
     assert text["tokens"] == 60 and len(text["text"]) == 64 and text["text"].startswith("the ")
     shorter = ask(running, "the ", "--length", 20)["texts"][0]["text"]
@@ -104,7 +104,7 @@ def test_no_temperature_is_what_predict_says(ask: Ask, writer: Path, prompt: str
     (text,) = ask(writer, prompt, "--temperature", 0, "--length", 50)["texts"]
     prediction = Run(writer).predict(prompt, {"kind": "greedy"})
     window = f"{prompt} {prediction['output']}"
-    # `predict` ends where the model's window does.
+    # `predict` stops at the model's context length.
     assert text["text"].replace(" ", "").startswith(window.replace(" ", ""))
     assert ask(writer, prompt, "--temperature", 0, "--seed", 9)["texts"][0]["text"] == text["text"]
     (likeliest,) = ask(writer, prompt, "--top-k", 1, "--length", 50)["texts"]

@@ -1,4 +1,4 @@
-"""`--json`: standard output is exactly one JSON document with the keys that programs rely on."""
+"""`--json`: standard output is exactly one JSON document with the documented keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _no_constant(name: str) -> None:
 
 @pytest.fixture
 def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
-    """The document that a command prints; whatever it says besides is on standard error."""
+    """Run a command and return its JSON document; other output must be on standard error."""
 
     def run(*arguments: object, code: int = 0, says: str = "") -> dict[str, Any]:
         capfd.readouterr()
@@ -104,7 +104,7 @@ def test_predict(ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatc
     answered, *refused = predictions
     assert answered["error"] is None and len(answered["output"].split()) == 3
     assert 0 < answered["probability"] <= 1
-    for prediction in refused:  # each has its line, and the others are answered
+    for prediction in refused:  # one error per line; the other lines have predictions
         assert prediction["output"] is None and prediction["error"] and "\n" not in prediction["error"]
 
     class Stdin:

@@ -1,4 +1,4 @@
-"""Names that a file system refuses: the person who gave one hears of it in a few words."""
+"""Paths that a file system refuses are reported in a few words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glassformer.core.errors import UserError
 LONG = "a" * 300
 TINY = str(Path(__file__).parents[1] / "tiny.yaml")
 HALF = "\ud800"
-"""Half of a pair of surrogates, which no name of a file can hold."""
+"""Half of a surrogate pair, which no file name can contain."""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_too_long_a_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, said = main(words), capsys.readouterr().err
-    # No runs are listed of it, as of any folder that is not there.
+    # It lists no runs, like any folder that does not exist.
     assert code == 0 if words[0] == "runs" else code == 2 and "aaaaaaaa" in said
     assert "Traceback" not in said and len(said.splitlines()) <= 6
     assert not list(tmp_path.rglob("*.yaml"))
@@ -57,7 +57,7 @@ def test_a_report_of_a_name_that_cannot_be(name: str) -> None:
 def test_a_path_that_may_not_be_looked_at(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder on the way that is closed to us; as root it never is."""
+    """Report a folder without access; root always has access."""
     look = os.stat
 
     def refuse(path: object, **options: object) -> os.stat_result:

@@ -1,4 +1,4 @@
-"""`glassformer params`: the document, the tree, the exit code."""
+"""`glassformer params`: JSON document, tree and exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = ["task.train_examples=300", "task.validation_examples=10", "task.test_ex
 
 @pytest.fixture
 def forget_plugins() -> Iterator[None]:
-    """Kinds that a test's plug-in registers must not reach the contract tests."""
+    """Unregister the kinds of a test's plug-in, so that they do not reach the contract tests."""
     before = set(kinds(NormConfig).values())
     yield
     for kind in set(kinds(NormConfig).values()) - before:

@@ -1,4 +1,4 @@
-"""A studio over a folder with one small trained run, asked without a socket."""
+"""Fixtures: a studio over a folder with one small trained run, without a socket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def studio(runs: Path) -> Iterator[Studio]:
 
 @pytest.fixture
 def stranger(studio: Studio) -> Iterator[TestClient]:
-    """Somebody without the token."""
+    """Client without the token."""
     app = create_app(studio, Admission(TOKEN))
     with TestClient(app, base_url=ADDRESS, raise_server_exceptions=False) as client:  # one event loop
         yield client

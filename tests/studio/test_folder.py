@@ -1,4 +1,4 @@
-"""The table of runs: what it tells, how fast, and what becomes of runs that are broken or killed."""
+"""Table of runs: content, speed, and runs that are damaged or killed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_killed_run_shows_as_crashed_though_no_file_changes(client: TestClient
         assert rows(client)["tiny"]["status"] == "stalled"
         beat(run)
         assert rows(client)["tiny"]["status"] == "running"
-    assert rows(client)["tiny"]["status"] == "crashed"  # the lock went with its holder
+    assert rows(client)["tiny"]["status"] == "crashed"  # the lock was released when its holder died
     reply = client.get("/api/runs/tiny/events").json()
     assert (reply["status"], reply["step"]) == ("crashed", 9)
 
@@ -108,7 +108,7 @@ def test_a_damaged_run_does_not_hide_the_others(
 
 
 def test_a_run_whose_fields_have_wrong_types_is_damaged(client: TestClient, runs: Path) -> None:
-    """The checksums are right: the files were written by another program."""
+    """Correct checksums, but invalid content: another program has written the files."""
     shutil.copytree(runs / "tiny", runs / "broken")
     RunFolder(runs / "broken").write_status({"state": "running", "time": "now"})
     assert rows(client)["broken"]["status"] == "damaged"
@@ -123,7 +123,7 @@ def test_a_folder_that_does_not_exist_has_no_runs(tmp_path: Path) -> None:
 
 
 def test_a_thousand_runs_are_listed_in_two_seconds(trained_once: Path, tmp_path: Path) -> None:
-    """The limit holds for the first listing; the second, from what is cached, takes half of it."""
+    """Check the limit for the first listing; the second, from the cache, must take half of it."""
     names = ("config.yaml", "config.json", "status.json", "results.json", "environment.json", "events.jsonl")
     files = {name: (trained_once / name).read_bytes() for name in names}
     config = json.loads(files["config.json"])

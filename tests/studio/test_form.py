@@ -1,4 +1,4 @@
-"""The form: all of the config tree and nothing else, values as typed, errors at their fields."""
+"""Form of a new run: every option of the config tree, typed values, errors at their fields."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_option_of_a_preset_is_a_field_with_its_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", presets())
 def test_a_form_sent_back_as_it_is_changes_nothing(name: str, tmp_path: Path) -> None:
-    """As values, and as what a person would have typed."""
+    """Send each default as a value and as typed text."""
     folder = RunsFolder(tmp_path)
     fields = draft(folder, name, {}).document()["fields"]
     values = {field["path"]: field["value"] for field in fields}
@@ -69,7 +69,7 @@ def test_every_kind_of_every_family_can_be_chosen(tmp_path: Path) -> None:
             made = draft(folder, "translation", {field.path: choice})
             chosen = {other.path: other.value for other in made.fields}
             assert chosen[field.path] == choice
-            for detail in made.details:  # such as a file that must be named
+            for detail in made.details:  # such as a missing file name
                 assert detail.message
 
 
@@ -91,7 +91,7 @@ def test_another_kind_brings_its_own_fields(client: TestClient) -> None:
     document = fill(client, "reversal", model__position__kind="t5", model__position__base=100)
     paths = {field["path"] for field in document["fields"]}
     assert {"model.position.num_buckets", "model.position.max_distance"} <= paths
-    assert "model.position.base" not in paths  # it belonged to the kind before
+    assert "model.position.base" not in paths  # an option of the previous kind
     assert (
         document["errors"] == []
         and document["command"] == "glassformer train reversal model.position.kind=t5"
@@ -145,13 +145,13 @@ def test_values_are_read_as_the_command_line_reads_them(client: TestClient) -> N
         ("seed", 2**40),
     ],
 )
-def test_an_error_stands_at_its_field(client: TestClient, path: str, value: Any) -> None:
+def test_an_error_appears_at_its_field(client: TestClient, path: str, value: Any) -> None:
     body = {"source": "reversal", "values": {path: value}}
     reply = client.post("/api/form", json=body)
     assert reply.status_code == 200
     (error,) = reply.json()["errors"]
     fields = {field["path"] for field in reply.json()["fields"]}
-    assert error["path"] == path or (path not in fields and error["path"] in {*fields, path})
+    assert error["field"] == path or (path not in fields and error["field"] in {*fields, path})
     assert error["message"]
     started = client.post("/api/runs", json=body)
     assert started.status_code == 400 and started.json()["errors"] == [error]
@@ -163,7 +163,7 @@ def test_several_errors_are_all_told(client: TestClient) -> None:
 
 
 def test_an_error_between_two_fields_stands_at_one_of_them(client: TestClient) -> None:
-    document = fill(client, "reversal", model__num_heads=7)  # 64 is no multiple of it
+    document = fill(client, "reversal", model__num_heads=7)  # 64 is not a multiple of 7
     assert set(errors(document)) <= {"model.num_heads", "model.hidden_dim"} and document["errors"]
 
 

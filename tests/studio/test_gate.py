@@ -1,4 +1,4 @@
-"""Who is let in: every route with every method and token, hosts, origins, sizes, paths that lead out."""
+"""Access control: every route with every method and token, hosts, origins, sizes, paths out of the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glassformer.studio.runs import RunsFolder
 TOKEN = "a-token-of-this-test"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW"]
 OPEN = {"/", "/static/{name:path}", "/api/health"}
-"""Needs no token: nothing of the user's is there."""
+"""Paths without a token: they contain nothing of the user's."""
 FILLED = {
     "{name:path}": "index.html",
     "{run}": "tiny",
@@ -39,7 +39,7 @@ def filled(path: str) -> str:
     "path", [*ROUTES, "/api/nothing", "/api/", "/api/runs/tiny/nothing", "/nothing", "/api"]
 )
 def test_every_route_with_every_method_and_token(stranger: TestClient, path: str) -> None:
-    """Without the token nothing is told, not even what there is; with it, only what the table has."""
+    """Refuse everything without the token, even whether it exists; with it, accept only known routes."""
     for method in METHODS:
         for token in (None, "", "wrong", TOKEN[:-1], f"{TOKEN}x", TOKEN):
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -167,7 +167,7 @@ def test_origins(client: TestClient, origin: str) -> None:
 )
 def test_what_the_browser_says_of_the_asking_site(client: TestClient, site: str, is_let_in: bool) -> None:
     assert (client.get("/api/runs", headers={"Sec-Fetch-Site": site}).status_code == 200) == is_let_in
-    assert client.get("/", headers={"Sec-Fetch-Site": site}).status_code in (200, 404)  # a link may lead here
+    assert client.get("/", headers={"Sec-Fetch-Site": site}).status_code in (200, 404)
 
 
 def test_beyond_loopback_everything_of_the_interface_needs_the_token(studio: Studio) -> None:
@@ -258,7 +258,7 @@ def test_a_large_body_is_refused_by_its_promise(client: TestClient) -> None:
 
 
 def test_a_large_body_is_refused_while_it_comes(client: TestClient) -> None:
-    """What is sent in pieces promises nothing, and is counted."""
+    """Count a chunked body, which declares no length."""
     sent = 0
 
     def pieces() -> Iterator[bytes]:
@@ -298,7 +298,7 @@ def test_bodies(client: TestClient, body: bytes, status: int) -> None:
 
 
 def test_a_body_that_is_not_json_by_its_type(client: TestClient) -> None:
-    """A form of another site can send text without asking first, but never JSON."""
+    """Accept only JSON: a form of another site can send text without a preflight, but not JSON."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         reply = client.post("/api/form", content=b'{"source": "reversal"}', headers={"Content-Type": kind})
         assert reply.status_code == 415
@@ -362,5 +362,5 @@ def test_too_many_at_once_are_told_when_to_come_back() -> None:
         assert [reply[0] for reply in await asyncio.gather(*waiting)] == [200] * limits.REQUESTS
         assert (await _ask(gate, "/api/runs"))[0] == 200
 
-    with ThreadPoolExecutor(1) as pool:  # the browser of other tests keeps a loop in this thread
+    with ThreadPoolExecutor(1) as pool:  # the browser of other tests has an event loop in this thread
         pool.submit(asyncio.run, all_at_once()).result()

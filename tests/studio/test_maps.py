@@ -1,4 +1,4 @@
-"""Maps on their way to a page: the bytes are the tensor's, exact rows are exact, files are the verb's."""
+"""Attention maps over HTTP: bytes and exact rows equal the tensor, files equal those of the command."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_table_of_cells(client: TestClient, studio: Studio) -> None:
     assert len(lines) == 1 + 9
     site, layer, head, query, query_token, key, key_token, weight = lines[4].split(",")
     assert (site, layer, head, query, query_token, key) == ("encoder", "0", "1", "1", "q1", "0")
-    assert key_token == "'=0"  # a spreadsheet would run it
+    assert key_token == "'=0"  # a spreadsheet would evaluate it
     assert float(weight) == pytest.approx(float(maps["encoder"].weights[0, 1, 1, 0]), rel=1e-6)
     assert lines[2].endswith(",")  # masked
 
@@ -141,7 +141,7 @@ def test_the_longest_unused_maps_go_when_there_is_no_room() -> None:
     for name in (names[0], names[2], names[3]):
         assert store.get(name) is maps
     large = make_maps((1, 1, 100, 100))
-    assert store.get(store.add(large)) is large  # what is asked for is there, however large
+    assert store.get(store.add(large)) is large  # the newest maps stay, however large
 
 
 def test_untrained_other_checkpoints_and_parts(client: TestClient, runs: Path) -> None:
@@ -175,7 +175,8 @@ def test_an_introduction_comes_when_it_is_ready(client: TestClient) -> None:
         if not document["is_pending"]:
             break
     assert document["sites"] == {"encoder": {"layers": 1, "heads": 2}}
-    assert 0 < len(document["examples"]) <= 8 and document["generates"] is False and document["decoding"] == []
+    assert 0 < len(document["examples"]) <= 8
+    assert document["generates"] is False and document["decoding"] == []
     for text in document["examples"]:
         assert client.post("/api/runs/tiny/attention", json={"input": text}).status_code == 200
 
@@ -197,7 +198,7 @@ def test_a_full_queue_says_when_to_come_back(client: TestClient, studio: Studio)
     with ThreadPoolExecutor(limits.QUEUED_JOBS + 8) as pool:
         replies = [pool.submit(ask, number) for number in range(limits.QUEUED_JOBS + 4)]
         while sum(reply.done() for reply in replies) < 3:
-            assert client.get("/api/health").status_code == 200  # nobody else waits
+            assert client.get("/api/health").status_code == 200  # other requests do not wait
         let_go.set()
         found = [reply.result() for reply in replies]
     assert found.count(503) >= 3 and found.count(200) >= limits.QUEUED_JOBS - 1

@@ -1,4 +1,4 @@
-"""What the page asks of a model is what the Python interface answers."""
+"""Model routes: replies equal the results of the Python interface."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def test_heads_are_measured_once(client: TestClient, runs: Path) -> None:
 
 
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
-def test_a_head_switched_off(client: TestClient, runs: Path, ablation: str) -> None:
-    document = ask(client, "intervene", kind="head", layer=0, head=1, ablation=ablation, examples=8, input=INPUT)
+def test_a_head_is_ablated(client: TestClient, runs: Path, ablation: str) -> None:
+    target = {"kind": "head", "layer": 0, "head": 1, "ablation": ablation}
+    document = ask(client, "intervene", **target, examples=8, input=INPUT)
     expected = Run(runs / "tiny").ablate_head("encoder", 0, 1, ablation, 8, text=INPUT).document()
     assert rounded({key: document[key] for key in expected}) == rounded(expected)
     assert document["trust"] == "cause" and document["output"]
@@ -122,7 +123,7 @@ def test_hints(client: TestClient, runs: Path) -> None:
 
 
 def test_commands_name_the_plug_ins(runs: Path, tmp_path: Path) -> None:
-    """Without them a run that has a kind of the user's own could not be opened."""
+    """Pass the plug-ins on: a run that uses their kinds cannot be opened without them."""
     plugin = tmp_path / "my kinds.py"
     studio = Studio(RunsFolder(runs), [plugin])
     with TestClient(create_app(studio, Admission(TOKEN)), base_url=ADDRESS) as client:
@@ -140,7 +141,7 @@ def test_commands_name_the_plug_ins(runs: Path, tmp_path: Path) -> None:
 
 
 def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studio) -> None:
-    """Even in the midst of it, at the next call of a part of a model."""
+    """Cancel a running job at the next call of a module."""
     part, has_begun, may_go_on, ended = nn.Identity(), Event(), Event(), []
 
     def work() -> None:
@@ -156,7 +157,7 @@ def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studi
         waiting = asyncio.ensure_future(studio.worker.run(work, FakeRequest()))  # type: ignore[arg-type]
         while not has_begun.is_set():
             await asyncio.sleep(0.01)
-        part(torch.zeros(1))  # in another thread a model goes on
+        part(torch.zeros(1))  # a model in another thread continues
         waiting.cancel()
         await asyncio.wait([waiting])
         part(torch.zeros(1))
@@ -168,12 +169,12 @@ def test_work_that_nobody_waits_for_ends_early(client: TestClient, studio: Studi
 
     assert client.portal is not None
     client.portal.call(leave)
-    assert ask(client, "trace", input=INPUT)["outputs"]  # the next one is answered
+    assert ask(client, "trace", input=INPUT)["outputs"]  # the next job runs
     assert ended == [Cancelled]
 
 
 def test_a_film(client: TestClient, runs: Path) -> None:
-    # What is kept for the film stands beside the checkpoint of the same step, and is not shown twice.
+    # A snapshot for the film and a checkpoint of the same step are listed once.
     kept = runs / "tiny" / "checkpoints"
     (newest,) = {path.name for path in kept.glob("step-*24")}
     shutil.copytree(kept / newest, kept / f"{newest}-snapshot")

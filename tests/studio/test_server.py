@@ -1,4 +1,4 @@
-"""The studio on a real socket: its verb, its end, and clients that take their time or never read."""
+"""The studio on a real socket: command, shutdown, and clients that are slow or never read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = "a-token-of-this-test"
 
 
 class Running:
-    """A server in a thread of this process."""
+    """Server in a thread of this process."""
 
     def __init__(self, server: Server) -> None:
         self.port = server.port or 0
@@ -43,7 +43,7 @@ class Running:
         self._thread.join()
 
     def ask(self, path: str = "/api/runs", *, seconds: float = 20) -> tuple[int, float]:
-        """The status, and how long it took."""
+        """Return the status and the seconds until the reply."""
         start = time.monotonic()
         asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         asking.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
@@ -127,7 +127,7 @@ def test_a_gigabyte_is_not_read(server: Running, promise: bytes) -> None:
         while sent < 1 << 30:
             opened.sendall(piece)
             sent += len(piece)
-    assert sent < 64 << 20  # what the system holds on its way, and not much of it
+    assert sent < 64 << 20  # only what the system buffers
     assert server.ask()[0] == 200
 
 
@@ -136,7 +136,7 @@ def test_who_never_reads_is_let_go(server: Running) -> None:
     with server.open(request * 4, room=4096) as opened:
         time.sleep(0.2)
         assert server.connections == 1
-        deadline = time.monotonic() + limits.IDLE_SECONDS - 2  # else it was let go for being idle
+        deadline = time.monotonic() + limits.IDLE_SECONDS - 2  # later, the idle timeout would close it
         while server.connections and time.monotonic() < deadline:
             time.sleep(0.05)
         assert server.connections == 0
@@ -233,7 +233,7 @@ def test_the_verb_prints_its_link_and_ends_at_a_signal(tmp_path: Path, number: i
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # What a shell runs in the background is deaf to Ctrl-C, and so would be its children.
+        # A background job of a shell ignores SIGINT, and its children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None and process.stderr is not None

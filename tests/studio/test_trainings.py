@@ -1,4 +1,4 @@
-"""Trainings that the studio starts, stops and sees die: real processes."""
+"""Trainings as real processes that the studio starts, stops and sees die."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_run_from_start_to_stop(client: TestClient, studio: Studio, started: s
     assert row(client, started)["status"] in ("starting", "running")
     until(lambda: row(client, started)["status"] == "running")
     reply = until(lambda: (found := client.get(f"/api/runs/{started}/events").json())["events"] and found)
-    # Points come live: those after the byte are new, and newer than the last.
+    # New events appear after the last byte, with later steps.
     later = until(
         lambda: (
             (
@@ -79,11 +79,11 @@ def test_a_run_from_start_to_stop(client: TestClient, studio: Studio, started: s
     assert client.get("/api/runs").json()["runs"][0]["last"]["loss"] > 0
 
     process = studio.trainings._started[started]
-    assert os.getsid(process.pid) == process.pid  # what ends the studio does not reach it
+    assert os.getsid(process.pid) == process.pid  # a signal to the studio does not reach it
     assert client.post(f"/api/runs/{started}/stop", json={}).status_code == 202
     assert process.wait(PATIENCE_SECONDS) == 143
     assert row(client, started)["status"] == "stopped"
-    assert client.get(f"/api/runs/{started}").json()["checkpoints"]  # it has saved
+    assert client.get(f"/api/runs/{started}").json()["checkpoints"]  # it saved before it stopped
     assert client.post(f"/api/runs/{started}/stop").status_code == 409
 
 
@@ -104,7 +104,7 @@ def test_a_start_that_fails_says_why(client: TestClient, studio: Studio) -> None
     failed = row(client, name)
     assert failed["status"] == "failed" and "no-such-file.tsv" in failed["error"]
     assert "Traceback" not in failed["error"]
-    assert not (studio.folder.path / name).exists()  # nothing half made is left
+    assert not (studio.folder.path / name).exists()  # no incomplete folder is left
 
 
 def test_a_run_that_was_removed_leaves_the_table(client: TestClient, studio: Studio, started: str) -> None:
@@ -131,7 +131,7 @@ time.sleep(600)
 
 @pytest.fixture
 def holder(runs: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of somebody else that trains `tiny`."""
+    """Process, not started by the studio, that holds the lock of `tiny`."""
     command = [sys.executable, "-c", HOLDER, str(runs / "tiny")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "locked\n"
@@ -142,7 +142,7 @@ def holder(runs: Path) -> Iterator[subprocess.Popen[str]]:
 def test_only_the_process_that_holds_the_lock_is_stopped(
     client: TestClient, runs: Path, holder: subprocess.Popen[str]
 ) -> None:
-    """Not one that has its number by now, whatever the files say."""
+    """Never signal another process that reuses the PID, whatever the files contain."""
     run = RunFolder(runs / "tiny")
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -152,7 +152,7 @@ def test_only_the_process_that_holds_the_lock_is_stopped(
         run.write_status(heartbeat)
         assert run.status().pid == bystander.pid
         assert client.post("/api/runs/tiny/stop").status_code == 409
-        (runs / "tiny" / "lock").write_text(other)  # as between a new holder's lock and its first words
+        (runs / "tiny" / "lock").write_text(other)  # as between a new holder's lock and its first status
         assert client.post("/api/runs/tiny/stop").status_code == 409
         assert bystander.poll() is None and holder.poll() is None
         (runs / "tiny" / "lock").write_text(lock)
@@ -160,7 +160,7 @@ def test_only_the_process_that_holds_the_lock_is_stopped(
         assert client.post("/api/runs/tiny/stop").status_code == 202
         assert holder.wait(PATIENCE_SECONDS) == -signal.SIGTERM
         assert bystander.poll() is None
-    finally:  # or a failed test would wait for it
+    finally:  # a failed test must not wait for it
         bystander.kill()
         bystander.wait()
 

@@ -1,4 +1,4 @@
-"""A real browser over a real studio: one of each for all tests, and nothing beyond this machine."""
+"""Fixtures: one real browser and one real studio for all tests, without any other host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from glassformer.studio.server import listen
 
 from ...conftest import TinyConfig
 
-if os.environ.get("CI"):  # there, a missing browser or driver is a failure
+if os.environ.get("CI"):  # in CI, a missing browser or driver is a failure
     import playwright.sync_api as sync_api
 else:
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -40,11 +40,11 @@ FLAGS = [
     "--disable-sync",
 ]
 PATIENCE_SECONDS = 180.0
-"""For what takes as long as the machine is busy; what must be quick has limits of its own."""
+"""Timeout in seconds for steps without a limit of their own; a busy machine may be slow."""
 
 
 def slowness() -> float:
-    """How much longer than alone anything takes here now: times are promised for a machine that has time."""
+    """Measure the slowdown of this machine by other work: time limits are for an idle machine."""
     shares = []
     for _ in range(5):
         start, start_of_work = time.perf_counter(), time.thread_time()
@@ -56,7 +56,7 @@ def slowness() -> float:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> Path:
-    """Two runs: one that labels tokens and was watched, one that reads and writes."""
+    """Train two runs: a token classifier with snapshots, and a sequence-to-sequence model."""
     folder = tmp_path_factory.mktemp("studio") / "runs"
     watched = {
         "inspection.probe_heads": True,
@@ -73,7 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> P
 
 @pytest.fixture(scope="session")
 def studio(runs: Path) -> Iterator[Studio]:
-    """Served from a thread of this process, so that a test can give it maps of its own."""
+    """Serve a studio from a thread of this process, so that a test can replace its maps."""
     studio = Studio(RunsFolder(runs))
     socket = listen("127.0.0.1", 0)
     config = uvicorn.Config(
@@ -100,31 +100,31 @@ def browser(chromium: Path) -> Iterator[Any]:
 
 @dataclass
 class Page:
-    """A page of the studio, and everything that it did besides what was asked."""
+    """A page of the studio, with its requests, errors and console messages."""
 
     page: Any
     address: str
     requests: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    """In the browser's console."""
+    errors: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+    """Messages in the browser's console."""
     may_be_refused: bool = False
-    """Whether a browser's word of an answer that is an error is expected."""
+    """True if console messages about refused requests are expected."""
 
     def open(self, route: str) -> None:
         self.page.goto(f"{self.address}/{route}")
 
     def until(self, script: str, seconds: float = PATIENCE_SECONDS) -> Any:
-        """What the script gives, once that is something. (Playwright's own waiting needs eval, which our
-        policy forbids.)"""
+        """Evaluate a script until its result is truthy. Playwright's own waiting needs eval, which our
+        content policy forbids."""
         end = time.monotonic() + seconds
         while not (found := self.page.evaluate(script)):
-            assert time.monotonic() < end, f"{script}\n{self.text()[-2000:]}\n{self.problems}"
+            assert time.monotonic() < end, f"{script}\n{self.text()[-2000:]}\n{self.errors}"
             self.page.wait_for_timeout(20)
         return found
 
     def see(self, selector: str, text: str = "") -> Any:
-        """The first element there that has the text."""
+        """Wait for the first matching element that contains the text."""
         found = self.page.locator(selector, has_text=text).first
         found.wait_for(timeout=1000 * PATIENCE_SECONDS)
         return found
@@ -141,8 +141,8 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
-    """Pages that may ask this machine only; a test fails if one tried to ask another, had an error, or left
-    a word in the console."""
+    """Open pages that can reach only this machine. A test fails if a page tried another host, had an error,
+    or logged to the console."""
     opened: list[tuple[Any, Page]] = []
 
     def open_it(
@@ -169,8 +169,8 @@ def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
                 route.abort()
 
         context.route("**/*", decide)
-        page.page.on("console", lambda message: page.said.append(message.text))
-        page.page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.page.on("console", lambda message: page.console.append(message.text))
+        page.page.on("pageerror", lambda error: page.errors.append(str(error)))
         page.page.goto(f"{address}/#token={TOKEN}" if knows_token else f"{address}/")
         if route:
             page.open(route)
@@ -179,7 +179,7 @@ def open_page(browser: Any, studio: Studio) -> Iterator[OpenPage]:
     yield open_it
     for context, page in opened:
         beyond = [url for url in page.requests if urlsplit(url).hostname not in ("127.0.0.1", None)]
-        refused = [text for text in page.said if text.startswith("Failed to load resource")]
-        said = [text for text in page.said if not (page.may_be_refused and text in refused)]
-        assert not beyond and not page.problems and not said
+        refused = [text for text in page.console if text.startswith("Failed to load resource")]
+        console = [text for text in page.console if not (page.may_be_refused and text in refused)]
+        assert not beyond and not page.errors and not console
         context.close()

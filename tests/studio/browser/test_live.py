@@ -1,4 +1,4 @@
-"""A run that trains in a process of its own, seen from the page."""
+"""Page of a run that trains in its own process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_run_is_started_from_the_form_and_stopped(open_page: OpenPage, runs: P
         page.until("() => Number(document.querySelector('.chart')?.dataset.points ?? 0)")
         page.page.get_by_role("button", name="Stop").click()
         page.see(".status-stopped", "stopped")
-        assert folder.checkpoints().names()  # it was saved
+        assert folder.checkpoints().names()  # it saved before it stopped
     finally:
         process = folder.status().pid
         if folder.is_locked() and process:

@@ -1,4 +1,4 @@
-"""Maps in a real browser: the colours of known weights, a thousand tokens, many maps at once."""
+"""Maps in a real browser: colours of known weights, a thousand tokens, many maps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ShowMaps = Callable[[AttentionMaps], None]
 
 @pytest.fixture
 def look_at(monkeypatch: pytest.MonkeyPatch) -> ShowMaps:
-    """The studio's model attends as it is told here."""
+    """Make the studio return the given weights."""
 
     def prepare(maps: AttentionMaps) -> None:
         monkeypatch.setattr(Run, "attention", lambda self, *arguments, **options: maps)
@@ -38,19 +38,19 @@ def look_at(monkeypatch: pytest.MonkeyPatch) -> ShowMaps:
 
 
 def picture(page: Page, selector: str) -> np.ndarray:
-    """The pixels of a canvas, as they are."""
+    """Read the pixels of a canvas."""
     address = page.page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector)
     image = Image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
     return np.asarray(image.convert("RGB"))
 
 
 def expected_colours(weights: np.ndarray) -> np.ndarray:
-    """Of a weight that has travelled as a byte."""
+    """Colour of a weight that was sent as a byte."""
     return colours()[np.rint(from_bytes(to_bytes(weights, None)) * 255).astype(int)]
 
 
 def box_of_map(page: Page) -> tuple[float, float, float, float]:
-    """Left, top, width and height of the large map within its canvas."""
+    """Return left, top, width and height of the large map within its canvas."""
     script = "() => document.querySelector('.map-canvas')?.dataset.map"
     left, top, width, height = map(float, page.until(script).split())
     return left, top, width, height
@@ -65,7 +65,7 @@ def test_every_pixel_has_the_colour_of_its_weight(open_page: OpenPage, look_at: 
     page.until("() => document.querySelector('.map-grid canvas')?.dataset.painted")
     small = picture(page, ".map-grid canvas")
     shown = page.page.evaluate("() => document.querySelector('.map-grid canvas').clientHeight")
-    assert abs(len(small) - shown) <= 1  # no browser makes it smaller
+    assert abs(len(small) - shown) <= 1  # the browser does not scale it down
     rows, columns = (np.floor(np.arange(side) * 4 / side + 1e-9).astype(int) for side in small.shape[:2])
     is_allowed, wanted = allowed[rows][:, columns], expected_colours(weights)[rows][:, columns]
     np.testing.assert_array_equal(small[is_allowed], wanted[is_allowed])
@@ -87,10 +87,10 @@ def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
     look_at(make_maps(weights))
     page = open_page("#/runs")
     page.see("table.runs")
-    page.open("#/inspect/watched")  # loads the run's model, which is not what is measured
+    page.open("#/inspect/watched")  # loads the model, which is not part of the measurement
     box_of_map(page)
     page.open("#/probe/watched")
-    page.see(".answer")
+    page.see(".output")
     start = time.perf_counter()
     page.open("#/inspect/watched?query=777&key=333")
     box_of_map(page)
@@ -102,7 +102,7 @@ def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
     assert needle in picture(page, ".map-grid canvas").reshape(-1, 3).tolist()  # a maximum, not a mean
     # The exact weight replaces the rounded one.
     page.until("() => document.querySelector('.map-readout').innerText.startsWith('1.00000')")
-    assert "1000.0 × equal weights · rank 1 of 1000" in page.readout()
+    assert "1000.0 × uniform · rank 1 of 1000" in page.readout()
 
     times = page.page.evaluate(
         """() => {
@@ -128,7 +128,7 @@ def test_forty_eight_maps_of_a_thousand_tokens_stay_below_a_gigabyte(
     base = np.random.default_rng(0).dirichlet(np.ones(1000), size=1000).astype(np.float32)
     weights = np.stack([np.roll(base, shift, axis=1) for shift in range(48)]).reshape(6, 8, 1000, 1000)
     look_at(make_maps(weights))
-    # The server's statistics take their time, and are not what is measured.
+    # The server's statistics are slow and not part of the measurement.
     few = head_statistics(make_maps(weights[..., :4, :4])["encoder"])
     monkeypatch.setattr("glassformer.plotting.page.head_statistics", lambda maps: few)
     page = open_page("#/inspect/watched")
@@ -146,7 +146,7 @@ def test_forty_eight_maps_of_a_thousand_tokens_stay_below_a_gigabyte(
 
 
 def _proportional_bytes(process: int) -> int:
-    """Memory of a process; what it shares with others counts by its part."""
+    """Return the proportional set size of a process."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -174,7 +174,7 @@ def test_keys_move_the_cell_and_the_head_and_the_address_keeps_them(
     assert "layer 1, head 0" in page.see(".map-detail h2").inner_text()
     exact = weights[1, 0, 1, 3]
     page.until(f"() => document.querySelector('.map-readout').innerText.startsWith('{exact:.5f}')")
-    # What is spoken is what is shown.
+    # Screen readers get the text that is shown.
     page.until("() => document.querySelector('.map-detail [role=status]').textContent.includes('“k3”')")
 
 
@@ -196,8 +196,8 @@ def test_a_click_chooses_a_cell_and_pointing_only_looks(open_page: OpenPage, loo
     assert "“q4”" in page.readout()
     page.page.mouse.move(5, 5)
     assert "“q1”" in page.readout() and "“k6”" in page.readout()
-    page.see("[data-test=edge]", "Cut “q1” → “k6”")
-    # The wheel zooms in on what it points at, and 0 shows everything again.
+    page.see("[data-test=edge]", "Ablate “q1” → “k6”")
+    # The wheel zooms at the pointer, and 0 shows everything again.
     point_at(0, 0)
     for _ in range(4):
         page.page.mouse.wheel(0, -100)

@@ -1,4 +1,4 @@
-"""A report from disk in a real browser: it asks nobody, answers to keys, and fits a phone and paper."""
+"""A report file in a real browser: no requests, keyboard control, layouts for phone and paper."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_report_from_disk(browser: Any, report_file: Path) -> None:
     context = browser.new_context(viewport=PHONE)
     page = context.new_page()
     requests: list[str] = []
-    said: list[str] = []
+    console: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda message: console.append(message.text))
+    page.on("pageerror", lambda error: console.append(str(error)))
     page.goto(report_file.as_uri())
     page.locator("figure.maps.is-live .map-canvas").wait_for()
-    assert requests == [report_file.as_uri()] and said == []
+    assert requests == [report_file.as_uri()] and console == []
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
 
     page.locator(".map-canvas").focus()
@@ -42,12 +42,12 @@ def test_a_report_from_disk(browser: Any, report_file: Path) -> None:
     assert page.locator("figure.maps img").is_visible() and not page.locator("nav").is_visible()
     assert page.evaluate("() => [...document.querySelectorAll('details')].every((details) => details.open)")
     assert page.evaluate("() => document.querySelector('figure.maps img').naturalWidth") > 100
-    assert requests == [report_file.as_uri()] and said == []
+    assert requests == [report_file.as_uri()] and console == []
     context.close()
 
 
 def test_a_report_without_scripts(browser: Any, report_file: Path) -> None:
-    """The pictures of the maps are there from the start."""
+    """Check that the map images are visible from the start."""
     context = browser.new_context(java_script_enabled=False, viewport=PHONE)
     page = context.new_page()
     page.goto(report_file.as_uri())

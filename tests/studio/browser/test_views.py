@@ -1,4 +1,4 @@
-"""Each view of the studio, driven as a person would."""
+"""Each view of the studio, driven as a user would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import PATIENCE_SECONDS, OpenPage, Page
 
 
 def export_bytes(page: Page, panel: str, ending: str) -> bytes:
-    """What a panel's menu gives."""
+    """Download a file from a panel's export menu."""
     menu = page.page.locator(f"section.panel[aria-label='{panel}'] details.menu").first
     menu.locator("summary").click()
     with page.page.expect_download(timeout=1000 * PATIENCE_SECONDS) as download:
@@ -23,7 +23,7 @@ def export_bytes(page: Page, panel: str, ending: str) -> bytes:
 
 
 def check_exports(page: Page, panel: str) -> list[list[str]]:
-    """All three files are what they should be; the rows of the table."""
+    """Check all three export files; return the rows of the CSV."""
     assert Image.open(io.BytesIO(export_bytes(page, panel, "png"))).format == "PNG"
     assert ElementTree.fromstring(export_bytes(page, panel, "svg")).tag.endswith("svg")
     return list(csv.reader(io.StringIO(export_bytes(page, panel, "csv").decode())))
@@ -44,9 +44,9 @@ def test_runs_are_listed_with_their_curves_and_what_differs(open_page: OpenPage)
     rows = check_exports(page, "Curves")
     assert rows[0] == ["series", "step", "value"] and len(rows) > points
     assert ["watched", "done"] in [row[:2] for row in check_exports(page, "All runs")]
-    assert check_exports(page, "What differs")[0][0] == "option"
+    assert check_exports(page, "Differences")[0][0] == "option"
     assert command_of(page, "All runs").startswith("glassformer runs")
-    # One run less, a logarithmic axis, no smoothing: and the address keeps them.
+    # One run less, a log axis, no smoothing: the address stores them.
     page.page.locator("tr[data-run=writing] input").uncheck()
     page.until(f"() => Number(document.querySelector('.chart').dataset.points ?? 0) < {points}")
     page.page.get_by_label("Log axis").check()
@@ -72,7 +72,7 @@ def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) ->
     page = open_page("#/inspect/writing?site=cross&query=0&key=1")
     page.see(".map-site h2", "cross")
     assert page.page.locator(".map-site").count() == 3
-    page.see(".map-readout", "× equal weights")
+    page.see(".map-readout", "× uniform")
     page.see(".caption", "not why the model answered")
     page.see(".checks", "each row adds up to 1")
     for kind in ("edge", "head", "token"):
@@ -84,8 +84,8 @@ def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) ->
     page.until("() => document.querySelectorAll('.bar-other').length > 0")  # the untrained control
     rows = check_exports(page, "Map")
     assert rows[0][0] == "site" and {row[0] for row in rows[1:]} == {"cross"}
-    assert check_exports(page, "Test this")[0][0] == "what"
-    numbers = check_exports(page, "This head in numbers")
+    assert check_exports(page, "Test this")[0][0] == "intervention"
+    numbers = check_exports(page, "Statistics of this head")
     assert numbers[0] == ["statistic", "value", "uniform", "untrained", "value-weighted"]
     assert all(row[1] for row in numbers[1:]) and "value share" in [row[0] for row in numbers]
     assert command_of(page, "Map").startswith("glassformer attention")
@@ -93,13 +93,13 @@ def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) ->
 
 def test_a_cell_is_cut_in_many_examples_and_a_test_can_be_stopped(open_page: OpenPage) -> None:
     page = open_page("#/inspect/watched?query=0&key=1")
-    page.see(".map-readout", "× equal weights")
+    page.see(".map-readout", "× uniform")
     page.page.get_by_label("A cell is cut").select_option(index=1)
     page.see("[data-test=edge]").click()
     page.see(".effect", "examples · right: 95 % interval of the change")
-    assert page.page.locator(".effect table").count() == 2  # this input alone as well
+    assert page.page.locator(".effect table").count() == 2  # one for this input, one for the examples
     page.until("() => location.hash.includes('over=64')")
-    page.page.route("**/intervene", lambda route: None)  # no answer ever comes
+    page.page.route("**/intervene", lambda route: None)  # the reply never comes
     page.see("[data-test=head]").click()
     page.see(".effect .working button", "Stop").click()
     page.until("() => !document.querySelector('.effect .working')")
@@ -109,7 +109,7 @@ def test_a_cell_is_cut_in_many_examples_and_a_test_can_be_stopped(open_page: Ope
 def test_hints_are_shown_as_hints(open_page: OpenPage) -> None:
     page = open_page("#/inspect/writing?site=cross")
     page.see("[data-hint=lens]").click()
-    page.see("table.lens td.is-answer")
+    page.see("table.lens td.is-output")
     page.until("() => location.hash.includes('hint=lens')")
     rows = check_exports(page, "Logit lens")
     assert rows[0] == ["position", "token", "layers", "rank", "guess", "probability"]
@@ -123,14 +123,14 @@ def test_hints_are_shown_as_hints(open_page: OpenPage) -> None:
     assert " --rollout " in command_of(page, "Attention rollout")
     assert page.page.locator(".hint .trust-hint").count() == 1
     page.page.reload()
-    page.until("() => document.querySelector('.hint .map-canvas')?.dataset.map")  # the address has kept it
+    page.until("() => document.querySelector('.hint .map-canvas')?.dataset.map")  # the address has stored it
     page.see("[data-hint=rollout]").click()
     page.until("() => !document.querySelector('.hint .panel')")
 
 
 def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
     page = open_page("#/probe/writing?decoding=beam")
-    page.see(".answer .best")
+    page.see(".output .best")
     page.see(".beam-tree g.is-chosen")
     assert page.page.locator(".beam-tree g.is-dropped").count() > 0
     assert page.page.locator(".step-chip").count() > 1
@@ -140,18 +140,18 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
     page.until("() => location.hash.includes('step=1')")
     probabilities = [float(row[2]) for row in check_exports(page, "Step by step")[1:] if row[0] == "0"]
     assert 0 < sum(probabilities) <= 1.0001 and probabilities == sorted(probabilities, reverse=True)
-    assert check_exports(page, "Branches")[0][0] == "node"
-    # A branch that was dropped can be looked into as well.
+    assert check_exports(page, "Beam search")[0][0] == "node"
+    # A dropped node can be inspected as well.
     page.page.locator(".beam-tree g.is-dropped").first.dispatch_event("click")
-    page.see("a", "Inspect this branch").click()
+    page.see("a", "Inspect this node").click()
     page.see(".map-readout")
     page.see("p", "of the beam decoding")
     # Another input, typed.
     page.open("#/probe/writing")
-    page.see(".answer .best")
+    page.see(".output .best")
     page.page.get_by_label("Input").fill("3 + 4")
-    page.page.get_by_role("button", name="Ask").click()
-    page.see(".answer .mono", "3")
+    page.page.get_by_role("button", name="Run").click()
+    page.see(".output .mono", "3")
     assert "input=3" in page.page.evaluate("() => location.hash")
 
 
@@ -174,7 +174,7 @@ def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> Non
     page.see("p[role=status]", "this head at step")
     page.page.get_by_role("button", name="Play").click()
     page.see(".film-step", last)
-    page.see("button", "Play")  # it has come to its end
+    page.see("button", "Play")  # it has reached the end
     assert check_exports(page, "Map")[0][0] == "site"
 
 
@@ -209,9 +209,9 @@ def test_compare_shows_a_b_and_their_difference(open_page: OpenPage) -> None:
     rows = check_exports(page, "B − A")
     found = {(row[0], row[2]): float(row[4]) for row in rows[1:]}
     assert found["1", "0"] == pytest.approx(difference, abs=2e-5)
-    # Inputs of two lengths cannot be laid over each other, and it says so.
+    # Inputs of different lengths cannot be compared.
     page.open("#/compare?a=writing&b=watched")
-    page.see(".empty", "cannot be laid over each other")
+    page.see(".empty", "cannot be compared")
 
 
 def test_a_form_shows_errors_at_their_fields(open_page: OpenPage) -> None:
@@ -224,7 +224,7 @@ def test_a_form_shows_errors_at_their_fields(open_page: OpenPage) -> None:
     field.fill("4")
     page.until("() => !document.querySelector('.field-error')")
     page.see(".form-foot .command", "model.num_heads=4")
-    # A kind brings the fields of its own.
+    # Another kind has its own fields.
     page.page.locator("[data-group='model.position'] summary").click()
     page.page.locator("select[name='model.position.kind']").select_option(label="rotary")
     page.see("[name='model.position.base']")
@@ -277,7 +277,7 @@ def test_every_view_fits_a_narrow_window(open_page: OpenPage) -> None:
         "#/new?source=reversal": ".form-foot",
         "#/run/watched": "table.options",
         "#/inspect/writing?hint=lens": "table.lens",
-        "#/probe/writing": ".answer .best",
+        "#/probe/writing": ".output .best",
         "#/film/watched": ".map-canvas",
         "#/compare?a=watched": ".map-canvas",
     }
@@ -286,7 +286,7 @@ def test_every_view_fits_a_narrow_window(open_page: OpenPage) -> None:
         page.see(selector)
         assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 390, route
         tools = page.page.locator("#theme").bounding_box()
-        assert tools["x"] + tools["width"] <= 390, route  # within reach
+        assert tools["x"] + tools["width"] <= 390, route  # within the screen
 
 
 def test_keys_are_listed_and_links_lead_everywhere(open_page: OpenPage) -> None:

@@ -27,7 +27,7 @@ const wait = (milliseconds, signal) => new Promise((resolve, reject) => {
 export async function ask(path, { body, method = body ? "POST" : "GET", signal, as = "json" } = {}) {
   for (let attempt = 1; ; attempt++) {
     const reply = await send(path, { body, method, signal });
-    window.dispatchEvent(new CustomEvent("glassformer:answered"));
+    window.dispatchEvent(new CustomEvent("glassformer:replied"));
     if (reply.status === 204) return null;
     if (reply.ok) return as === "response" ? reply : reply[as]();
     const busy = reply.status === 429 || reply.status === 503;
@@ -59,7 +59,7 @@ async function refusal(reply) {
     // The reply is not ours; only its status is known.
   }
   if (reply.status === 401) window.dispatchEvent(new CustomEvent("glassformer:unauthorised"));
-  return new Refused(reply.status, document.error ?? { message: `The studio answered ${reply.status}.` }, document.errors ?? []);
+  return new Refused(reply.status, document.error ?? { message: `The studio replied with status ${reply.status}.` }, document.errors ?? []);
 }
 
 /** Return a signal that ends with the view or earlier, by `stop`. */

@@ -175,13 +175,13 @@ export class TestPanel {
 
 /** Show an effect: the output before and after, then each metric with its interval. */
 function shown(effect) {
-  const answer = effect.output;
-  const hasChanged = answer && answer.before !== answer.after;
+  const { output } = effect;
+  const hasChanged = output && output.before !== output.after;
   const lines = [make("header", {}, make("strong", {}, effect.intervention), trust(effect.trust ?? "cause"))];
-  if (answer) {
-    lines.push(make("p.answers", {}, hasChanged
-      ? [make("del", {}, answer.before), make("span.arrow", {}, "→"), make("ins", {}, answer.after)]
-      : [make("span", {}, answer.after), make("span.note", {}, " – the output is unchanged")]));
+  if (output) {
+    lines.push(make("p.outputs", {}, hasChanged
+      ? [make("del", {}, output.before), make("span.arrow", {}, "→"), make("ins", {}, output.after)]
+      : [make("span", {}, output.after), make("span.note", {}, " – the output is unchanged")]));
   }
   if (effect.input_metrics) lines.push(...metricTable(effect.input_metrics, "this input"));
   lines.push(...metricTable(effect.metrics, effect.examples === 1 ? "this input" : `${effect.examples} examples`));

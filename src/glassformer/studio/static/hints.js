@@ -74,7 +74,7 @@ export class HintPanel {
     const cell = (layer, index) => {
       const { token, probability } = best(layer, index);
       const title = lens.guesses[layer][index].map((of) => `${of.token || "∅"} ${measure(of.probability)}`).join("\n");
-      const made = make(`td.guess${token === lens.outputs[index] ? ".is-answer" : ""}`, { title }, token || "∅", make("span.note", {}, probability.toFixed(2)));
+      const made = make(`td.guess${token === lens.outputs[index] ? ".is-output" : ""}`, { title }, token || "∅", make("span.note", {}, probability.toFixed(2)));
       made.style.setProperty("--sure", String(probability));
       return made;
     };

@@ -129,7 +129,7 @@ function listen() {
     notice.hidden = false;
     notice.textContent = "The studio does not respond. Is it still running in its terminal? This page may be out of date.";
   });
-  window.addEventListener("glassformer:answered", () => { notice.hidden = true; });
+  window.addEventListener("glassformer:replied", () => { notice.hidden = true; });
   document.getElementById("theme").addEventListener("click", switchTheme);
   document.getElementById("keys").addEventListener("click", showHelp);
   document.getElementById("skip").addEventListener("click", () => content.focus());

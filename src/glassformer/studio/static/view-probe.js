@@ -67,7 +67,7 @@ class Probe {
     }
     const [best, ...others] = outputs;
     figure = bars(outputs.map((of, index) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: index === 0 })), { width: 380, isStacked: true, title: "outputs" });
-    made.querySelector("header").after(make("div.answer", {},
+    made.querySelector("header").after(make("div.output", {},
       make("p.mono.muted", {}, this.trace.input.join(" ")),
       make("p.best", { role: "status" }, best.output || "∅"),
       make("p.note", {}, best.probability === null ? "" : `probability ${share(best.probability)}`)),

@@ -1,4 +1,4 @@
-"""A record as it grows: whole lines only, each once, and from the beginning again if it was cut back."""
+"""Event log as it grows: complete lines only, each once, and from the start again after a truncation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_reader_gets_every_line_once(tmp_path: Path) -> None:
     for number in range(20):
         write(path, *(step(3 * number + part) for part in range(3)))
         with open(path, "ab") as file:
-            file.write(b'{"event": "st')  # the line that is being written
+            file.write(b'{"event": "st')  # an incomplete line
         for _ in range(2):
             reply = read_after(path, after, mark)
             assert not reply["restart"]
@@ -78,13 +78,13 @@ def test_a_record_that_was_cut_back(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_cut_back_and_has_grown_to_the_same_byte(tmp_path: Path) -> None:
-    """A resumed run writes lines of the same length, in which only the clock differs."""
+    """Detect a truncation even if the new lines have equal length and differ only in their times."""
     path = tmp_path / "events.jsonl"
     write(path, step(0, seconds=1.5), step(1, seconds=2.5), step(2, seconds=3.5))
     reply = read_after(path, 0, None)
     path.unlink()
     write(path, step(0, seconds=1.5), step(1, seconds=2.7), step(2, seconds=3.9), step(3))
-    assert not read_after(path, reply["next"], None)["restart"]  # bytes alone cannot tell
+    assert not read_after(path, reply["next"], None)["restart"]  # without a mark, the change is not detected
     assert read_after(path, reply["next"], reply["mark"])["restart"]
 
 
@@ -109,7 +109,7 @@ def test_no_record_yet_and_then_one(client: TestClient, runs: Path) -> None:
     assert (reply["events"], reply["next"], reply["restart"]) == ([], 0, False)
     write(path, step(1, loss=float("nan")))
     reply = client.get("/api/runs/tiny/events?after=0").json()
-    assert reply["events"] == [{"event": "step", "step": 1, "loss": None}]  # JSON knows no NaN
+    assert reply["events"] == [{"event": "step", "step": 1, "loss": None}]  # JSON has no NaN
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "1.5", "9" * 40, "%D9%A3"])
