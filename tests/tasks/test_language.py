@@ -234,7 +234,7 @@ def test_windows_with_a_stride(rows: list[list[int]], length: int, stride: int, 
 def test_a_stride_out_of_range() -> None:
     rows = RaggedRows.of([np.arange(5)])
     for stride in (0, 4):
-        with pytest.raises(ValueError, match="goes on by 1 to 3"):
+        with pytest.raises(ValueError, match="the stride of windows is 1 to 3 tokens"):
             Windows(rows, 3, stride=stride)
 
 

@@ -45,7 +45,7 @@ def test_a_label_for_each_token(tmp_path: Path) -> None:
     assert shown(task, "train") == TAGGED
     assert set(task.splits) == {"train", "validation"}
     batch = task.batch("train", np.array([0, 2]))
-    assert batch.targets.tolist()[1] == [task.target_vocabulary.number["N"], IGNORED, IGNORED]
+    assert batch.targets.tolist()[1] == [task.target_vocabulary.ids["N"], IGNORED, IGNORED]
     assert batch.target_count() == 4
 
 

@@ -71,7 +71,9 @@ class ArithmeticConfig(TaskConfig):
     largest: int | None = Field(
         None, description="largest operand; none: such that sums need no further digit"
     )
-    operations: list[Literal["add", "subtract", "multiply"]] = Field(["add", "subtract"], min_length=1)
+    operations: list[Literal["add", "subtract", "multiply"]] = Field(
+        ["add", "subtract"], min_length=1, description="operations between the two operands"
+    )
     train_fraction: float = Field(0.6, gt=0, lt=1, description="fraction of expressions for training")
     validation_fraction: float = Field(
         0.02, gt=0, lt=1, description="fraction for validation; the rest is the test set"

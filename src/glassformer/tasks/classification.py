@@ -41,11 +41,11 @@ class ClassificationConfig(TextTaskConfig):
 
     kind: Literal["classification"] = "classification"
     roles: ClassVar[Mapping[str, str]] = ROLES
-    tokenizer: TokenizerConfig = WordsConfig()
+    tokenizer: TokenizerConfig = Field(WordsConfig(), description="tokenizer, trained on the train split")
     target: Literal["label", "number"] = Field(
         "label", description="type of target: one of several labels, or a real number"
     )
-    examples: int = Field(20_000, ge=10, description="generated training reviews, without data")
+    examples: int = Field(20_000, ge=10, description="training reviews to generate, unless data is set")
     train_limit: int | None = Field(
         None, ge=2, description="number of training examples to use, balanced over the labels; none: all"
     )
@@ -70,19 +70,11 @@ class ClassificationConfig(TextTaskConfig):
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
-        return _TASKS[self.target](self, Tokenizer.from_tree(state["tokenizer"]), state["labels"])
+        return _TASKS[self.target](self, Tokenizer.from_json_tree(state["tokenizer"]), state["labels"])
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:
-            splits = read_splits(
-                self.data,
-                ROLES,
-                text_roles=["input"],
-                key="input",
-                data_seed=self.data_seed,
-                unseen_only=self.unseen_only,
-                report=report,
-            )
+            splits = read_splits(self, self.data, ["input"], self.unseen_only, report)
         else:
             few = min(2000, max(10, self.examples // 5))
             counts = {"train": self.examples, "validation": few, "test": few}
@@ -165,7 +157,7 @@ class ClassificationTask(TextTask, SequenceClassificationTask):
         return SequenceClassification(len(self.tokenizer), self.config.max_length, outputs=len(self.labels))
 
     def state(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.tree(), "labels": self.labels.symbols}
+        return {"tokenizer": self.tokenizer.json_tree(), "labels": self.labels.symbols}
 
     def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
         return {split: self._encode(split, part, report) for split, part in texts.items()}
@@ -188,14 +180,14 @@ class ClassificationTask(TextTask, SequenceClassificationTask):
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         def number(index: int, value: object) -> int:
             label = str(value).strip()
-            if label not in self.labels.number:
+            if label not in self.labels.ids:
                 raise user_error(
                     "unknown label",
                     path=texts.location(index),
                     value=label,
                     allowed=self.labels.symbols,
                 )
-            return self.labels.number[label]
+            return self.labels.ids[label]
 
         numbers = (number(index, value) for index, value in enumerate(texts.column("target")))
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))

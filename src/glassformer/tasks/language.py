@@ -64,8 +64,8 @@ class LanguageConfig(TextTaskConfig):
     """Options of every language model."""
 
     roles: ClassVar[Mapping[str, str]] = ROLES
-    tokenizer: TokenizerConfig = WordsConfig()
-    examples: int = Field(40_000, ge=10, description="generated training texts, without data")
+    tokenizer: TokenizerConfig = Field(WordsConfig(), description="tokenizer, trained on the train split")
+    examples: int = Field(40_000, ge=10, description="training texts to generate, unless data is set")
     across_texts: bool = Field(True, description="let windows continue from one text into the next")
 
     def make_task(self, tokenizer: Tokenizer) -> LanguageTask:
@@ -79,7 +79,7 @@ class LanguageConfig(TextTaskConfig):
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> LanguageTask:
-        return self.make_task(Tokenizer.from_tree(state["tokenizer"]))
+        return self.make_task(Tokenizer.from_json_tree(state["tokenizer"]))
 
     @property
     def is_running(self) -> bool:
@@ -126,7 +126,7 @@ class LanguageTask(TextTask):
         super().__init__(task_type, self._encode)
 
     def state(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.tree()}
+        return {"tokenizer": self.tokenizer.json_tree()}
 
     @cached_property
     def corpora(self) -> dict[str, Corpus]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -91,9 +91,9 @@ class SequencesConfig(TaskConfig):
 
     length: int = Field(100, ge=1, le=1_000_000, description="tokens per sequence")
     categories: int = Field(10, ge=2, le=1_000_000, description="number of distinct tokens, from 0")
-    train_examples: Annotated[int, Field(ge=1)] = 50_000
-    validation_examples: Annotated[int, Field(ge=1)] = 1_000
-    test_examples: Annotated[int, Field(ge=0)] = 10_000
+    train_examples: int = Field(50_000, ge=1, description="number of training examples")
+    validation_examples: int = Field(1_000, ge=1, description="number of validation examples")
+    test_examples: int = Field(10_000, ge=0, description="number of test examples")
     data_seed: int = Field(0, ge=0, description="seed of the examples, independent of the seed of the run")
 
     def targets(self, inputs: np.ndarray) -> np.ndarray:

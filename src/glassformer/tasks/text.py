@@ -20,7 +20,7 @@ from glassformer.data.formats import Record, Stream
 from glassformer.data.readers import DataConfig
 from glassformer.data.splits import RowKeys, is_contained, split_off_rows
 from glassformer.data.token_rows import RaggedRows
-from glassformer.data.token_store import cache_folder, open_or_build, storage_error
+from glassformer.data.token_store import cache_error, cache_folder, open_or_build
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.tasks.base import Task, TaskConfig
 
@@ -39,7 +39,7 @@ class TextTaskConfig(TaskConfig):
     """Roles that the data must provide, with the default column of each."""
 
     data: DataConfig | None = Field(None, description="your own files; none: generated texts")
-    tokenizer: TokenizerConfig = BPEConfig()
+    tokenizer: TokenizerConfig = Field(BPEConfig(), description="tokenizer, trained on the train split")
     max_length: int = Field(
         128, ge=2, le=100_000, description="maximum tokens per example; longer ones are omitted or truncated"
     )
@@ -148,9 +148,9 @@ class FileTexts(Texts):
 
     def locations(self, indices: Sequence[int]) -> list[str]:
         """Read the files once for all values."""
-        asked = set(indices)
-        records = islice(self._records(), max(asked, default=-1) + 1)
-        numbers = {index: record.number for index, record in enumerate(records) if index in asked}
+        wanted = set(indices)
+        records = islice(self._records(), max(wanted, default=-1) + 1)
+        numbers = {index: record.number for index, record in enumerate(records) if index in wanted}
         return [self.stream.location(numbers[index]) for index in indices]
 
     def identity(self) -> Any:
@@ -203,22 +203,15 @@ class DataReport:
 
 
 def read_splits(
-    data: DataConfig,
-    roles: Mapping[str, str],
-    *,
-    text_roles: Sequence[str],
-    key: str,
-    data_seed: int,
-    unseen_only: bool,
-    report: DataReport,
+    config: TextTaskConfig, data: DataConfig, text_roles: Sequence[str], unseen_only: bool, report: DataReport
 ) -> dict[str, Texts]:
     """Read every split that has a file, split off a missing validation set, and report overlap with train."""
     splits: dict[str, FileTexts] = {}
     keys: dict[str, RowKeys] = {}
     for split in SPLITS:
-        stream = data.stream(split, roles)
+        stream = data.stream(split, config.roles)
         if stream is not None:
-            keys[split] = keys_of(texts_of(stream, key))
+            keys[split] = keys_of(texts_of(stream, "input"))
             splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
             report.notes += [*stream.notes, *changed_sets(split, stream)]
     fractions = {}
@@ -228,7 +221,7 @@ def read_splits(
         fractions["test"] = data.test_fraction
     if fractions:
         train = splits["train"]
-        parts = split_off_rows(keys["train"], fractions, data_seed, f"task.data.train: {train.name}")
+        parts = split_off_rows(keys["train"], fractions, config.data_seed, f"task.data.train: {train.name}")
         splits |= {split: train.take(part) for split, part in parts.items()}
         for split in fractions:
             note = f"{split}: {len(splits[split]):,} of {len(train):,} training examples, split off"
@@ -239,7 +232,7 @@ def read_splits(
             continue
         is_seen = is_contained(keys[split], keys["train"], splits["train"].is_selected)
         if is_seen.any():
-            is_seen &= _has_words(splits[split].column(key), len(is_seen))
+            is_seen &= _has_words(splits[split].column("input"), len(is_seen))
         found[split] = _compare(split, splits[split], is_seen, unseen_only, report)
     return found
 
@@ -268,7 +261,7 @@ def keys_of(texts: Iterable[str]) -> RowKeys:
         folder.mkdir(parents=True, exist_ok=True)
         return RowKeys(texts, folder)
     except OSError as error:
-        raise storage_error(error, folder) from error
+        raise cache_error(error, folder) from error
 
 
 def _compare(

@@ -45,7 +45,7 @@ class TokensConfig(TaskConfig):
 
     kind: Literal["tokens"] = "tokens"
     roles: ClassVar[Mapping[str, str]] = ROLES
-    data: DataConfig
+    data: DataConfig = Field(description="your own files")
     target: Target = Field(
         "token-labels",
         description="type of target: one label per token, one label, one number, or another sequence",
@@ -201,7 +201,7 @@ class TokensTask(Task):
         if not tokens:
             raise ErrorDetail("the line is empty: no token to read", hint="tokens as in the training file")
         for position, token in enumerate(tokens, start=1):
-            if token not in self.vocabulary.number or token in RESERVED:
+            if token not in self.vocabulary.ids or token in RESERVED:
                 near = near_match(token, self.vocabulary.symbols)
                 hint = f"; did you mean {near!r}?" if near else ""
                 symbol = shorten(repr(token), 40)
@@ -363,7 +363,7 @@ def _reject_reserved(tokens: list[str]) -> list[str]:
 
 def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None = None) -> Sequences:
     """Encode symbols. An unknown symbol becomes UNKNOWN; an unknown label, with `rows` given, is an error."""
-    number_of = vocabulary.number
+    number_of = vocabulary.ids
     unknown = number_of[UNKNOWN] if rows is None else None
     dtype = np.min_scalar_type(len(vocabulary))
     packed = []

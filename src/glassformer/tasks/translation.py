@@ -38,7 +38,7 @@ class TranslationConfig(TextTaskConfig):
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES
     shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for source and target")
-    examples: int = Field(100_000, ge=10, description="generated training pairs, without data")
+    examples: int = Field(100_000, ge=10, description="training pairs to generate, unless data is set")
     unseen_only: bool = Field(
         False, description="omit validation and test examples whose input also appears in train"
     )
@@ -57,21 +57,13 @@ class TranslationConfig(TextTaskConfig):
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TranslationTask:
-        source = Tokenizer.from_tree(state["tokenizer"])
-        target = source if self.shared_vocabulary else Tokenizer.from_tree(state["target_tokenizer"])
+        source = Tokenizer.from_json_tree(state["tokenizer"])
+        target = source if self.shared_vocabulary else Tokenizer.from_json_tree(state["target_tokenizer"])
         return TranslationTask(self, source, target)
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:
-            return read_splits(
-                self.data,
-                ROLES,
-                text_roles=list(ROLES),
-                key="input",
-                data_seed=self.data_seed,
-                unseen_only=self.unseen_only,
-                report=report,
-            )
+            return read_splits(self, self.data, list(ROLES), self.unseen_only, report)
         from glassformer.datasets.grammar import translation_pairs  # reading the lexicon is slow
 
         few = min(1000, max(5, self.examples // 20))
@@ -104,9 +96,9 @@ class TranslationTask(TextTask, Seq2SeqTask):
         super().__init__(task_type, lambda: self.encode(config.texts(DataReport()), DataReport()))
 
     def state(self) -> dict[str, Any]:
-        state = {"tokenizer": self.tokenizer.tree()}
+        state = {"tokenizer": self.tokenizer.json_tree()}
         if not self.config.shared_vocabulary:
-            state["target_tokenizer"] = self.target_tokenizer.tree()
+            state["target_tokenizer"] = self.target_tokenizer.json_tree()
         return state
 
     def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:

@@ -258,9 +258,9 @@ def _more_of(
     verbs = [verb for verb in (EVENTS if eventful else STATES) if noun in verb.subjects]
     if verbs and (eventful or draw.chance(0.4)):
         return draw.intransitive(verbs, subject=pronoun, manner=manner, adjunct=0)
-    said = first.complement.adjective if isinstance(first.complement, Quality) else None
-    known = [word for word in PREDICATIVE[noun] if word is not said]
-    if said is None:
+    mentioned = first.complement.adjective if isinstance(first.complement, Quality) else None
+    known = [word for word in PREDICATIVE[noun] if word is not mentioned]
+    if mentioned is None:
         known = [word for word in known if word in _REASONS] or known
     adjective = draw.pick(known)
     return Clause(pronoun, words.BE, manner.tense, manner.negation, complement=Quality(adjective))
