@@ -179,12 +179,12 @@ def test_what_ours_cannot_do_is_refused(model: Any, path: str) -> None:
 def test_added_and_missing_weights_are_refused() -> None:
     added = gpt2()
     added.transformer.h[0].adapter = nn.Linear(WIDTH, WIDTH)
-    with pytest.raises(ErrorDetail, match="no place in our model") as caught:
+    with pytest.raises(ErrorDetail, match="no counterpart in our model") as caught:
         from_huggingface(added)
     assert caught.value.path == "transformer.h.0.adapter.weight"
     missing = gpt2()
     del missing.transformer.h[1].ln_2
-    with pytest.raises(ErrorDetail, match="no such weight"):
+    with pytest.raises(ErrorDetail, match="does not have this weight"):
         from_huggingface(missing)
 
 

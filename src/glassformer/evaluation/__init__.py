@@ -1,1 +1,1 @@
-"""Measuring models: one evaluator for training, `evaluate`, reports and the studio."""
+"""Evaluation: one path for training, `evaluate`, reports and the studio; metrics and their intervals."""

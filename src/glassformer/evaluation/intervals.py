@@ -18,37 +18,38 @@ PROTOCOL = (
     f"95 %, over examples; shares: Wilson with the effective number of examples; "
     f"all others: percentiles of {RESAMPLES:,} bootstrap resamples, seed {SEED}"
 )
-_CELLS_AT_ONCE = 8_000_000
+_CHUNK_CELLS = 8_000_000
+"""Size of the largest array of drawn examples."""
 
 
 def resampled_sums(rows: np.ndarray, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
-    """The column sums of `rows` (examples, statistics), for as many draws with replacement."""
+    """Column sums of bootstrap resamples of `rows` (examples, statistics), one row per resample."""
     random = np.random.default_rng(seed)
     number, sums = len(rows), np.empty((resamples, rows.shape[1]))
-    size = max(1, _CELLS_AT_ONCE // max(number, 1))
+    size = max(1, _CHUNK_CELLS // max(number, 1))
     for start in range(0, resamples, size):
         draws = min(size, resamples - start)
         drawn = random.choice(number, size=(draws, number), replace=True)
-        places = drawn + number * np.arange(draws)[:, None]
-        times_drawn = np.bincount(places.ravel(), minlength=draws * number).reshape(draws, number)
+        cells = drawn + number * np.arange(draws)[:, None]
+        times_drawn = np.bincount(cells.ravel(), minlength=draws * number).reshape(draws, number)
         sums[start : start + draws] = times_drawn @ rows
     return sums
 
 
 def percentile_interval(values: np.ndarray) -> Interval:
-    """From the 1/40 lowest to the 1/40 highest, counted as sacreBLEU counts them."""
+    """Interval that leaves out the lowest and the highest 1/40 of the values, rounded as in sacreBLEU."""
     ordered, outside = np.sort(values), len(values) // 40
     return float(ordered[outside]), float(ordered[-1 - outside])
 
 
 def ratio_interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval:
-    """Of the sum of the one over the sum of the other, such as the loss of a token."""
+    """Interval of a ratio of two sums over examples, such as the loss per token."""
     sums = resampled_sums(np.stack([numerators, denominators], axis=1).astype(np.float64))
     return percentile_interval(sums[:, 0] / np.maximum(sums[:, 1], 1))
 
 
 def wilson_interval(share: float, number: float) -> Interval:
-    """Of a share of `number` independent cases; it never leaves 0 to 1, nor shrinks to a point at 1."""
+    """Wilson interval of a fraction of `number` independent cases; it stays within 0 and 1."""
     square = NORMAL_QUANTILE**2
     centre = (share + square / (2 * number)) / (1 + square / number)
     spread = math.sqrt(share * (1 - share) / number + square / (4 * number**2))
@@ -57,10 +58,10 @@ def wilson_interval(share: float, number: float) -> Interval:
 
 
 def share_interval(correct: np.ndarray, counts: np.ndarray) -> Interval:
-    """Of the share of correct parts, where each example has `counts` parts of which some are correct.
+    """Interval of the fraction of correct parts, where each example has `counts` parts.
 
-    Wilson's interval with as many independent cases as would vary as much as the examples do. Where they
-    do not vary at all, an example is taken for one case.
+    Wilson's interval with the effective number of cases: the number of independent cases that would vary as
+    much as the examples. If the examples do not vary, each one counts as one case.
     """
     total = int(counts.sum())
     if total == 0:
@@ -74,9 +75,9 @@ def share_interval(correct: np.ndarray, counts: np.ndarray) -> Interval:
 def mean_intervals(
     values: np.ndarray, resamples: int = RESAMPLES
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, low and high of each column of `values` (examples, columns); NaN is what an example has not.
+    """Mean, low and high of each column of `values` (examples, columns). NaN marks a missing value.
 
-    Without resamples there are means alone.
+    With `resamples=0`, low and high are NaN.
     """
     is_there, columns = ~np.isnan(values), values.shape[1]
     known = np.where(is_there, values, 0.0)
@@ -86,7 +87,7 @@ def mean_intervals(
             return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
         sums = resampled_sums(np.concatenate([known, is_there], axis=1).astype(np.float64), resamples)
         drawn = sums[:, :columns] / sums[:, columns:]
-    drawn = np.where(np.isnan(drawn), mean, drawn)  # a draw without any example that has it says nothing
+    drawn = np.where(np.isnan(drawn), mean, drawn)  # a resample without any value
     ordered, outside = np.sort(drawn, axis=0), len(drawn) // 40
     return mean, ordered[outside], ordered[-1 - outside]
 
@@ -95,7 +96,7 @@ T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8
 
 
 def student_interval(values: Sequence[float]) -> list[float] | None:
-    """The 95 % interval of the mean by Student's t; None for fewer than two values."""
+    """Interval (95 %) of the mean by Student's t; None for fewer than two values."""
     if len(values) < 2:
         return None
     half = _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -104,7 +105,7 @@ def student_interval(values: Sequence[float]) -> list[float] | None:
 
 
 def _quantile(freedom: int) -> float:
-    """Beyond the table by the series of Cornish and Fisher, right to three digits there."""
+    """Quantile of Student's t, from the table or by the Cornish-Fisher series, to three digits."""
     z = 1.959964
     series = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return T_95.get(freedom, series)

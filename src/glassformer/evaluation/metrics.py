@@ -1,4 +1,4 @@
-"""Metrics of tokens, classes and real values, gathered batch by batch."""
+"""Metrics of tokens, classes and real values, accumulated batch by batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from glassformer.models.task_types import (
     TokenClassification,
 )
 
-FALLING = frozenset(
+LOWER_IS_BETTER = frozenset(
     {
         "loss",
         "perplexity",
@@ -48,55 +48,60 @@ FALLING = frozenset(
 
 
 def perplexity(loss: float) -> float:
+    """Perplexity of a mean loss; finite for any loss."""
     return math.exp(min(loss, 700.0))
 
 
 def is_better(name: str, new: float, old: float | None) -> bool:
-    """Losses, perplexities and errors fall; everything else rises. NaN is never better."""
+    """True if `new` improves on `old`: lower for losses and errors, else higher. NaN is never better."""
     if math.isnan(new):
         return False
     if old is None or math.isnan(old):
         return True
-    return new < old if falls(name) else new > old
+    return new < old if lower_is_better(name) else new > old
 
 
-def falls(name: str) -> bool:
-    return name in FALLING
+def lower_is_better(name: str) -> bool:
+    """True for losses, perplexities and errors."""
+    return name in LOWER_IS_BETTER
 
 
 def reaches(name: str, value: float, target: float) -> bool:
-    return value <= target if falls(name) else value >= target
+    """True if the value is at least as good as the target."""
+    return value <= target if lower_is_better(name) else value >= target
 
 
 Progress = Callable[[str, int, int], None]
-"""DataReport what is being done, how much of it is done, and how much there is."""
+"""Callback with the name of an activity, the number of steps done, and their total."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a model wrote by itself for examples of a split, in the split's order."""
+    """Generated outputs for examples of a split, in the order of the split."""
 
     numbers: np.ndarray
-    """Which examples."""
+    """Numbers of the examples."""
     outputs: list[list[int]]
     references: list[list[int]]
     lines: list[str]
-    """The outputs as a person reads them."""
+    """Outputs as text."""
 
 
 @dataclass(frozen=True)
 class Measured:
+    """Result of an evaluation."""
+
     metrics: dict[str, float]
     intervals: dict[str, Interval] = field(default_factory=dict)
-    """95 %, for the metrics that have one."""
+    """Intervals (95 %) of the metrics that have one."""
     protocol: dict[str, Any] = field(default_factory=dict)
-    """What a number depends on besides the model and the data, such as a scorer's signature."""
+    """Settings that affect a number besides model and data, such as a scorer's signature."""
     details: dict[str, Any] = field(default_factory=dict)
-    """As JSON: confusions, calibration."""
+    """Confusion matrix and calibration, as JSON."""
     decoded: Decoded | None = None
 
-    def and_then(self, later: Measured) -> Measured:
-        """Both; where they name the same, the later one."""
+    def merge(self, later: Measured) -> Measured:
+        """Combine two results; `later` wins where both have a name."""
         return Measured(
             self.metrics | later.metrics,
             self.intervals | later.intervals,
@@ -107,12 +112,14 @@ class Measured:
 
 
 class SplitOfExamples(Protocol):
+    """Part of a split that evaluation needs."""
+
     def __len__(self) -> int: ...
     def lengths(self) -> np.ndarray: ...
 
 
 class Evaluable(Protocol):
-    """What the evaluator needs of a task; `tasks/base.py` says what each means."""
+    """Part of a task that evaluation needs; `tasks/base.py` documents the methods."""
 
     generates_outputs: ClassVar[bool]
 
@@ -120,7 +127,7 @@ class Evaluable(Protocol):
     def splits(self) -> Mapping[str, SplitOfExamples]: ...
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch: ...
     def output_symbols(self, tokens: Sequence[int]) -> list[str]: ...
-    def characters(self, split: str) -> int | None: ...
+    def count_characters(self, split: str) -> int | None: ...
     def text_pairs(self, split: str) -> tuple[Sequence[str], Sequence[str]] | None: ...
     def compare(
         self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
@@ -137,12 +144,13 @@ class Evaluable(Protocol):
 
 CALIBRATION_BINS = 10
 CALIBRATION_PROTOCOL = f"ece: {CALIBRATION_BINS} bins of equal width over the likeliest class's probability"
-MOST_CLASSES_IN_A_MATRIX = 200
+MAX_CONFUSION_CLASSES = 200
+"""Largest number of classes for which the details contain the confusion matrix."""
 
 
 @dataclass(frozen=True)
 class Classified:
-    """Class numbers below `classes`, and how likely the predicted class was said to be, an example each."""
+    """Predicted and actual class and the predicted class's probability, one entry per example."""
 
     predicted: np.ndarray
     actual: np.ndarray
@@ -154,20 +162,21 @@ class Classified:
 
     @cached_property
     def confusion(self) -> np.ndarray:
-        """How often each class (row) was taken for each class (column)."""
+        """Confusion matrix: rows are actual classes, columns predicted ones."""
         cells = self.actual * self.classes + self.predicted
         return np.bincount(cells, minlength=self.classes**2).reshape(self.classes, self.classes)
 
     def accuracy_interval(self) -> Interval:
+        """Wilson interval of the accuracy."""
         return wilson_interval(float((self.predicted == self.actual).mean()), len(self))
 
     def macro_f1(self) -> float:
-        """The mean F1 over the classes that occur, predicted or actual."""
+        """Mean F1 over the classes that occur, predicted or actual."""
         both, predicted, actual = self._class_counts()
         return float(_macro_f1(both[None], (predicted + actual)[None])[0]) if len(self) else 0.0
 
     def macro_f1_interval(self) -> Interval:
-        """To draw examples is to draw cells of the confusion matrix as often as they are filled."""
+        """Bootstrap interval of macro-F1, drawn as multinomial counts of the confusion matrix."""
         cells, filled = np.unique(self.actual * self.classes + self.predicted, return_counts=True)
         drawn = np.random.default_rng(SEED).multinomial(len(self), filled / len(self), size=RESAMPLES)
         rows, columns = np.divmod(cells, self.classes)
@@ -177,7 +186,7 @@ class Classified:
         return percentile_interval(_macro_f1(drawn @ (is_row * is_column), drawn @ (is_row + is_column)))
 
     def per_class(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """A class that was never predicted has no precision, one that never occurs no recall."""
+        """Precision, recall and F1 per class; None where undefined."""
         table = []
         for name, both, predicted, actual in zip(names, *self._class_counts(), strict=True):
             table.append(
@@ -192,27 +201,28 @@ class Classified:
         return table
 
     def calibration(self) -> list[dict[str, Any]]:
-        """Examples by confidence, ten bins of equal width: how sure the model was, how often it was right."""
+        """Mean confidence and accuracy of the examples in ten bins of equal confidence width."""
         numbers, confidence, correct = self._bins()
         bins = []
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             bins.append(
                 {
-                    "from": place / CALIBRATION_BINS,
-                    "to": (place + 1) / CALIBRATION_BINS,
+                    "from": index / CALIBRATION_BINS,
+                    "to": (index + 1) / CALIBRATION_BINS,
                     "examples": int(number),
-                    "confidence": float(confidence[place] / number) if number else None,
-                    "accuracy": float(correct[place] / number) if number else None,
+                    "confidence": float(confidence[index] / number) if number else None,
+                    "accuracy": float(correct[index] / number) if number else None,
                 }
             )
         return bins
 
     def expected_calibration_error(self) -> float:
-        """The distance between confidence and accuracy, over the bins, weighed by their examples."""
+        """Mean absolute difference of confidence and accuracy over the bins, weighted by their examples."""
         _, confidence, correct = self._bins()
         return float(np.abs(confidence - correct).sum() / max(len(self), 1))
 
     def details(self, names: Sequence[str]) -> dict[str, Any]:
+        """Details of the result as JSON: per class, calibration, confusion matrix."""
         found: dict[str, Any] = {
             "classes": list(names),
             "per_class": self.per_class(names),
@@ -221,55 +231,59 @@ class Classified:
                 "bins": self.calibration(),
             },
         }
-        if self.classes <= MOST_CLASSES_IN_A_MATRIX:
+        if self.classes <= MAX_CONFUSION_CLASSES:
             found["confusion"] = self.confusion.tolist()
         return found
 
     def _class_counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Correct, predicted and actual examples of each class."""
         both = np.bincount(self.actual[self.predicted == self.actual], minlength=self.classes)
         predicted = np.bincount(self.predicted, minlength=self.classes)
         return both, predicted, np.bincount(self.actual, minlength=self.classes)
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        place = np.ceil(self.confidence * CALIBRATION_BINS).astype(np.int64) - 1
-        place = place.clip(0, CALIBRATION_BINS - 1)
+        """Examples, sum of confidences and correct examples of each bin."""
+        bins = np.ceil(self.confidence * CALIBRATION_BINS).astype(np.int64) - 1
+        bins = bins.clip(0, CALIBRATION_BINS - 1)
         correct = (self.predicted == self.actual).astype(np.float64)
         return (
-            np.bincount(place, minlength=CALIBRATION_BINS),
-            np.bincount(place, weights=self.confidence, minlength=CALIBRATION_BINS),
-            np.bincount(place, weights=correct, minlength=CALIBRATION_BINS),
+            np.bincount(bins, minlength=CALIBRATION_BINS),
+            np.bincount(bins, weights=self.confidence, minlength=CALIBRATION_BINS),
+            np.bincount(bins, weights=correct, minlength=CALIBRATION_BINS),
         )
 
 
 def _macro_f1(both: np.ndarray, predicted_and_actual: np.ndarray) -> np.ndarray:
-    """For rows of counts by class; what occurs nowhere in a row does not count there."""
+    """Macro-F1 of each row of counts by class; classes that do not occur in a row are left out."""
     occurs = predicted_and_actual > 0
     f1 = np.divide(2.0 * both, predicted_and_actual, out=np.zeros(both.shape), where=occurs)
     return np.asarray(f1.sum(1) / np.maximum(occurs.sum(1), 1))
 
 
 def real_metrics(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
-    """Without those that are undefined: numbers that are all the same have no correlation."""
+    """Metrics of real values. Undefined ones, such as the correlation of equal numbers, are left out."""
     values = _metrics(_statistics(predicted, actual).sum(0, keepdims=True))
     return {name: float(value[0]) for name, value in values.items() if math.isfinite(value[0])}
 
 
 def real_intervals(predicted: np.ndarray, actual: np.ndarray) -> dict[str, Interval]:
+    """Bootstrap intervals of the metrics of real values."""
     values = _metrics(resampled_sums(_statistics(predicted, actual)))
     return {name: percentile_interval(value) for name, value in values.items() if np.isfinite(value).all()}
 
 
 def _statistics(predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
-    """What all metrics follow from by sums, an example a row."""
-    # Numbers far from 0 would lose their digits in the squares.
+    """Statistics whose sums determine all metrics, one row per example."""
+    # Subtract the mean: squares of numbers far from 0 would lose digits.
     centre = actual.mean() if len(actual) else 0.0
     p, a = predicted.astype(np.float64) - centre, actual.astype(np.float64) - centre
     return np.stack([np.ones_like(a), abs(p - a), (p - a) ** 2, p, a, p * p, a * a, p * a], axis=1)
 
 
 def _metrics(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Metrics from sums of `_statistics`, one value per row."""
     number, absolute, squared, p, a, pp, aa, pa = sums.T
-    # Below this a spread is rounding: the numbers are all the same.
+    # Below this, a variance is rounding error and the numbers are equal.
     tiny = 1e-12 * np.maximum(aa + pp, np.finfo(np.float64).tiny)
     with np.errstate(divide="ignore", invalid="ignore"):
         spread_p, spread_a = pp - p * p / number, aa - a * a / number
@@ -283,7 +297,7 @@ def _metrics(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class Tally:
-    """With `is_thorough` it also keeps what intervals need: the loss of each example."""
+    """Accumulator of losses and predictions; with `is_thorough` also of what intervals need."""
 
     def __init__(self, model: Model, *, is_thorough: bool) -> None:
         self.model = model
@@ -294,13 +308,14 @@ class Tally:
         self._columns: dict[str, list[np.ndarray]] = {}
 
     def add(self, batch: Batch) -> None:
+        """Run the model on a batch and add its losses and predictions."""
         if batch.targets.ndim == 1:
             self._add_sequences(batch)
         else:
             self._add_tokens(batch)
 
     def _add_tokens(self, batch: Batch) -> None:
-        """If it can be, without the answers: those of a large vocabulary would not fit into memory."""
+        """Add a batch with one target per token, if possible without holding all logits in memory."""
         head, targets_BL = self.model.head, batch.targets
         count_B = (targets_BL != IGNORED).sum(-1)
         if isinstance(head, ClassHead) and head.is_plain:
@@ -308,59 +323,66 @@ class Tally:
             losses_BL, hits_BL = head.loss_per_target(hidden_BLD, targets_BL, self.model.tied_weight())
             loss_B = losses_BL.double().sum(-1)
         else:
-            answers = self.model(**batch.inputs)
-            loss_B = self._row_losses(answers, targets_BL)
-            hits_BL = (answers.argmax(-1) == targets_BL) & (targets_BL != IGNORED)
+            logits_BLV = self.model(**batch.inputs)
+            loss_B = self._row_losses(logits_BLV, targets_BL)
+            hits_BL = (logits_BLV.argmax(-1) == targets_BL) & (targets_BL != IGNORED)
         self.loss += float(loss_B.sum())
         self.correct += int(hits_BL.sum())
         self.count += int(count_B.sum())
         for name, values in (("loss", loss_B), ("count", count_B), ("correct", hits_BL.sum(-1))):
-            self._keep(name, values)
+            self._append(name, values)
 
     def _add_sequences(self, batch: Batch) -> None:
-        answers = self.model(**batch.inputs)
-        loss_output = self.model.head.compute_loss(answers, batch.targets)
+        """Add a batch with one target per sequence."""
+        outputs = self.model(**batch.inputs)
+        loss_output = self.model.head.compute_loss(outputs, batch.targets)
         self.loss += float(loss_output.loss)
         self.correct += int(loss_output.correct)
         self.count += int(loss_output.count)
         if self.is_thorough:
-            self._keep("loss", self._row_losses(answers, batch.targets))
-        self._keep("count", torch.ones_like(batch.targets))
-        self._keep("actual", batch.targets)
+            self._append("loss", self._row_losses(outputs, batch.targets))
+        self._append("count", torch.ones_like(batch.targets))
+        self._append("actual", batch.targets)
         if batch.targets.is_floating_point():
-            self._keep("predicted", answers.squeeze(-1))
+            self._append("predicted", outputs.squeeze(-1))
         else:
-            self._keep("predicted", answers.argmax(-1))
-            self._keep("confidence", answers.float().softmax(-1).amax(-1))
+            self._append("predicted", outputs.argmax(-1))
+            self._append("confidence", outputs.float().softmax(-1).amax(-1))
 
-    def _keep(self, name: str, values: Tensor) -> None:
+    def _append(self, name: str, values: Tensor) -> None:
+        """Append one value per example to a column."""
         self._columns.setdefault(name, []).append(values.cpu().numpy())
 
-    def _row_losses(self, answers: Tensor, targets: Tensor) -> Tensor:
+    def _row_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss of each example."""
         compute_loss = self.model.head.compute_loss
-        rows = zip(answers.split(1), targets.split(1), strict=True)
-        return torch.stack([compute_loss(answer, target).loss for answer, target in rows]).cpu().double()
+        rows = zip(outputs.split(1), targets.split(1), strict=True)
+        return torch.stack([compute_loss(output, target).loss for output, target in rows]).cpu().double()
 
     def column(self, name: str) -> np.ndarray:
-        """A number for each example, in the order in which they came."""
-        kept = self._columns.get(name)
-        return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+        """One value per example, in the order of `add`."""
+        arrays = self._columns.get(name)
+        return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
 
     def mean_loss(self) -> float:
+        """Loss per target."""
         return self.loss / max(self.count, 1)
 
     def accuracy(self) -> float:
+        """Fraction of correct targets."""
         return self.correct / max(self.count, 1)
 
     def measured(self, task: Evaluable, split: str) -> Measured:
-        measure = _OF_SHAPE.get(type(self.model.task_type), _tokens)
-        measured = Measured({"loss": self.mean_loss()}).and_then(measure(self, task, split))
+        """Metrics of everything added, for the model's task type."""
+        measure = _BY_TASK_TYPE.get(type(self.model.task_type), _tokens)
+        measured = Measured({"loss": self.mean_loss()}).merge(measure(self, task, split))
         if not self.is_thorough or not self.count:
             return measured
         intervals = {"loss": self.loss_interval(), **measured.intervals}
         return Measured(measured.metrics, intervals, measured.protocol, measured.details)
 
     def loss_interval(self) -> Interval:
+        """Bootstrap interval of the mean loss."""
         return ratio_interval(self.column("loss"), self.column("count"))
 
 
@@ -371,19 +393,19 @@ def _tokens(tally: Tally, task: Evaluable, split: str) -> Measured:
     return Measured(metrics, {"accuracy": share_interval(tally.column("correct"), tally.column("count"))})
 
 
-def _per_token(tally: Tally, task: Evaluable, split: str) -> Measured:
+def _token_classes(tally: Tally, task: Evaluable, split: str) -> Measured:
     is_exact = tally.column("correct") == tally.column("count")
     exact = Measured({"exact_match": float(is_exact.sum() / max(len(is_exact), 1))})
     if tally.is_thorough:
         exact.intervals["exact_match"] = share_interval(is_exact, np.ones(len(is_exact)))
-    return _tokens(tally, task, split).and_then(exact)
+    return _tokens(tally, task, split).merge(exact)
 
 
-def _per_sequence(tally: Tally, task: Evaluable, split: str) -> Measured:
+def _sequence_outputs(tally: Tally, task: Evaluable, split: str) -> Measured:
     predicted, actual = tally.column("predicted"), tally.column("actual")
     task_type = tally.model.task_type
     assert isinstance(task_type, SequenceClassification)
-    if task_type.is_real:
+    if task_type.is_regression:
         intervals = real_intervals(predicted, actual) if tally.is_thorough else {}
         return Measured(real_metrics(predicted, actual), intervals)
     classified = Classified(predicted, actual, tally.column("confidence"), task_type.outputs)
@@ -403,26 +425,26 @@ def _per_sequence(tally: Tally, task: Evaluable, split: str) -> Measured:
 
 
 def _language(tally: Tally, task: Evaluable, split: str) -> Measured:
-    of_loss: dict[str, Callable[[float], float]] = {"perplexity": perplexity}
-    # The number of characters is that of a whole split.
+    functions: dict[str, Callable[[float], float]] = {"perplexity": perplexity}
+    # The number of characters is known for a whole split only.
     is_whole = len(tally.column("count")) == len(task.splits[split])
-    characters = task.characters(split) if is_whole else None
+    characters = task.count_characters(split) if is_whole else None
     if characters:
-        tokens_a_character = tally.count / characters
-        of_loss["bits_per_character"] = lambda loss: loss * tokens_a_character / math.log(2)
-    other_words = Measured({name: function(tally.mean_loss()) for name, function in of_loss.items()})
+        tokens_per_character = tally.count / characters
+        functions["bits_per_character"] = lambda loss: loss * tokens_per_character / math.log(2)
+    derived = Measured({name: function(tally.mean_loss()) for name, function in functions.items()})
     if tally.is_thorough and tally.count:
         low, high = tally.loss_interval()
-        other_words.intervals.update(
-            {name: (function(low), function(high)) for name, function in of_loss.items()}
+        derived.intervals.update(
+            {name: (function(low), function(high)) for name, function in functions.items()}
         )
-        other_words.protocol.update({"characters": characters} if characters else {})
-    return _tokens(tally, task, split).and_then(other_words)
+        derived.protocol.update({"characters": characters} if characters else {})
+    return _tokens(tally, task, split).merge(derived)
 
 
-_OF_SHAPE: dict[type[TaskType], Callable[[Tally, Evaluable, str], Measured]] = {
-    TokenClassification: _per_token,
-    SequenceClassification: _per_sequence,
+_BY_TASK_TYPE: dict[type[TaskType], Callable[[Tally, Evaluable, str], Measured]] = {
+    TokenClassification: _token_classes,
+    SequenceClassification: _sequence_outputs,
     CausalLM: _language,
     MaskedLM: _language,
 }

@@ -22,26 +22,31 @@ from glassformer.evaluation.metrics import Decoded, Evaluable, Measured, Progres
 
 @dataclass(frozen=True)
 class CorpusScore:
+    """Score of a corpus by one scorer."""
+
     value: float
-    """As sacreBLEU gives it: 0 to 100, and above for a TER of more edits than words."""
+    """Score from 0 to 100, as in sacreBLEU; TER is above 100 with more edits than words."""
     interval: Interval
     signature: str
-    """The scorer's name and settings, as sacreBLEU prints them."""
+    """Name and settings of the scorer, as sacreBLEU prints them."""
 
 
 @dataclass(frozen=True)
 class CorpusScores:
+    """Scores of a corpus."""
+
     bleu: CorpusScore
     chrf: CorpusScore
     ter: CorpusScore
 
     def by_name(self) -> dict[str, CorpusScore]:
+        """Scores by metric name."""
         return {"bleu": self.bleu, "chrf": self.chrf, "ter": self.ter}
 
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """A sentence of the table; `number` counts those that were scored, from 1: no line of the data's file."""
+    """One row of the sentence table. `number` counts the scored sentences from 1, not the lines of a file."""
 
     number: int
     source: str
@@ -52,6 +57,7 @@ class SentenceScore:
 
 
 def score_corpus(hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScores:
+    """BLEU, chrF and TER with intervals."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     _check_lengths(hypotheses, references)
@@ -59,22 +65,22 @@ def score_corpus(hypotheses: Sequence[str], references: Sequence[str]) -> Corpus
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU alone, without an interval: quick enough for every validation."""
+    """BLEU without an interval: fast enough for every validation."""
     from sacrebleu.metrics import BLEU
 
     _check_lengths(hypotheses, references)
     if not hypotheses:
         return math.nan
-    # `force` only silences a remark about spaces before full stops, which the final scores make once.
+    # `force` silences a warning about tokenized text, which the final scores print once.
     return float(BLEU(force=True).corpus_score(list(hypotheses), [list(references)]).score)
 
 
 def sentence_table(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], count: int = 3
 ) -> dict[str, list[SentenceScore]]:
-    """The `count` best, most typical (around the median) and worst sentences; none stands there twice.
+    """Return the `count` best, typical (around the median) and worst sentences, without repetition.
 
-    Of equally good sentences the longer ones come first.
+    On ties the longer sentences come first.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -92,17 +98,17 @@ def sentence_table(
             zip(sources, hypotheses, references, strict=True), start=1
         )
     ]
-    # Rounded, since a perfect score may be a little more than 100.
+    # Rounded, because a perfect score may be slightly above 100.
     scored.sort(key=lambda scored: (-round(scored.bleu, 6), -round(scored.chrf, 6), -len(scored.reference)))
     best, rest = scored[:count], scored[count:]
-    kept = max(0, len(rest) - count)
-    worst, between = rest[kept:][::-1], rest[:kept]
+    split = max(0, len(rest) - count)
+    worst, between = rest[split:][::-1], rest[:split]
     middle = max(0, min(len(scored) // 2 - count - count // 2, len(between) - count))
     return {"best": best, "typical": between[middle : middle + count], "worst": worst}
 
 
 def one_line(text: str) -> str:
-    """For a file with a line a sentence. No score changes: to every scorer white space is white space."""
+    """Replace line breaks by spaces, for a file with one line per sentence. No score changes by it."""
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
 
 
@@ -112,6 +118,7 @@ def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None
 
 
 def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScore:
+    """Score and bootstrap interval of a sacreBLEU metric."""
     if not hypotheses:
         return CorpusScore(math.nan, (math.nan, math.nan), "")
     counts = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
@@ -126,6 +133,7 @@ def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) ->
 def measure_generated(
     task: Evaluable, split: str, decoded: Decoded, *, is_thorough: bool, progress: Progress | None = None
 ) -> Measured:
+    """Metrics of generated outputs: the task's own, and text scores if the split has text."""
     metrics = task.compare(decoded.outputs, decoded.references)
     pairs = task.text_pairs(split)
     if pairs is None:

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Import and export of models in the formats of other libraries."""

@@ -1,10 +1,11 @@
-"""Models of Hugging Face's `transformers` as ours: GPT-2, BERT and Marian, with their weights.
+"""Convert models of Hugging Face's `transformers`: GPT-2, BERT and Marian, with their weights.
 
     model = from_huggingface(GPT2LMHeadModel.from_pretrained("gpt2"))
 
-It must not need that library: a model is recognised by the name of its class, and read through its
-`config` and its `state_dict`. What ours cannot do is refused; in evaluation mode the logits are the same.
-In training dropout sits where it sits in our blocks, at the rate their residual branches have.
+The library itself is not needed: a model is recognised by the name of its class and read through its `config`
+and `state_dict`. Options that our blocks do not have are refused, so the logits are equal in evaluation mode.
+In training, dropout is applied where our blocks apply it, with the probability of the original's residual
+dropout.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.blocks.embedding import TokenVectorsConfig
+from glassformer.blocks.embedding import TokenEmbeddingConfig
 from glassformer.blocks.feed_forward import FeedForwardConfig, GELUConfig, ReLUConfig, SiLUConfig
 from glassformer.blocks.heads import TransformOutputConfig
 from glassformer.blocks.norms import LayerNormConfig
@@ -30,55 +31,59 @@ Converted = tuple[TransformerConfig, TaskType, Tensors]
 
 
 def from_huggingface(model: nn.Module) -> Model:
-    """Our model with a copy of `model`'s weights: the same precision, device and mode."""
+    """Convert a model: a copy of its weights, with the same precision, device and mode."""
     name = type(model).__name__
     convert = _CONVERTERS.get(name)
     if convert is None:
         raise ErrorDetail(
-            "no conversion is known for this class",
+            "models of this class cannot be converted",
             path="from_huggingface",
             value=name,
             allowed=sorted(_CONVERTERS),
             hint="load the model with the head it was trained with",
         )
     source = _Source(model.state_dict())
-    config, shape, weights = convert(model.config, source)
+    config, task_type, weights = convert(model.config, source)
     source.check_all_taken()
-    converted = config.build(shape).to(next(model.parameters()))
+    converted = config.build(task_type).to(next(model.parameters()))
     converted.load_state_dict(weights)
     return converted.train(model.training)
 
 
 class _Source:
-    """Their tensors. Each must be taken: one that is left over does something that we would not do."""
+    """Tensors of the original. All must be taken: a remaining one would have an effect that we miss."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._left = dict(tensors)
 
     def take(self, name: str) -> Tensor:
+        """Remove and return a tensor."""
         if name not in self._left:
             raise ErrorDetail(
-                "the model has no such weight", path=name, hint="convert a plain model, without adapters"
+                "the model does not have this weight",
+                path=name,
+                hint="convert a plain model, without adapters",
             )
         return self._left.pop(name)
 
     def check_all_taken(self) -> None:
+        """Raise an ErrorDetail if a tensor is left."""
         for name in self._left:
             raise ErrorDetail(
-                "a weight that has no place in our model",
+                "this weight has no counterpart in our model",
                 path=name,
                 hint="convert a plain model, without adapters or added parts",
             )
 
     def pair(self, ours: str, *theirs: str) -> Tensors:
-        """Weight and bias under our name; of several maps, one upon the other."""
+        """Weight and bias of a layer under our name; several layers are stacked."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{name}.{part}") for name in theirs])
             for part in ("weight", "bias")
         }
 
     def transposed_pair(self, ours: str, theirs: str) -> Tensors:
-        """The same from GPT-2's linear maps, which have their inputs first."""
+        """Same for the linear layers of GPT-2, whose matrices are transposed."""
         return {
             f"{ours}.weight": self.take(f"{theirs}.weight").T,
             f"{ours}.bias": self.take(f"{theirs}.bias"),
@@ -103,7 +108,7 @@ def _gpt2(config: Any, source: _Source) -> Converted:
         norm=LayerNormConfig(epsilon=config.layer_norm_epsilon),
         norm_placement="pre",
         feed_forward=_feed_forward(config.activation_function, "activation_function"),
-        input=TokenVectorsConfig(scale=False),
+        input=TokenEmbeddingConfig(scale=False),
         output_bias=False,
         tied_output=is_tied,
     )
@@ -126,8 +131,8 @@ def _gpt2(config: Any, source: _Source) -> Converted:
 
 
 def _bert(config: Any, source: _Source) -> Converted:
-    """For texts of one segment: the vector of segment 0 becomes part of every position's."""
-    # Its output net has the same activation as its blocks, and ours has GELU.
+    """Convert BERT for texts of one segment: the vector of segment 0 is added to every position's."""
+    # BERT's output network uses the activation of its blocks, ours always uses GELU.
     _require(
         config,
         {
@@ -153,7 +158,7 @@ def _bert(config: Any, source: _Source) -> Converted:
         norm_placement="post",
         embedding_norm=True,
         feed_forward=GELUConfig(),
-        input=TokenVectorsConfig(scale=False),
+        input=TokenEmbeddingConfig(scale=False),
         output=TransformOutputConfig(epsilon=config.layer_norm_eps),
         tied_output=is_tied,
     )
@@ -182,7 +187,7 @@ def _bert(config: Any, source: _Source) -> Converted:
 
 
 def _marian(config: Any, source: _Source) -> Converted:
-    """Its table of sines, which never learns there, becomes a learned one: it is laid out unlike ours."""
+    """Convert Marian. Its table of sines has another layout than ours, so it becomes a learned table."""
     _require(
         config,
         {
@@ -208,7 +213,7 @@ def _marian(config: Any, source: _Source) -> Converted:
         norm=LayerNormConfig(),
         norm_placement="post",
         feed_forward=_feed_forward(config.activation_function, "activation_function"),
-        input=TokenVectorsConfig(scale=config.scale_embedding),
+        input=TokenEmbeddingConfig(scale=config.scale_embedding),
         tied_output=is_tied,
     )
     weights = {
@@ -277,7 +282,7 @@ def _feed_forward(activation: str, option: str) -> FeedForwardConfig:
 
 
 def _require(config: Any, options: Mapping[str, object]) -> None:
-    """An option that their version of the library does not have cannot be set otherwise."""
+    """Refuse other values of these options. An option that the config lacks has the needed value."""
     for option, needed in options.items():
         given = getattr(config, option, needed)
         if given != needed:
@@ -286,7 +291,7 @@ def _require(config: Any, options: Mapping[str, object]) -> None:
 
 def _unsupported(option: str, given: object, allowed: Sequence[str]) -> ErrorDetail:
     return ErrorDetail(
-        "our blocks have no such option",
+        "our blocks do not support this value",
         path=f"config.{option}",
         value=given,
         allowed=allowed,

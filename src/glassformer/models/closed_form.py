@@ -1,7 +1,8 @@
-"""The Transformer's parameter count as a formula that can be read, to hold against what was built.
+"""Parameter count of a Transformer as a readable formula, to compare with the count of the built model.
 
-A kind states its own share in plain arithmetic (`parameter_count`). It is handed numbers that remember
-their names, so the formula is written once, in the kind, and shows itself. No kind's name is known here.
+Each kind states its own count in plain arithmetic (`parameter_count`). It receives numbers that record their
+names, so that the formula is written once, in the kind, and can be printed. This module does not know any
+kind's name.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from glassformer.models.task_types import (
 if TYPE_CHECKING:
     from glassformer.models.transformer import TransformerConfig
 
-_SUM, _QUOTIENT, _PRODUCT, _ATOM = 1, 2, 3, 4  # how strongly a formula's parts hold together
+_SUM, _QUOTIENT, _PRODUCT, _ATOM = 1, 2, 3, 4  # operator precedence
 
 
 class Count(int):
-    """A whole number that remembers how it came about: `formula` in names, `numbers` in digits."""
+    """Integer that records its computation: `formula` in names, `numbers` in digits."""
 
     formula: str
     numbers: str
@@ -40,6 +41,7 @@ class Count(int):
 
     @classmethod
     def of(cls, value: int) -> Count:
+        """Convert an integer; its formula is its digits."""
         return value if isinstance(value, Count) else cls(value, f"{value:,}")
 
     def __add__(self, other: int) -> Count:
@@ -67,7 +69,7 @@ class Count(int):
         return _combine(other, "÷", self, int(other) // int(self))
 
 
-# The strength of the result, and how strong the left and the right side must be to need no brackets.
+# Precedence of the result, and the least precedence of the left and right operand without brackets.
 # A quotient is rounded down, so 5 × (7 ÷ 2) is not 5 × 7 ÷ 2.
 _BINDING = {
     "+": (_SUM, _SUM, _SUM),
@@ -79,6 +81,7 @@ _NEUTRAL = {"+": "0", "−": "0", "×": "1", "÷": "1"}
 
 
 def _combine(left: int, operator: str, right: int, value: int) -> Count:
+    """Join two formulas; neutral operands are left out."""
     left, right = Count.of(left), Count.of(right)
     if right.formula == _NEUTRAL[operator]:
         return left
@@ -96,11 +99,11 @@ def _combine(left: int, operator: str, right: int, value: int) -> Count:
 
 
 def transformer_terms(config: TransformerConfig, task_type: TaskType) -> dict[str, int]:
-    """Module path → count. `*` in a path stands for all blocks of a stack; terms of zero are left out."""
+    """Parameter count by module path. `*` in a path means all blocks of a stack; zero terms are left out."""
     hidden_dim = Count(config.hidden_dim, "hidden_dim")
     vocabulary = Count(task_type.vocabulary, "vocabulary")
     max_length = Count(task_type.max_length, "max_length")
-    outputs, is_tied = _answers(config, task_type)
+    outputs, is_tied = _head_size(config, task_type)
     terms = _embedding(config, "embedding", vocabulary, max_length)
     terms |= _stack(config, "encoder", Count(config.num_layers, "num_layers"), ["attention"])
     if isinstance(task_type, Seq2Seq):
@@ -116,8 +119,8 @@ def transformer_terms(config: TransformerConfig, task_type: TaskType) -> dict[st
     return {path: Count.of(term) for path, term in terms.items() if term}
 
 
-def _answers(config: TransformerConfig, task_type: TaskType) -> tuple[Count, bool]:
-    """How many numbers the head puts out, and whether it borrows the embedding's matrix."""
+def _head_size(config: TransformerConfig, task_type: TaskType) -> tuple[Count, bool]:
+    """Number of outputs of the head, and True if it shares the embedding matrix."""
     match task_type:
         case TokenClassification():
             return Count(task_type.classes, "classes"), False
@@ -162,7 +165,7 @@ def _stack(config: TransformerConfig, path: str, layers: Count, attentions: list
 
 
 def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
-    """Queries and output have the model's width; keys and values may have fewer heads."""
+    """Parameters of one attention. Keys and values may have fewer heads than queries."""
     if config.num_key_value_heads is None:
         return 4 * hidden_dim * hidden_dim + (4 * hidden_dim if config.bias else 0)
     head_dim = config.hidden_dim // config.num_heads
@@ -172,7 +175,7 @@ def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One term of the formula beside what the built model has there; `term` is None where none was stated."""
+    """One term of the formula and the count of the built model; `term` is None if the formula has none."""
 
     path: str
     term: int | None
@@ -180,11 +183,12 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
+        """True if the counts are equal or the formula has no such term."""
         return self.term is None or self.term == self.counted
 
 
 def compare(terms: Mapping[str, int], by_module: Mapping[str, int]) -> list[Comparison]:
-    """Each module goes to the longest term that covers it; where there are terms, none may be left over."""
+    """Compare terms with counted parameters. A module belongs to the longest term path that contains it."""
     counted = Counter(dict.fromkeys(terms, 0))
     for module, count in by_module.items():
         path = starred(module)
@@ -195,9 +199,9 @@ def compare(terms: Mapping[str, int], by_module: Mapping[str, int]) -> list[Comp
 
 
 def starred(path: str) -> str:
-    """`encoder.layers.3.attention` as `encoder.layers.*.attention`: blocks of a stack are alike.
+    """Replace block numbers by `*`: `encoder.layers.3.attention` becomes `encoder.layers.*.attention`.
 
-    Only a number that follows `layers` is starred; the parts of a Sequential are not alike.
+    Only a number after `layers` is replaced: blocks of a stack are equal, parts of a Sequential are not.
     """
     parts = path.split(".")
     return ".".join(
