@@ -107,7 +107,7 @@ def test_a_compact_plan_is_the_same_plan(
     """Recorded results depend on it; and what was sorted in many blocks is what sorting at once gives."""
     options = {"seed": 1, "epoch": epoch, "shuffle": shuffle}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "EXAMPLES_AT_A_TIME", 7)
+        patch.setattr(batching, "EXAMPLES_PER_BLOCK", 7)
         plan = plan_batches(np.array(lengths, dtype), split="train", batch_tokens=budget, **options)
     assert lists(plan) == planned_at_once(np.array(lengths), budget=budget, **options)
     assert all(batch.dtype == np.int64 for batch in plan)

@@ -61,7 +61,9 @@ def tokenizer_of(pieces: dict[str, float], kind: int, **more: object) -> Tokeniz
     extra = more.get("extra", [])
     assert isinstance(extra, list)
     own = [(text, score, NORMAL) for text, score in pieces.items()]
-    return Tokenizer.from_tree(read_sentencepiece(encode_model([*HEAD, *extra, *own], kind, normalizer), "x"))
+    return Tokenizer.from_json_tree(
+        read_sentencepiece(encode_model([*HEAD, *extra, *own], kind, normalizer), "x")
+    )
 
 
 def cut(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -162,7 +164,7 @@ class TestBothKinds:
 
     def test_the_tree_is_the_tokenizer(self, kind: int) -> None:
         tokenizer = tokenizer_of({**LETTERS, "ab": -0.5}, kind, extra=BYTES)
-        again = Tokenizer.from_tree(tokenizer.tree())
+        again = Tokenizer.from_json_tree(tokenizer.json_tree())
         assert again.fingerprint == tokenizer.fingerprint and len(again) == len(tokenizer)
         assert again.encode("abcd é").tolist() == tokenizer.encode("abcd é").tolist()
 
@@ -178,7 +180,7 @@ def test_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", range(0, len(MODEL), 3))
 def test_a_part_of_a_model_is_none(size: int) -> None:
-    with pytest.raises(UserError, match=r"not a whole one|without an unknown"):
+    with pytest.raises(UserError, match=r"an incomplete one|without an unknown"):
         read_sentencepiece(MODEL[:size], "mine.model")
 
 
@@ -208,7 +210,7 @@ def test_what_is_no_model_is_refused(content: bytes, said: str) -> None:
 def test_damage_is_refused_or_gives_a_tokenizer(place: int, byte: int, more: bytes) -> None:
     damaged = MODEL[:place] + bytes([byte]) + more + MODEL[place + 1 :]
     try:
-        tokenizer = Tokenizer.from_tree(read_sentencepiece(damaged, "x"))
+        tokenizer = Tokenizer.from_json_tree(read_sentencepiece(damaged, "x"))
     except UserError:
         return
     assert all(0 < number < len(tokenizer) for number in tokenizer.encode("ab zé"))

@@ -197,8 +197,8 @@ def test_half_a_surrogate_is_a_replacement_character(kind: str) -> None:
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_a_tree_is_the_tokenizer(kind: str, trained: dict[str, Tokenizer]) -> None:
     tokenizer = trained[kind]
-    again = Tokenizer.from_tree(json.loads(json.dumps(tokenizer.tree())))
-    assert again.tree() == tokenizer.tree() and again.fingerprint == tokenizer.fingerprint
+    again = Tokenizer.from_json_tree(json.loads(json.dumps(tokenizer.json_tree())))
+    assert again.json_tree() == tokenizer.json_tree() and again.fingerprint == tokenizer.fingerprint
     assert len(again) == len(tokenizer)
     for text in HARD.values():
         assert again.encode(text).tolist() == tokenizer.encode(text).tolist()
@@ -285,7 +285,7 @@ def test_a_file_without_a_token_for_the_unknown(save: Save, model: models.Model)
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = save(inner)
     assert len(tokenizer.encode("good book")) == 2
-    with pytest.raises(ErrorDetail, match="cannot cut"):
+    with pytest.raises(ErrorDetail, match="cannot tokenize"):
         tokenizer.encode("a good book")
 
 
@@ -300,7 +300,7 @@ def test_numbers_of_a_file_may_have_gaps(save: Save) -> None:
 
 def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
     tokenizer = train("words", TRAINING)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer.tree()), encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer.json_tree()), encoding="utf-8")
     again = TokenizerFileConfig(path=str(tmp_path)).train(lambda: pytest.fail("nothing is learned"))
     assert again.fingerprint == tokenizer.fingerprint
 

@@ -1,4 +1,7 @@
-"""Examples, the order in which they are seen, and how they become tensors."""
+"""Examples, their order in an epoch, and their collation into padded batches.
+
+The order is a function of (seed, split, epoch), not a state. That makes resuming exact.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +18,46 @@ from torch import Tensor
 
 from glassformer.blocks.heads import IGNORED
 from glassformer.core.errors import ErrorDetail
-from glassformer.data.token_rows import Computed, TokenRows
+from glassformer.data.token_rows import LazySequence, TokenRows
 
 
 class Vocabulary:
+    """Symbols and their ids."""
+
     def __init__(self, symbols: Iterable[str]) -> None:
         self.symbols = list(symbols)
-        self.number = {symbol: number for number, symbol in enumerate(self.symbols)}
-        if len(self.number) != len(self.symbols):
-            raise ValueError("a symbol stands twice in the vocabulary")
+        self.ids = {symbol: number for number, symbol in enumerate(self.symbols)}
+        if len(self.ids) != len(self.symbols):
+            raise ValueError("the vocabulary contains a symbol twice")
 
     def __len__(self) -> int:
         return len(self.symbols)
 
     def encode(self, symbols: Iterable[str]) -> list[int]:
-        numbers = []
-        for place, symbol in enumerate(symbols, start=1):
-            if symbol not in self.number:
+        ids = []
+        for position, symbol in enumerate(symbols, start=1):
+            if symbol not in self.ids:
                 raise ErrorDetail(
-                    f"unknown symbol at place {place}",
+                    f"unknown symbol at position {position}",
                     value=symbol,
                     allowed=self.symbols,
                     hint="check the input",
                 )
-            numbers.append(self.number[symbol])
-        return numbers
+            ids.append(self.ids[symbol])
+        return ids
 
-    def decode(self, numbers: Sequence[int]) -> list[str]:
-        return [self.symbols[number] for number in numbers]
+    def decode(self, ids: Sequence[int]) -> list[str]:
+        return [self.symbols[number] for number in ids]
 
 
-EXAMPLES_AT_A_TIME = 1 << 16
+EXAMPLES_PER_BLOCK = 1 << 16
 
 Sequences = Sequence[np.ndarray] | TokenRows | np.ndarray
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and their targets: equally long rows as one array, a list of arrays, or rows kept on disk.
+    """Inputs and targets: one array of rows of equal length, a list of arrays, or rows on disk.
 
     A target is a sequence, or one number per example.
     """
@@ -64,7 +69,7 @@ class Examples:
         return len(self.inputs)
 
     def lengths(self) -> np.ndarray:
-        """How many tokens an example takes up, on its longer side."""
+        """Return the number of tokens of each example: of its input or its target, whichever is longer."""
         lengths = _lengths(self.inputs)
         if self._has_one_target:
             return lengths
@@ -85,7 +90,7 @@ class Examples:
                 digest.update(side.checksum().encode())
                 continue
             if isinstance(self.inputs, TokenRows) and isinstance(side, np.ndarray) and side.dtype.kind == "i":
-                side = side.astype(np.int64)  # kept as narrow as can be, and the same data nevertheless
+                side = side.astype(np.int64)  # stored as narrow as possible; the data are the same
             rows = [np.asarray(side.shape), side] if isinstance(side, np.ndarray) else side
             for row in rows:
                 digest.update(np.ascontiguousarray(row).tobytes())
@@ -106,48 +111,48 @@ def _take(side: Sequences, indices: np.ndarray) -> Sequences:
 
 
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Random numbers that follow from the seed and the purpose, and from nothing else."""
+    """Make a random generator that depends only on the seed and the purpose."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in purpose]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
 
 
 def draw_each(shape: tuple[int, ...], seed: int, *purpose: str | int, indices: np.ndarray) -> torch.Tensor:
-    """Numbers from 0 to 1 for each example, which do not depend on the examples beside it."""
+    """Draw uniform numbers for each example, independent of the other examples in the batch."""
     return torch.from_numpy(
         np.stack([generator(seed, *purpose, int(index)).random(shape) for index in indices])
     )
 
 
-def in_turn(count: int) -> np.ndarray:
-    """The numbers from 0, in 4 bytes each while they fit."""
+def arange32(count: int) -> np.ndarray:
+    """Return 0 to count - 1 as int32, or as int64 if necessary."""
     return np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
 
 
 def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
-    """What `random.permutation(count)` gives, to the number, in half the memory."""
-    order = in_turn(count)
+    """Return the same permutation as `random.permutation(count)`, in half the memory."""
+    order = arange32(count)
     random.shuffle(order)
     return order
 
 
-class BatchPlan(Computed[np.ndarray]):
-    """The batches of an epoch: parts of one order of the examples, taken in turns of their own."""
+class BatchPlan(LazySequence[np.ndarray]):
+    """Batches of an epoch: slices of one order of the examples, themselves in a random order."""
 
-    def __init__(self, order: np.ndarray, borders: np.ndarray, turns: np.ndarray) -> None:
+    def __init__(self, order: np.ndarray, borders: np.ndarray, batch_order: np.ndarray) -> None:
         self._order = order
         self._borders = borders
-        self._turns = turns
+        self._batch_order = batch_order
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._batch_order)
 
     def item(self, index: int) -> np.ndarray:
-        part = self._turns[index]
-        return self._order[self._borders[part] : self._borders[part + 1]].astype(np.int64)
+        batch = self._batch_order[index]
+        return self._order[self._borders[batch] : self._borders[batch + 1]].astype(np.int64)
 
 
-class StepPlan(Computed[list[np.ndarray]]):
-    """The batches of each step of an epoch, so many a step; the last may have fewer."""
+class StepPlan(LazySequence[list[np.ndarray]]):
+    """Batches of each optimizer step of an epoch, `size` per step; the last step may have fewer."""
 
     def __init__(self, batches: BatchPlan, size: int) -> None:
         self._batches = batches
@@ -171,27 +176,27 @@ def plan_batches(
     shuffle: bool = True,
     drop_last: bool = False,
 ) -> BatchPlan:
-    """The batches of one epoch, each an array of example numbers.
+    """Plan the batches of one epoch, each an array of example indices.
 
-    With `batch_size`, that many examples; with `batch_tokens`, examples of like length, as many as fit
+    `batch_size` is a number of examples. `batch_tokens` groups examples of similar length, as many as fit
     when padded to the longest of them.
     """
     rng = generator(seed, "order", split, epoch)
     count = len(lengths)
-    order = shuffled(count, rng) if shuffle else in_turn(count)
+    order = shuffled(count, rng) if shuffle else arange32(count)
     if batch_tokens is None:
         size = batch_size or max(1, count)
         end = count - count % size if drop_last and count >= size else count
         borders = np.append(np.arange(0, end, size), end)
-        return BatchPlan(order, borders, in_turn(len(borders) - 1))
+        return BatchPlan(order, borders, arange32(len(borders) - 1))
     order = _by_length(order, lengths)
     borders = np.fromiter(_bucket_borders(order, lengths, batch_tokens), dtype=np.int64)
     batches = len(borders) - 1
-    return BatchPlan(order, borders, shuffled(batches, rng) if shuffle else in_turn(batches))
+    return BatchPlan(order, borders, shuffled(batches, rng) if shuffle else arange32(batches))
 
 
 def split_balanced(examples: Examples, indices: np.ndarray, parts: int) -> list[np.ndarray]:
-    """A batch in so many parts of like work; in each stand examples of like size, so that less is padding."""
+    """Split a batch into micro-batches of equal work, grouping similar lengths to reduce padding."""
     if parts == 1:
         return [indices]
     taken = examples.take(indices)
@@ -205,25 +210,25 @@ def split_balanced(examples: Examples, indices: np.ndarray, parts: int) -> list[
 
 
 def _by_length(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """As a stable sort would have it, without the numbers that sorting all at once takes beside it."""
-    blocks = range(0, len(order), EXAMPLES_AT_A_TIME)
-    different = np.empty(0, dtype=lengths.dtype)
+    """Sort by length, stably, in blocks: less memory than one sort of all examples."""
+    blocks = range(0, len(order), EXAMPLES_PER_BLOCK)
+    distinct = np.empty(0, dtype=lengths.dtype)
     for start in blocks:
-        different = np.union1d(different, lengths[start : start + EXAMPLES_AT_A_TIME])
-    counts = np.zeros(len(different) + 1, dtype=np.int64)
+        distinct = np.union1d(distinct, lengths[start : start + EXAMPLES_PER_BLOCK])
+    counts = np.zeros(len(distinct) + 1, dtype=np.int64)
     for start in blocks:
-        places = np.searchsorted(different, lengths[start : start + EXAMPLES_AT_A_TIME])
-        counts[1:] += np.bincount(places, minlength=len(different))
-    free = np.cumsum(counts)[:-1]  # for each length, where the next example of it goes
+        ranks = np.searchsorted(distinct, lengths[start : start + EXAMPLES_PER_BLOCK])
+        counts[1:] += np.bincount(ranks, minlength=len(distinct))
+    free = np.cumsum(counts)[:-1]  # position of the next example of each length
     found = np.empty_like(order)
     for start in blocks:
-        block = order[start : start + EXAMPLES_AT_A_TIME]
-        places = np.searchsorted(different, lengths[block])
-        sorting = np.argsort(places, kind="stable")
-        places = places[sorting]
-        counts = np.bincount(places, minlength=len(different))
+        block = order[start : start + EXAMPLES_PER_BLOCK]
+        ranks = np.searchsorted(distinct, lengths[block])
+        sorting = np.argsort(ranks, kind="stable")
+        ranks = ranks[sorting]
+        counts = np.bincount(ranks, minlength=len(distinct))
         before = np.cumsum(counts) - counts
-        found[free[places] + np.arange(len(block)) - before[places]] = block[sorting]
+        found[free[ranks] + np.arange(len(block)) - before[ranks]] = block[sorting]
         free += counts
     return found
 
@@ -242,7 +247,7 @@ def _bucket_borders(by_length: np.ndarray, lengths: np.ndarray, batch_tokens: in
 
 @dataclass(frozen=True)
 class Batch:
-    """Named inputs for a model, targets, and which examples these are."""
+    """Named inputs for a model, targets, and the indices of the examples."""
 
     inputs: dict[str, Tensor | None]
     targets: Tensor
@@ -253,13 +258,13 @@ class Batch:
         return replace(self, inputs=inputs, targets=self.targets.to(device))
 
     def target_count(self) -> int:
-        """How many real targets there are: padding never counts."""
+        """Count the targets; padding does not count."""
         if self.targets.is_floating_point():
             return self.targets.numel()
         return int((self.targets != IGNORED).sum())
 
     def token_count(self) -> int:
-        """How many real tokens are read, and written if a decoder writes: what a speed is counted in."""
+        """Count the tokens read, and generated by a decoder, without padding; the unit of throughput."""
         tokens, attention_mask = self.inputs["tokens"], self.inputs.get("mask")
         assert tokens is not None
         read = tokens.numel() if attention_mask is None else int(attention_mask.sum())
@@ -267,14 +272,14 @@ class Batch:
 
 
 def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:
-    """Rows as one tensor, padded on the right, and which places are real: None if all are."""
+    """Pad rows on the right into one tensor; return it with the attention mask, None if all are real."""
     if isinstance(rows, np.ndarray):
         return torch.from_numpy(rows.astype(np.int64)), None
     lengths = _lengths(rows)
     longest = int(lengths.max(initial=0))
     padded = np.full((len(rows), longest), padding, dtype=np.int64)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = row
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
     if (lengths == longest).all():
         return torch.from_numpy(padded), None
     return torch.from_numpy(padded), torch.from_numpy(np.arange(longest) < lengths[:, None])
@@ -290,13 +295,13 @@ def collate_token_classification(examples: Examples, indices: np.ndarray) -> Bat
 def collate_sequence_classification(examples: Examples, indices: np.ndarray) -> Batch:
     taken = examples.take(indices)
     tokens_BL, attention_mask_BL = pad(taken.inputs)
-    answers_B = np.asarray(taken.targets)
-    answers_B = answers_B.astype(np.float32 if answers_B.dtype.kind == "f" else np.int64)
-    return Batch({"tokens": tokens_BL, "mask": attention_mask_BL}, torch.from_numpy(answers_B), indices)
+    targets_B = np.asarray(taken.targets)
+    targets_B = targets_B.astype(np.float32 if targets_B.dtype.kind == "f" else np.int64)
+    return Batch({"tokens": tokens_BL, "mask": attention_mask_BL}, torch.from_numpy(targets_B), indices)
 
 
 def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
-    """Each row predicts itself, one place on; `targets` of the examples are not looked at."""
+    """Shift each row by one token to get its targets; the targets of the examples are ignored."""
     rows = examples.take(indices).inputs
     tokens_BL, attention_mask_BL = pad(rows)
     targets_BL, _ = pad(rows, IGNORED)
@@ -313,6 +318,6 @@ def collate_seq2seq(examples: Examples, indices: np.ndarray) -> Batch:
     taken = examples.take(indices)
     tokens_BL, attention_mask_BL = pad(taken.inputs)
     target_BL, _ = pad(taken.targets)
-    answers_BL, _ = pad(taken.targets, IGNORED)
+    labels_BL, _ = pad(taken.targets, IGNORED)
     inputs = {"tokens": tokens_BL, "mask": attention_mask_BL, "target": target_BL[:, :-1]}
-    return Batch(inputs, answers_BL[:, 1:].contiguous(), indices)
+    return Batch(inputs, labels_BL[:, 1:].contiguous(), indices)

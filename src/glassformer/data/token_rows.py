@@ -1,7 +1,7 @@
-"""Rows of token numbers that are fetched one at a time, from memory or from mapped files.
+"""Rows of token ids, read one at a time from memory or from memory-mapped files.
 
-`RaggedRows` has each row as it was stored; `Windows` cuts the rows, joined or one by one, into pieces of
-equal length. Where the numbers come from and what they mean is not this module's business.
+`RaggedRows` returns each row as it was stored. `Windows` splits the rows, joined or one by one, into windows
+of equal length.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Item = TypeVar("Item", covariant=True)
 
 
 LARGEST_TOKEN = 2**32 - 1
-ROWS_AT_A_TIME = 1 << 16
+ROWS_PER_BLOCK = 1 << 16
 
 
-class Computed(Sequence[Item]):
-    """A subclass says how many items there are, and makes one."""
+class LazySequence(Sequence[Item]):
+    """Sequence whose items are computed on access; a subclass defines `__len__` and `item`."""
 
     def item(self, index: int) -> Item:
-        """`index` is in range, from 0."""
+        """Compute the item at `index`, which is in range and not negative."""
         raise NotImplementedError
 
     @overload
@@ -39,26 +39,26 @@ class Computed(Sequence[Item]):
 
     def __getitem__(self, index: int | slice) -> Item | list[Item]:
         if isinstance(index, slice):
-            return [self.item(place) for place in range(*index.indices(len(self)))]
-        place = operator.index(index)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"item {place} of {len(self)}")
-        return self.item(place % len(self))
+            return [self.item(position) for position in range(*index.indices(len(self)))]
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"item {position} of {len(self)}")
+        return self.item(position % len(self))
 
 
-class TokenRows(Computed[np.ndarray]):
-    """What a batch needs to know of rows without reading them all."""
+class TokenRows(LazySequence[np.ndarray]):
+    """Rows of token ids with their lengths and their checksum."""
 
     def row(self, index: int) -> np.ndarray:
-        """A copy of row `index`, which is in range, as int64."""
+        """Return a copy of row `index`, which is in range, as int64."""
         raise NotImplementedError
 
     def lengths(self) -> np.ndarray:
-        """Of every row, without reading any: 4 bytes a row, unless one is immensely long."""
+        """Return the length of every row without reading the rows: 4 bytes per row, 8 for huge rows."""
         raise NotImplementedError
 
     def checksum(self) -> str:
-        """The same for the same rows, wherever they are kept."""
+        """Return a checksum of the rows, independent of where they are stored."""
         raise NotImplementedError
 
     def item(self, index: int) -> np.ndarray:
@@ -66,14 +66,14 @@ class TokenRows(Computed[np.ndarray]):
 
 
 class MappedFiles:
-    """Read-only arrays over files, whose pages are given back now and then.
+    """Read-only arrays over memory-mapped files, whose pages are released at intervals.
 
-    Without that, all that was ever read would count as this process's memory, up to the whole corpus.
+    Otherwise every page read would count as memory of this process, up to the whole corpus.
     """
 
-    RELEASED_AFTER = 16 << 20
-    READ_AROUND = 64 << 10
-    """What the system may map, unasked, around what is read."""
+    RELEASE_BYTES = 16 << 20
+    READ_AHEAD_BYTES = 64 << 10
+    """Bytes that the system may map around each read."""
 
     def __init__(self) -> None:
         self._maps: list[mmap.mmap] = []
@@ -88,8 +88,9 @@ class MappedFiles:
         return np.frombuffer(mapped, dtype=dtype)
 
     def touched(self, size: int) -> None:
-        self._touched += size + self.READ_AROUND
-        if self._touched > self.RELEASED_AFTER:
+        """Count bytes that were read; release the pages when there are many."""
+        self._touched += size + self.READ_AHEAD_BYTES
+        if self._touched > self.RELEASE_BYTES:
             self.release()
 
     def release(self) -> None:
@@ -99,7 +100,7 @@ class MappedFiles:
 
 
 class RaggedRows(TokenRows):
-    """Rows that stand one after another in a few long arrays; row i is what lies between two offsets."""
+    """Rows stored one after another in a few long arrays, separated by offsets."""
 
     def __init__(
         self,
@@ -117,10 +118,10 @@ class RaggedRows(TokenRows):
 
     @classmethod
     def of(cls, rows: Iterable[np.ndarray]) -> RaggedRows:
-        """Rows that are in memory."""
-        kept = [as_tokens(row) for row in rows]
-        flat = np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32)
-        return cls([flat], np.cumsum([0, *(len(row) for row in kept)], dtype=np.int64))
+        """Store rows in memory."""
+        arrays = [as_tokens(row) for row in rows]
+        flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.uint32)
+        return cls([flat], np.cumsum([0, *(len(row) for row in arrays)], dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -136,22 +137,22 @@ class RaggedRows(TokenRows):
         return self.tokens(start, stop)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Of all rows joined, those from `start` to before `stop`."""
+        """Return tokens `start` to `stop` of all rows joined."""
         found = np.empty(stop - start, dtype=np.int64)
         shard = bisect_left(self._starts, start + 1) - 1
-        place = start
-        while place < stop:
+        position = start
+        while position < stop:
             begin, end = self._starts[shard], min(self._starts[shard + 1], stop)
-            found[place - start : end - start] = self._shards[shard][place - begin : end - begin]
-            place, shard = end, shard + 1
+            found[position - start : end - start] = self._shards[shard][position - begin : end - begin]
+            position, shard = end, shard + 1
         if self._files is not None:
             self._files.touched(found.nbytes)
         return found
 
     def lengths(self) -> np.ndarray:
         lengths = np.empty(len(self), dtype=np.int32)
-        for start in range(0, len(self), ROWS_AT_A_TIME):
-            some = np.diff(self.offsets[start : start + ROWS_AT_A_TIME + 1])
+        for start in range(0, len(self), ROWS_PER_BLOCK):
+            some = np.diff(self.offsets[start : start + ROWS_PER_BLOCK + 1])
             if some.max() > np.iinfo(lengths.dtype).max:
                 lengths = lengths.astype(np.int64)
             lengths[start : start + len(some)] = some
@@ -173,30 +174,29 @@ class RaggedRows(TokenRows):
 
 
 def as_tokens(row: np.ndarray) -> np.ndarray:
-    """A row as unsigned numbers of 32 bits; what is no token number is refused."""
+    """Convert a row to uint32; raise if a value is not a token id."""
     row = np.asarray(row)
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise ValueError(f"whole numbers in one line belong here, not {row.dtype} of shape {row.shape}")
+        raise ValueError(f"a row is a vector of integers, not {row.dtype} of shape {row.shape}")
     if row.size and (row.min() < 0 or row.max() > LARGEST_TOKEN):
-        raise ValueError(f"a token number is from 0 to {LARGEST_TOKEN}, not {row.min()} or {row.max()}")
+        raise ValueError(f"a token id is from 0 to {LARGEST_TOKEN}, not {row.min()} or {row.max()}")
     return row.astype(np.uint32)
 
 
 def checksum_of(tokens_digest: bytes, offsets_digest: bytes) -> str:
-    """Of rows: from the SHA-256 of all tokens in 32 bits and that of all offsets in 64, little-endian."""
+    """Combine the SHA-256 of all tokens (uint32) and of all offsets (int64), both little-endian."""
     return hashlib.sha256(tokens_digest + offsets_digest).hexdigest()
 
 
 class Windows(TokenRows):
-    """Rows cut into windows of `length + 1` tokens; a window's last token is the next one's first.
+    """Rows split into windows of `length + 1` tokens; the last token of a window is the first of the next.
 
-    So, where each token is predicted from those before it in its window, every token but the first is
-    predicted exactly once. The last window is shorter. Each row is followed by the separator, if there is
-    one. With `within_documents` no window crosses from a row into the next, and the first token of each
-    row is not predicted; a row of one token has no window.
+    A causal language model therefore predicts every token but the first exactly once. The last window is
+    shorter. A separator, if given, follows each row. With `within_documents` no window crosses from one row
+    into the next, and the first token of each row is not predicted; a row of one token has no window.
 
-    With a `stride` below `length`, windows go on by fewer tokens, and so begin with some that were in the
-    one before: `seen_before` says how many of its predictions a window has in common with it.
+    With a `stride` below `length`, windows overlap: `seen_before` is the number of predictions that a window
+    shares with the one before it.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Windows(TokenRows):
         if length < 1:
             raise ValueError(f"a window predicts at least one token, not {length}")
         if stride is not None and not 1 <= stride <= length:
-            raise ValueError(f"a window goes on by 1 to {length} tokens, not {stride}")
+            raise ValueError(f"the stride of windows is 1 to {length} tokens, not {stride}")
         self.rows = rows
         self.length = length
         self.stride = length if stride is None else stride
@@ -220,8 +220,8 @@ class Windows(TokenRows):
         self._between = 0 if separator is None else 1
         sizes = self._document_sizes()
         self._first_windows = np.zeros(len(sizes) + 1, dtype=np.int64)
-        for start in range(0, len(sizes), ROWS_AT_A_TIME):
-            predicted = sizes[start : start + ROWS_AT_A_TIME] - 1
+        for start in range(0, len(sizes), ROWS_PER_BLOCK):
+            predicted = sizes[start : start + ROWS_PER_BLOCK] - 1
             beyond_first = np.maximum(0, predicted - length)
             windows = (predicted > 0) - (-beyond_first // self.stride)
             self._first_windows[start + 1 : start + 1 + len(windows)] = windows
@@ -234,19 +234,19 @@ class Windows(TokenRows):
         return self._joined(*self._span(index))
 
     def _span(self, index: int) -> tuple[int, int]:
-        """Where a window begins and ends among all that is joined."""
+        """Return start and end of a window in the joined rows."""
         document = self._document(index)
         begin, end = self._bounds(document)
         start = begin + (index - int(self._first_windows[document])) * self.stride
         return start, min(start + self.length + 1, end)
 
     def seen_before(self, index: int) -> int:
-        """How many of the first predictions of a window the one before it makes too."""
+        """Return how many predictions at the start of a window the previous window also makes."""
         is_first = index == int(self._first_windows[self._document(index)])
         return 0 if is_first else self.length - self.stride
 
     def outside(self, index: int) -> np.ndarray:
-        """The tokens of a window's document, or of all that is joined, before and after the window."""
+        """Return the tokens before and after a window, in its document or in all rows joined."""
         begin, end = self._bounds(self._document(index))
         start, stop = self._span(index)
         return np.concatenate([self._joined(begin, start), self._joined(stop, end)])
@@ -257,10 +257,10 @@ class Windows(TokenRows):
     def lengths(self) -> np.ndarray:
         lengths = np.full(len(self), self.length + 1, dtype=np.int32)
         sizes = self._document_sizes()
-        for start in range(0, len(sizes), ROWS_AT_A_TIME):
-            borders = self._first_windows[start : start + ROWS_AT_A_TIME + 1]
+        for start in range(0, len(sizes), ROWS_PER_BLOCK):
+            borders = self._first_windows[start : start + ROWS_PER_BLOCK + 1]
             windows = np.diff(borders)
-            last_lengths = sizes[start : start + ROWS_AT_A_TIME] - (windows - 1) * self.stride
+            last_lengths = sizes[start : start + ROWS_PER_BLOCK] - (windows - 1) * self.stride
             has_any = windows > 0
             lengths[borders[1:][has_any] - 1] = last_lengths[has_any]
         return lengths
@@ -277,7 +277,7 @@ class Windows(TokenRows):
         return np.array([self.rows.token_count + len(self.rows) * self._between])
 
     def _bounds(self, document: int) -> tuple[int, int]:
-        """Where a document begins and ends among all that is joined."""
+        """Return start and end of a document in the joined rows."""
         if not self.within_documents:
             return 0, self.rows.token_count + len(self.rows) * self._between
         begin, end = self.rows.offsets[document : document + 2].tolist()
@@ -293,6 +293,6 @@ class Windows(TokenRows):
         found[is_token] = self.rows.tokens(start - first, stop - last)
         return found
 
-    def _separators_before(self, place: int) -> int:
+    def _separators_before(self, position: int) -> int:
         offsets = self.rows.offsets
-        return bisect_left(range(len(self.rows)), place, key=lambda row: int(offsets[row + 1]) + row)
+        return bisect_left(range(len(self.rows)), position, key=lambda row: int(offsets[row + 1]) + row)

@@ -1,4 +1,4 @@
-"""Token store: memory-mapped shards on disk, and the cache that keeps them between runs."""
+"""Token store: memory-mapped shards of token ids on disk, cached between runs."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ import numpy as np
 from glassformer.core.errors import UserError, user_error
 from glassformer.core.system import read_regular_file
 from glassformer.data.token_rows import MappedFiles, RaggedRows, as_tokens, checksum_of
-from glassformer.storage.files import atomic_write, sync_folder, write_durably
+from glassformer.storage.files import atomic_write, file_sha256, sync_folder, write_durably
 
 VERSION = 1
 SHARD_TOKENS = 64 << 20
-TOKENS_AT_A_TIME = 1 << 16
+FLUSH_TOKENS = 1 << 16
 MANIFEST = "manifest.json"
 UNFINISHED = ".building-"
-"""Between the name of a store and the process that writes it."""
+"""Mark in the name of a store that is being written, followed by the process id."""
 VERIFIED = "verified.json"
-"""Which states of the files were found to have the manifest's checksums."""
+"""Modification times of the files when their checksums were last verified."""
 
 Row = tuple[np.ndarray, ...]
 Progress = Callable[[int], None]
-"""Is told now and then how many rows there are."""
+"""Callback with the number of rows written so far."""
 
 
 class DamagedStore(Exception):
-    """A store that is not what its manifest says. The message says in a few words why."""
+    """A store that does not match its manifest; the message gives the reason."""
 
 
 class TokenStore:
-    """The columns of a corpus as tokens, each a sequence of rows."""
+    """Columns of a tokenized corpus, each a sequence of rows."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class TokenStore:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was counted as the rows were made."""
+        """Counts made while the rows were written."""
         return dict(self.manifest["facts"])
 
     @classmethod
@@ -87,10 +87,10 @@ class TokenStore:
         facts: Mapping[str, Any] | None = None,
         shard_tokens: int = SHARD_TOKENS,
     ) -> TokenStore:
-        """Write a store of rows, each with an array a column, into `folder`, which must not exist.
+        """Write rows, each with one array per column, into `folder`, which must not exist.
 
-        `sources` are checksums by path. `facts` may be filled in as the rows are made: they are written at
-        the end. What a killed process leaves goes by another name: see UNFINISHED.
+        `sources` are checksums by path. `facts` may be filled while the rows are made: they are written at
+        the end. The store is written under another name (UNFINISHED) and then renamed.
         """
         unfinished = folder.with_name(f"{folder.name}{UNFINISHED}{os.getpid()}")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -99,7 +99,7 @@ class TokenStore:
             manifest = cls._write(unfinished, rows, columns, progress, shard_tokens)
             manifest |= {"fingerprint": dict(fingerprint), "sources": dict(sources or {})}
             manifest |= {"version": VERSION, "facts": dict(facts or {})}
-            manifest = json.loads(json.dumps(manifest))  # its checksum is that of what will be read back
+            manifest = json.loads(json.dumps(manifest))  # the checksum must be that of the parsed file
             data = json.dumps({**manifest, "checksum": json_sha256(manifest)}, indent=1).encode()
             write_durably(unfinished / MANIFEST, data)
             sync_folder(unfinished)
@@ -117,7 +117,7 @@ class TokenStore:
         progress: Progress | None,
         shard_tokens: int,
     ) -> dict[str, Any]:
-        """All but the manifest, and what it says of the rest."""
+        """Write all files but the manifest; return its description of them."""
         writers = [_ColumnWriter(folder, name, shard_tokens) for name in columns]
         try:
             for row in rows:
@@ -131,35 +131,35 @@ class TokenStore:
         return {
             "rows": writers[0].row_count,
             "columns": written,
-            "files": {name: said for writer in writers for name, said in writer.said().items()},
+            "files": {name: entry for writer in writers for name, entry in writer.checksums().items()},
         }
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
-        """The store in a folder; sizes are always checked, checksums whenever a file has changed since.
+        """Open a store. Sizes are always verified, checksums only if a file has changed since the last time.
 
-        Raises FileNotFoundError where there is none, and DamagedStore.
+        Raises FileNotFoundError if the folder does not exist, and DamagedStore.
         """
         manifest = read_manifest(folder)
         states = {}
-        for name, said in manifest["files"].items():
+        for name, entry in manifest["files"].items():
             try:
                 found = (folder / name).stat()
             except OSError:
                 raise DamagedStore(f"{name} is missing") from None
-            if found.st_size != said["bytes"]:
-                raise DamagedStore(f"{name} has {found.st_size:,} bytes instead of {said['bytes']:,}")
+            if found.st_size != entry["bytes"]:
+                raise DamagedStore(f"{name} has {found.st_size:,} bytes instead of {entry['bytes']:,}")
             states[name] = found.st_mtime_ns
         if read_json(folder / VERIFIED) != states:
-            for name, said in manifest["files"].items():
-                if file_sha256(folder / name) != said["sha256"]:
-                    raise DamagedStore(f"{name} has another checksum")
+            for name, entry in manifest["files"].items():
+                if file_sha256(folder / name) != entry["sha256"]:
+                    raise DamagedStore(f"the checksum of {name} differs")
             replace_json(folder / VERIFIED, states)
         return cls(folder, manifest)
 
 
 class _HashedFile:
-    """A file that is being written, and its SHA-256."""
+    """File that is being written, with its running SHA-256."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -173,7 +173,7 @@ class _HashedFile:
         self.size += len(data)
 
     def finish(self) -> None:
-        """See it through to the disk."""
+        """Flush to disk and close."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.close()
@@ -183,7 +183,7 @@ class _HashedFile:
 
 
 class _ColumnWriter:
-    """Rows of one column, joined; a row may begin in one shard and end in the next."""
+    """Writer of one column: joins its rows into shards. A row may cross from one shard to the next."""
 
     def __init__(self, folder: Path, name: str, shard_tokens: int) -> None:
         self.name = name
@@ -199,11 +199,11 @@ class _ColumnWriter:
         self._pending_tokens = 0
 
     def add(self, row: np.ndarray) -> bool:
-        """Whether it, and what came before, was written on."""
+        """Add a row; return True if the pending rows were written."""
         self._pending.append(row)
         self._pending_tokens += len(row)
         self.row_count += 1
-        is_enough = max(self._pending_tokens, len(self._pending)) >= min(TOKENS_AT_A_TIME, self._shard_tokens)
+        is_enough = max(self._pending_tokens, len(self._pending)) >= min(FLUSH_TOKENS, self._shard_tokens)
         if is_enough:
             self._flush()
         return is_enough
@@ -222,7 +222,7 @@ class _ColumnWriter:
         self._pending, self._pending_tokens = [], 0
 
     def _shard_for(self, largest: int) -> tuple[_HashedFile, np.dtype[Any]]:
-        """The last shard, or another where it is full or its numbers are too narrow."""
+        """Return the last shard, or a new one if it is full or its integer type is too narrow."""
         if self._shards:
             file, dtype = self._shards[-1]
             if file.size < self._shard_tokens * dtype.itemsize and largest <= np.iinfo(dtype).max:
@@ -234,7 +234,7 @@ class _ColumnWriter:
         return self._shards[-1]
 
     def finish(self) -> dict[str, Any]:
-        """What the manifest says of the column."""
+        """Close the files; return the manifest's description of the column."""
         if self._pending:
             self._flush()
         for file, _ in self._shards[-1:]:
@@ -251,8 +251,8 @@ class _ColumnWriter:
         for file in self._files():
             file.close()
 
-    def said(self) -> dict[str, dict[str, Any]]:
-        """Size and SHA-256 of each file."""
+    def checksums(self) -> dict[str, dict[str, Any]]:
+        """Return the size and the SHA-256 of each file."""
         return {file.name: {"bytes": file.size, "sha256": file.digest.hexdigest()} for file in self._files()}
 
     def _files(self) -> list[_HashedFile]:
@@ -268,18 +268,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def file_sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def json_sha256(value: Any) -> str:
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_json(path: Path) -> Any:
-    """None where there is nothing that can be read."""
+    """Read a JSON file; return None if it is missing or invalid."""
     try:
         return json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError):
@@ -287,7 +282,7 @@ def read_json(path: Path) -> Any:
 
 
 def replace_json(path: Path, value: Any) -> None:
-    """For what can be found out again: it need not outlast a crash, nor be possible at all."""
+    """Write a JSON file that can be computed again: failures are ignored, and it is not fsynced."""
     with contextlib.suppress(OSError):
         atomic_write(path, json.dumps(value).encode(), durable=False, shared=True)
 
@@ -297,7 +292,7 @@ def _rename_new(old: Path, new: Path) -> None:
         os.rename(old, new)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            raise FileExistsError(error.errno, "there already", str(new)) from None
+            raise FileExistsError(error.errno, "exists already", str(new)) from None
         raise
     sync_folder(new.parent)
 
@@ -306,43 +301,44 @@ CHECKSUMS = "sources.json"
 LOCKS = "locks"
 DISCARDED = ".discarded-"
 SETTLED_SECONDS = 2.0
-"""A file that was written later than so long ago may be written again within the same tick of its clock."""
+"""A younger file may change again within the resolution of its modification time."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
+"""Callback with a message for the user."""
 
 
 def cache_folder() -> Path:
-    """Where tokens are kept: GLASSFORMER_CACHE, the user's own cache, or else a folder for the time being."""
+    """Return the folder for tokens: GLASSFORMER_CACHE, the user's cache folder, or a temporary folder."""
     named = os.environ.get("GLASSFORMER_CACHE")
     if named:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         own = (Path(base) if base else Path.home() / ".cache") / "glassformer"
-    except RuntimeError:  # nobody knows where the user's home is
+    except RuntimeError:  # the home folder is unknown
         return _temporary_cache()
-    return own if _may_be_written(own) else _temporary_cache()
+    return own if _is_writable(own) else _temporary_cache()
 
 
-def _may_be_written(folder: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _temporary_cache() -> Path:
-    """The same for all processes of a user; if somebody else has taken the name, one for this process."""
+    """Return a temporary folder of this user; one of this process, if another user owns the name."""
     folder = Path(tempfile.gettempdir()) / f"glassformer-{os.getuid()}"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(folder)
         if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022:
             return folder
-    return _own_folder()
+    return _process_folder()
 
 
 @functools.cache
-def _own_folder() -> Path:
+def _process_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="glassformer-"))
 
 
@@ -350,35 +346,35 @@ def open_or_build(
     cache: Path,
     fingerprint: Mapping[str, Any],
     make_rows: Callable[[], Iterable[Row]],
-    say: Say,
+    report: Report,
     *,
     columns: Sequence[str],
     sources: Sequence[Path] = (),
     facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> TokenStore:
-    """The store of what `make_rows` gives, re-used from `cache` where it is there and whole.
+    """Open the store of the rows of `make_rows`; build it if `cache` has none or a damaged one.
 
-    It depends on the bytes of `sources` and on `fingerprint`, which holds everything else that the rows
-    follow from. `facts` may be filled in by `make_rows`; a store that is re-used has those of its making.
+    The key is made of the bytes of `sources` and of `fingerprint`, which contains everything else that
+    decides the rows. `make_rows` may fill `facts`; a store from the cache has those of its building.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)
         states, checksums = _checksums(cache, sources)
         key = json_sha256([VERSION, dict(fingerprint), list(checksums.values()), list(columns)])[:32]
-        store = _reuse(cache / key, say, may_discard=False)
+        store = _reuse(cache / key, report, may_discard=False)
         if store is not None:
             return store
-        with _lock(cache, key, say) as is_held:
-            store = _reuse(cache / key, say, may_discard=True)  # another may have built it meanwhile
+        with _lock(cache, key, report) as is_held:
+            store = _reuse(cache / key, report, may_discard=True)  # another process may have built it
             if store is not None:
                 return store
-            _clear(cache, checksums, say, own=key if is_held else None)
+            _clear(cache, checksums, report, own=key if is_held else None)
             store = _build(cache / key, make_rows, columns, fingerprint, progress, checksums, facts)
-        _refuse_changed(states, store)
+        _reject_changed(states, store)
     except OSError as error:
-        raise storage_error(error, cache) from error
-    say(f"tokens: {_rows(store)} kept in {store.folder}")
+        raise cache_error(error, cache) from error
+    report(f"tokens: {_rows(store)} stored in {store.folder}")
     return store
 
 
@@ -386,18 +382,18 @@ def _rows(store: TokenStore) -> str:
     return "1 row" if len(store) == 1 else f"{len(store):,} rows"
 
 
-def _reuse(folder: Path, say: Say, *, may_discard: bool) -> TokenStore | None:
-    """What is damaged goes only under the lock: else another process may have mended it by now."""
+def _reuse(folder: Path, report: Report, *, may_discard: bool) -> TokenStore | None:
+    """Open a cached store, or return None. A damaged store is deleted only while holding the lock."""
     try:
         store = TokenStore.open(folder)
     except FileNotFoundError:
         return None
     except DamagedStore as error:
         if may_discard:
-            say(f"tokens: {folder} is damaged ({error}): building again")
+            report(f"tokens: {folder} is damaged ({error}): building again")
             _discard(folder)
         return None
-    say(f"tokens: {_rows(store)} re-used from {folder}")
+    report(f"tokens: {_rows(store)} re-used from {folder}")
     return store
 
 
@@ -414,12 +410,12 @@ def _build(
         return TokenStore.build(
             folder, make_rows(), columns, fingerprint, progress, sources=sources, facts=facts
         )
-    except FileExistsError:  # where there are no locks, another process may have been faster
+    except FileExistsError:  # on a file system without locks, another process may be faster
         return TokenStore.open(folder)
 
 
-def _clear(cache: Path, checksums: Mapping[str, str], say: Say, own: str | None) -> None:
-    """Remove what nobody will use: stores of source files as they once were, and what was never finished."""
+def _clear(cache: Path, checksums: Mapping[str, str], report: Report, own: str | None) -> None:
+    """Delete stores of changed source files, and unfinished stores."""
     changed: dict[str, None] = {}
     for folder in list(cache.iterdir()):
         name, mark, _ = folder.name.partition(UNFINISHED)
@@ -431,7 +427,7 @@ def _clear(cache: Path, checksums: Mapping[str, str], say: Say, own: str | None)
                 changed |= dict.fromkeys(stale)
                 _discard(folder)
     for path in changed:
-        say(f"source file changed: {path}; building its tokens again")
+        report(f"source file changed: {path}; building its tokens again")
 
 
 def _sources_of(folder: Path) -> dict[str, str]:
@@ -442,7 +438,7 @@ def _sources_of(folder: Path) -> dict[str, str]:
 
 
 def _discard(folder: Path) -> None:
-    """Under another name first, so that nobody finds half of it."""
+    """Rename a folder, then delete it, so that no process opens a part of it."""
     renamed = folder.with_name(f"{DISCARDED}{os.getpid()}-{time.monotonic_ns()}")
     with contextlib.suppress(OSError):
         os.rename(folder, renamed)
@@ -450,16 +446,16 @@ def _discard(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(cache: Path, key: str, say: Say) -> Iterator[bool]:
-    """One process builds and others wait; the lock goes with the process, however it ends.
+def _lock(cache: Path, key: str, report: Report) -> Iterator[bool]:
+    """Context: one process builds while others wait. Yield True if the lock is held.
 
-    It only saves work: a store is whole when it gets its name, whoever gives it. Says whether it is held.
+    The lock ends with the process. It only saves work: a store is complete when it gets its name.
     """
     with _lock_file(cache, key) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("tokens: waiting for another process that builds them")
+            report("tokens: waiting for another process that builds them")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:  # a file system without locks
             yield False
@@ -468,7 +464,7 @@ def _lock(cache: Path, key: str, say: Say) -> Iterator[bool]:
 
 
 def _is_unlocked(cache: Path, key: str) -> bool:
-    """Whether it is certain that nobody builds this."""
+    """Return True if certainly no process builds this store."""
     try:
         with _lock_file(cache, key) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -483,15 +479,15 @@ def _lock_file(cache: Path, key: str) -> BinaryIO:
 
 
 def _state(path: Path) -> list[int]:
-    """What changes when a file does."""
+    """Return values that change with the contents of a file."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _checksums(cache: Path, sources: Sequence[Path]) -> tuple[dict[Path, list[int]], dict[str, str]]:
-    """The state of each file, and its SHA-256 by its full path; remembered while the state is the same."""
-    remembered = read_json(cache / CHECKSUMS)
-    known: dict[str, Any] = remembered if isinstance(remembered, dict) else {}
+    """Return the state of each file, and its SHA-256 by full path; cached while the state is the same."""
+    cached = read_json(cache / CHECKSUMS)
+    known: dict[str, Any] = cached if isinstance(cached, dict) else {}
     states, checksums, new = {}, {}, {}
     for path in sources:
         name = str(path.resolve())
@@ -510,20 +506,20 @@ def _checksums(cache: Path, sources: Sequence[Path]) -> tuple[dict[Path, list[in
     return states, checksums
 
 
-def _refuse_changed(states: Mapping[Path, list[int]], store: TokenStore) -> None:
+def _reject_changed(states: Mapping[Path, list[int]], store: TokenStore) -> None:
     for path, state in states.items():
         if _state(path) != state:
             _discard(store.folder)
-            raise user_error("changed while it was read", path=str(path), hint="the same command again")
+            raise user_error("changed while it was read", path=str(path), hint="run the same command again")
 
 
-def storage_error(error: OSError, cache: Path) -> UserError:
+def cache_error(error: OSError, cache: Path) -> UserError:
     try:
         free = f", {shutil.disk_usage(cache).free:,} bytes free"
     except OSError:
         free = ""
     return user_error(
-        f"tokens cannot be kept: {error.strerror}{free}",
+        f"tokens cannot be stored: {error.strerror}{free}",
         path=str(error.filename or cache),
         hint="free some space or check permissions, or GLASSFORMER_CACHE=FOLDER",
     )

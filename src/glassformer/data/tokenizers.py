@@ -27,35 +27,40 @@ _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE = 1, 2, 4, 6
 _SPACE = "▁"
 _UNKNOWN_NAME = " unknown"
-"""With a space, which no text has any more when it is cut: what stands in a text is never this piece."""
+"""Name of the unknown piece. It contains a space, so that no text can match it."""
 
 
 @dataclass(frozen=True)
 class _Piece:
+    """Piece of a SentencePiece vocabulary."""
+
     text: str
     score: float
     kind: int
 
 
-def read_sentencepiece(data: bytes, place: str) -> dict[str, Any]:
-    """What `tokenizer.json` would hold. Control pieces such as `<s>` are left out: they are not text."""
+def read_sentencepiece(data: bytes, path: str) -> dict[str, Any]:
+    """Convert a SentencePiece model to the JSON tree of `tokenizer.json`.
+
+    Control pieces such as `<s>` are left out: they are not text.
+    """
     try:
         message = list(_fields(data))
         pieces = [_read_piece(value) for number, value in message if number == _PIECES]
         trainer, normalizer = (dict(_fields(dict(message)[part])) for part in (_TRAINER, _NORMALIZER))
     except (ValueError, LookupError, TypeError, AttributeError, struct.error):
-        raise _refuse("not a SentencePiece model, or not a whole one", place) from None
+        raise _invalid("not a SentencePiece model, or an incomplete one", path) from None
     kept = [piece for piece in pieces if piece.kind in (_NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE)]
     if not any(piece.kind == _UNKNOWN for piece in kept):
-        raise _refuse("a SentencePiece model without an unknown piece", place)
+        raise _invalid("a SentencePiece model without an unknown piece", path)
     make = {_UNIGRAM: _unigram, _BPE: _bpe}.get(trainer.get(3, _UNIGRAM))
     if make is None:
-        raise _refuse("a SentencePiece model that is neither unigram nor BPE", place)
+        raise _invalid("a SentencePiece model that is neither unigram nor BPE", path)
     try:
         tokenizer = HuggingFaceTokenizer(make(kept))
         tokenizer.normalizer = _normalizer(normalizer)
     except Exception as error:  # the library raises plain Exceptions
-        raise _refuse(f"not a SentencePiece model: {error}", place) from None
+        raise _invalid(f"not a SentencePiece model: {error}", path) from None
     scheme = "always" if normalizer.get(3, 1) else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme=scheme)
     tokenizer.decoder = decoders.Sequence(
@@ -74,7 +79,11 @@ def _normalizer(normalizer: dict[int, Any]) -> normalizers.Normalizer:
 
 
 def _unigram(pieces: list[_Piece]) -> models.Model:
-    """Pieces for bytes come with a score of 0, the likeliest there is: `<0x41>` in a text would be one."""
+    """Build a unigram model.
+
+    Byte pieces have a score of 0, the highest there is. They get the lowest, so that the text `<0x41>` does
+    not become a byte.
+    """
     unknown = next(number for number, piece in enumerate(pieces) if piece.kind == _UNKNOWN)
     least = min(piece.score for piece in pieces) - 100
     scored = [(piece.text, least if piece.kind == _BYTE else piece.score) for piece in pieces]
@@ -86,14 +95,14 @@ def _has_bytes(pieces: list[_Piece]) -> bool:
 
 
 def _bpe(pieces: list[_Piece]) -> models.Model:
-    """A piece is merged from two others; the better its score, the earlier."""
+    """Build a BPE model: each piece is a merge of two others, and a higher score merges earlier."""
     numbers = {piece.text: number for number, piece in enumerate(pieces)}
     merges = []
     for piece in pieces:
         if piece.kind in (_UNKNOWN, _BYTE):
             continue
-        for cut in range(1, len(piece.text)):
-            left, right = piece.text[:cut], piece.text[cut:]
+        for middle in range(1, len(piece.text)):
+            left, right = piece.text[:middle], piece.text[middle:]
             if left in numbers and right in numbers:
                 merges.append((-piece.score, numbers[left], numbers[right], (left, right)))
     ordered = [pair for *_, pair in sorted(merges)]
@@ -112,74 +121,78 @@ def _read_piece(data: bytes) -> _Piece:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field: a whole number, or bytes."""
-    place = 0
-    while place < len(data):
-        key, place = _whole_number(data, place)
+    """Parse a protocol-buffer message: yield number and value, an integer or bytes, of each field."""
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
         number, wire = key >> 3, key & 7
         if wire == 0:
-            value, place = _whole_number(data, place)
+            value, position = _varint(data, position)
             yield number, value
             continue
         if wire == 2:
-            size, place = _whole_number(data, place)
+            size, position = _varint(data, position)
         else:
             size = {1: 8, 5: 4}.get(wire, -1)
-        if size < 0 or place + size > len(data):
+        if size < 0 or position + size > len(data):
             raise ValueError("not a message")
-        yield number, data[place : place + size]
-        place += size
+        yield number, data[position : position + size]
+        position += size
 
 
-def _whole_number(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Parse a variable-length integer; return it and the position after it."""
     value = shift = 0
     while shift < 70:
-        byte = data[place]
+        byte = data[position]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return value, place
+            return value, position
     raise ValueError("not a message")
 
 
-def _refuse(problem: str, place: str) -> UserError:
-    return user_error(problem, path=place, hint="a .model file as SentencePiece writes it")
+def _invalid(message: str, path: str) -> UserError:
+    return user_error(message, path=path, hint="a .model file as SentencePiece writes it")
 
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
 RESERVED = ["<pad>", "<unknown>", "<begin>", "<end>", "<mask>"]
-"""How the reserved numbers are shown."""
+"""Display names of the reserved ids."""
 UNREADABLE = "⁇"
-"""What stands in decoded text for a token that is none."""
+"""Replacement for reserved tokens in decoded text."""
 
 _UNKNOWN_SYMBOL = "<unknown>"
 _WORD = r" ?[\p{L}\p{M}\p{N}_]+['’]?| ?[^\s\p{L}\p{M}\p{N}_]|\s"
 _CHARACTER = r"[\s\S]"
-_UNSEEN_BYTES_APART = 256 * 1e-4
-"""The unigram trainer gives each byte without a place of its own 1e-4 more than the one before."""
+_UNSEEN_BYTE_SPREAD = 256 * 1e-4
+"""Range of the scores of unseen bytes: the unigram trainer increases them in steps of 1e-4."""
 
 Texts = Callable[[], Iterable[str]]
 
 
 class Tokenizer:
-    """Numbers from `len(RESERVED)` on are the underlying tokenizer's, in its order, its unknown apart."""
+    """Hugging Face tokenizer with reserved ids below its own.
+
+    Ids from `len(RESERVED)` on are those of the underlying tokenizer, in its order, without its unknown.
+    """
 
     def __init__(self, inner: HuggingFaceTokenizer) -> None:
         self._inner = inner
         inner.no_padding()
         inner.no_truncation()
-        numbers = sorted(inner.get_vocab(with_added_tokens=False).values())  # a file's may have gaps
+        inner_ids = sorted(inner.get_vocab(with_added_tokens=False).values())  # may have gaps
         model = json.loads(inner.to_str())["model"]
         unknown = model.get("unk_id")
         if unknown is None and model.get("unk_token") is not None:
             unknown = inner.token_to_id(model["unk_token"])
-        own = [number for number in numbers if number != unknown]
-        self._number_of = np.full(max(numbers, default=-1) + 1, UNKNOWN, dtype=np.int64)
-        self._number_of[own] = np.arange(len(RESERVED), len(RESERVED) + len(own))
-        self._inner_of = [*[-1] * len(RESERVED), *own]
+        known = [number for number in inner_ids if number != unknown]
+        self._outer_ids = np.full(max(inner_ids, default=-1) + 1, UNKNOWN, dtype=np.int64)
+        self._outer_ids[known] = np.arange(len(RESERVED), len(RESERVED) + len(known))
+        self._inner_ids = [*[-1] * len(RESERVED), *known]
 
     def __len__(self) -> int:
-        return len(self._inner_of)
+        return len(self._inner_ids)
 
     def encode(self, text: str) -> np.ndarray:
         return self.encode_all([text])[0]
@@ -188,71 +201,74 @@ class Tokenizer:
         given = [_encodable(text) for text in texts]
         try:
             found = self._inner.encode_batch_fast(given, add_special_tokens=False)
-        except Exception as error:  # of a file of another hand; the library raises plain Exceptions
+        except Exception as error:  # a tokenizer from a file; the library raises plain Exceptions
             raise ErrorDetail(
-                f"this tokenizer cannot cut the text: {error}",
-                hint="one whose vocabulary has a token for what it does not know",
+                f"this tokenizer cannot tokenize the text: {error}",
+                hint="use one whose vocabulary has an unknown token",
             ) from None
-        return [self._number_of[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
+        return [self._outer_ids[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
 
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text; padding, begin and end are left out."""
-        kept = [number for number in map(int, numbers) if number not in (PAD, BEGIN, END)]
+    def decode(self, ids: Iterable[int]) -> str:
+        """Convert ids to text, without padding, begin and end."""
+        kept = [number for number in map(int, ids) if number not in (PAD, BEGIN, END)]
         text = ""
-        for is_own, run in groupby(kept, key=lambda number: number >= len(RESERVED)):
-            numbers = list(run)
-            if is_own:
-                inner = [self._inner_of[number] for number in numbers]
+        for is_text, run in groupby(kept, key=lambda number: number >= len(RESERVED)):
+            some = list(run)
+            if is_text:
+                inner = [self._inner_ids[number] for number in some]
                 part = self._inner.decode(inner, skip_special_tokens=False)
-                has_space = self._symbol(numbers[0]).startswith("▁")
+                has_space = self._symbol(some[0]).startswith("▁")
             else:
-                part = (" " if self.has_space_before else "").join(UNREADABLE for _ in numbers)
+                part = (" " if self.has_space_before else "").join(UNREADABLE for _ in some)
                 has_space = not text.endswith(" ")
-            # The decoder takes off the space before what it thinks is the beginning.
+            # The decoder removes the space at what it takes for the beginning of the text.
             text += " " + part if text and has_space and self.has_space_before else part
         return text
 
-    def symbols(self, numbers: Iterable[int]) -> list[str]:
-        """Each token as a person reads it; `▁` is the space before a word."""
-        return [self._symbol(int(number)) for number in numbers]
+    def symbols(self, ids: Iterable[int]) -> list[str]:
+        """Return each token in readable form; `▁` is the space before a word."""
+        return [self._symbol(int(number)) for number in ids]
 
     def _symbol(self, number: int) -> str:
         if number < len(RESERVED):
             return RESERVED[number]
-        piece = str(self._inner.id_to_token(self._inner_of[number]))
-        if self._is_of_bytes and _BYTE_OF.keys() >= set(piece):
+        piece = str(self._inner.id_to_token(self._inner_ids[number]))
+        if self._is_byte_level and _BYTE_OF.keys() >= set(piece):
             data = bytes(_BYTE_OF[character] for character in piece)
             piece = data.decode("utf-8", errors="backslashreplace")
         return piece.replace(" ", "▁").replace("\n", "⏎").replace("\t", "⇥")
 
     @cached_property
     def has_space_before(self) -> bool:
-        """Whether a text is cut as if a space stood before it, so that its first word is like any other."""
-        tree = self.tree()
+        """True if a space is added before the text, so that its first word is tokenized like the others."""
+        tree = self.json_tree()
         steps = json.dumps([tree["normalizer"], tree["pre_tokenizer"]])
         return '"Prepend"' in steps or '"prepend_scheme": "always"' in steps
 
     @cached_property
-    def _is_of_bytes(self) -> bool:
-        return '"ByteLevel"' in json.dumps(self.tree()["pre_tokenizer"])
+    def _is_byte_level(self) -> bool:
+        return '"ByteLevel"' in json.dumps(self.json_tree()["pre_tokenizer"])
 
-    def tree(self) -> dict[str, Any]:
-        """What `tokenizer.json` holds."""
+    def json_tree(self) -> dict[str, Any]:
+        """Return the contents of `tokenizer.json`."""
         return dict(json.loads(self._inner.to_str()))
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, Any]) -> Tokenizer:
-        """Tokens that a file adds to be found in raw text are left out: what stands in a text is text."""
+    def from_json_tree(cls, tree: Mapping[str, Any]) -> Tokenizer:
+        """Make a tokenizer from the contents of `tokenizer.json`.
+
+        Its added tokens are left out: they would be found in raw text, and text contains no commands.
+        """
         plain = {**tree, "added_tokens": [], "post_processor": None, "padding": None, "truncation": None}
         return cls(HuggingFaceTokenizer.from_str(json.dumps(plain)))
 
     @property
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self.tree(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.json_tree(), sort_keys=True).encode()).hexdigest()
 
 
 def _encodable(text: str) -> str:
-    """Half a pair of surrogates, as a JSON escape or a broken argument may hold, is no character."""
+    """Replace lone surrogates, which a JSON escape or an undecodable argument may contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -261,11 +277,11 @@ def _encodable(text: str) -> str:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The printable stand-ins for bytes that byte-level tokenizers use."""
+    """Return the printable characters by which byte-level tokenizers represent bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
+        chr(256 + index): byte for index, byte in enumerate(others)
     }
 
 
@@ -273,25 +289,27 @@ _BYTE_OF = _byte_of_character()
 
 
 class TokenizerConfig(Kind):
-    """How text is cut into tokens."""
+    """Algorithm that splits text into tokens."""
 
     def train(self, texts: Texts) -> Tokenizer:
-        """Learned from these texts, which may be read more than once."""
+        """Train a tokenizer on texts, which may be read more than once."""
         raise NotImplementedError
 
 
-Lowercase = Annotated[bool, Field(description="capital letters are read as small ones")]
-VocabularySize = Annotated[int, Field(ge=300, le=1_000_000, description="at most; all bytes are always in")]
+Lowercase = Annotated[bool, Field(description="convert the text to lower case")]
+VocabularySize = Annotated[
+    int, Field(ge=300, le=1_000_000, description="maximum number of tokens; all bytes are always included")
+]
 
 
 def _pipeline(
-    model: models.Model, cut: pre_tokenizers.PreTokenizer, decoder: decoders.Decoder, *, lowercase: bool
+    model: models.Model, split: pre_tokenizers.PreTokenizer, decoder: decoders.Decoder, *, lowercase: bool
 ) -> HuggingFaceTokenizer:
-    """A space is put before the text, and taken off again: the first word is a word like any other."""
+    """Assemble a tokenizer that adds a space before the text, so that the first word is like the others."""
     tokenizer = HuggingFaceTokenizer(model)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
-    tokenizer.pre_tokenizer = cut
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.Sequence([decoder, decoders.Strip(content=" ", left=1, right=0)])
     return tokenizer
 
@@ -306,17 +324,17 @@ def _in_blocks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
     yield block
 
 
-def _whole_list(symbols: Iterable[str], cut: str) -> HuggingFaceTokenizer:
+def _fixed_vocabulary(symbols: Iterable[str], pattern: str) -> HuggingFaceTokenizer:
     vocabulary = {symbol: number for number, symbol in enumerate([_UNKNOWN_SYMBOL, *symbols])}
     tokenizer = HuggingFaceTokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN_SYMBOL))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(cut), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 
 
 @register
 class CharactersConfig(TokenizerConfig):
-    """Each character is a token."""
+    """One token per character."""
 
     kind: Literal["characters"] = "characters"
     lowercase: Lowercase = False
@@ -326,7 +344,7 @@ class CharactersConfig(TokenizerConfig):
         lower = normalizers.Lowercase()
         for text in map(_encodable, texts()):
             found.update(lower.normalize_str(text) if self.lowercase else text)
-        tokenizer = _whole_list(sorted(found), _CHARACTER)
+        tokenizer = _fixed_vocabulary(sorted(found), _CHARACTER)
         if self.lowercase:
             tokenizer.normalizer = lower
         return Tokenizer(tokenizer)
@@ -334,7 +352,7 @@ class CharactersConfig(TokenizerConfig):
 
 @register
 class BytesConfig(TokenizerConfig):
-    """Each byte of the text's UTF-8 is a token: no text is unknown."""
+    """One token per byte of UTF-8; no text is unknown."""
 
     kind: Literal["bytes"] = "bytes"
 
@@ -349,18 +367,17 @@ class BytesConfig(TokenizerConfig):
 
 @register
 class WordsConfig(TokenizerConfig):
-    """Each word, with the space before it, and each sign is a token; rare words are unknown."""
+    """One token per word, with the space before it, and per punctuation mark; rare words are unknown."""
 
     kind: Literal["words"] = "words"
-    vocabulary_size: int = Field(20_000, ge=1, description="the most frequent words")
-    min_frequency: int = Field(1, ge=1, description="words that are rarer are unknown")
+    vocabulary_size: int = Field(20_000, ge=1, description="number of the most frequent words")
+    min_frequency: int = Field(1, ge=1, description="rarer words are unknown")
     lowercase: Lowercase = False
 
     def train(self, texts: Texts) -> Tokenizer:
-        counting = pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
-        tokenizer = _pipeline(
-            models.WordLevel(unk_token=_UNKNOWN_SYMBOL), counting, decoders.Fuse(), lowercase=self.lowercase
-        )
+        split = pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
+        model = models.WordLevel(unk_token=_UNKNOWN_SYMBOL)
+        tokenizer = _pipeline(model, split, decoders.Fuse(), lowercase=self.lowercase)
         trainer = trainers.WordLevelTrainer(
             vocab_size=self.vocabulary_size + 1,
             min_frequency=self.min_frequency,
@@ -368,32 +385,32 @@ class WordsConfig(TokenizerConfig):
             show_progress=False,
         )
         tokenizer.train_from_iterator(_in_blocks(texts()), trainer)
-        return Tokenizer.from_tree(json.loads(tokenizer.to_str()))
+        return Tokenizer.from_json_tree(json.loads(tokenizer.to_str()))
 
 
 class PiecesConfig(TokenizerConfig):
-    """Pieces of words, down to single bytes: no text is unknown."""
+    """Subwords, down to single bytes; no text is unknown."""
 
     vocabulary_size: VocabularySize = 8000
     lowercase: Lowercase = False
 
     def _train(self, texts: Texts, model: models.Model, trainer: trainers.Trainer) -> Tokenizer:
-        cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        tokenizer = _pipeline(model, cut, decoders.ByteLevel(), lowercase=self.lowercase)
+        split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        tokenizer = _pipeline(model, split, decoders.ByteLevel(), lowercase=self.lowercase)
         tokenizer.train_from_iterator(_in_blocks(texts()), trainer)
-        return Tokenizer.from_tree(self._settled(json.loads(tokenizer.to_str())))
+        return Tokenizer.from_json_tree(self._deterministic(json.loads(tokenizer.to_str())))
 
-    def _settled(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """What was learned, the same for the same texts."""
+    def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Return the trained tokenizer, made independent of the trainer's random order."""
         return tree
 
 
 @register
 class BPEConfig(PiecesConfig):
-    """The most frequent pairs are merged again and again (Sennrich et al. 2016)."""
+    """Byte-pair encoding: repeatedly merge the most frequent pair (Sennrich et al. 2016)."""
 
     kind: Literal["bpe"] = "bpe"
-    min_frequency: int = Field(2, ge=1, description="pairs that are rarer are not merged")
+    min_frequency: int = Field(2, ge=1, description="rarer pairs are not merged")
 
     def train(self, texts: Texts) -> Tokenizer:
         trainer = trainers.BpeTrainer(
@@ -407,7 +424,7 @@ class BPEConfig(PiecesConfig):
 
 @register
 class UnigramConfig(PiecesConfig):
-    """The pieces that make the text likeliest (Kudo 2018)."""
+    """Unigram language model: the pieces that maximise the likelihood of the text (Kudo 2018)."""
 
     kind: Literal["unigram"] = "unigram"
 
@@ -419,13 +436,13 @@ class UnigramConfig(PiecesConfig):
         )
         return self._train(texts, models.Unigram(), trainer)
 
-    def _settled(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """The trainer sums in any order, and tells bytes that it never saw apart by the order of a hash."""
+    def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Round and sort the scores: the trainer sums in any order, and orders unseen bytes by a hash."""
         found = [score for _, score in tree["model"]["vocab"] if score is not None]
         lowest = min(found, default=-1.0)
         pieces = []
         for piece, score in tree["model"]["vocab"]:
-            is_unseen = score is None or (len(piece) == 1 and score < lowest + _UNSEEN_BYTES_APART)
+            is_unseen = score is None or (len(piece) == 1 and score < lowest + _UNSEEN_BYTE_SPREAD)
             pieces.append([piece, round(lowest if is_unseen else score, 6)])
         ordered = sorted(pieces, key=lambda pair: (-pair[1], pair[0]))
         return {**tree, "model": {**tree["model"], "vocab": ordered}}
@@ -433,7 +450,7 @@ class UnigramConfig(PiecesConfig):
 
 @register
 class TokenizerFileConfig(TokenizerConfig):
-    """One that exists: a `tokenizer.json`, a SentencePiece `.model`, or that of a run, by its folder."""
+    """An existing tokenizer: a `tokenizer.json`, a SentencePiece `.model`, or the folder of a run."""
 
     kind: Literal["file"] = "file"
     path: str = Field(description="tokenizer.json, NAME.model, or a run's folder")
@@ -453,16 +470,16 @@ class TokenizerFileConfig(TokenizerConfig):
                 hint="a tokenizer.json, a SentencePiece .model, or the folder of a run on text",
             ) from None
         if path.suffix == ".model":
-            return Tokenizer.from_tree(read_sentencepiece(data, f"task.tokenizer.path: {path}"))
-        return _read_tree(data, path)
+            return Tokenizer.from_json_tree(read_sentencepiece(data, f"task.tokenizer.path: {path}"))
+        return _read_tokenizer(data, path)
 
 
-def _read_tree(data: bytes, path: Path) -> Tokenizer:
+def _read_tokenizer(data: bytes, path: Path) -> Tokenizer:
     try:
         tree = json.loads(data)
         if not isinstance(tree, dict):
-            raise ValueError("no JSON object")
-        return Tokenizer.from_tree(tree)
+            raise ValueError("not a JSON object")
+        return Tokenizer.from_json_tree(tree)
     except Exception as error:  # the library raises plain Exceptions
         raise user_error(
             f"not a tokenizer: {error}",

@@ -177,7 +177,7 @@ def corpus(tmp_path: Path) -> Corpus:
 class TestCache:
     def test_built_once(self, corpus: Corpus) -> None:
         first = corpus.open()
-        assert corpus.said == [f"tokens: 2 rows kept in {first.folder}"]
+        assert corpus.said == [f"tokens: 2 rows stored in {first.folder}"]
         again = corpus.open()
         assert corpus.said == [f"tokens: 2 rows re-used from {first.folder}"]
         assert corpus.built == 1 and lists(again["text"]) == lists(first["text"]) == [[97, 98, 99], [100]]
@@ -198,7 +198,7 @@ class TestCache:
         store = corpus.open(**({"vocabulary": 2} if other_tokenizer else {}))
         assert corpus.said == [
             f"source file changed: {corpus.path}; building its tokens again",
-            f"tokens: 2 rows kept in {store.folder}",
+            f"tokens: 2 rows stored in {store.folder}",
         ]
         assert lists(store["text"]) == [[97, 98, 99], [101]] and corpus.stores() == [store.folder]
         assert lists(old["text"]) == [[97, 98, 99], [100]], "who has it open keeps it"
@@ -314,7 +314,7 @@ class TestCache:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(UserError, match=r"tokens cannot be kept: No space left on device, .* bytes free"):
+        with pytest.raises(UserError, match=r"tokens cannot be stored: No space left on device, .* bytes free"):
             corpus.open()
         assert corpus.stores() == []
 
@@ -376,7 +376,7 @@ def test_killed_in_the_midst(tmp_path: Path, start: Start) -> None:
     (left,) = (path for path in tmp_path.iterdir() if path.name not in ("locks", "sources.json"))
     assert ".building-" in left.name
     said, _ = start(tmp_path, 0.0).communicate(timeout=20)
-    assert said.startswith("building\ntokens: 40 rows kept in") and f"sum {TOTAL}" in said
+    assert said.startswith("building\ntokens: 40 rows stored in") and f"sum {TOTAL}" in said
     assert not left.exists()
 
 
