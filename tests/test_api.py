@@ -1,0 +1,151 @@
+"""Front door of the library: `gf.train` on data in memory, of every kind and container, and `gf.sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer as gf
+from glassformer.api import TASKS
+
+FEW_STEPS = {
+    "training.max_steps": 4,
+    "training.max_epochs": None,
+    "training.validation_examples": 20,
+    "model.hidden_dim": 16,
+}
+TEXTS = [f"a {mood} film number {number}" for number in range(40) for mood in ("good", "bad")]
+ROWS = np.random.default_rng(0).integers(0, 5, (80, 6))
+
+
+def train(tmp_path: Path, **options: Any) -> gf.Run:
+    return gf.train(overrides=FEW_STEPS, run=tmp_path / "run", progress=False, **options)
+
+
+KINDS: dict[str, tuple[Any, Any, str]] = {
+    "classification": (TEXTS, ["pos", "neg"] * 40, "a good one"),
+    "regression": (TEXTS, [0.5, 1.5] * 40, "a good one"),
+    "translation": (TEXTS, [text.replace("film", "livre") for text in TEXTS], "a good film"),
+    "language-model": (TEXTS, None, "a good"),
+    "token-classification": (ROWS, ROWS[:, ::-1], "1 2 3 4 0 1"),
+    "sequence-classification": (ROWS, (ROWS.sum(1) % 2).tolist(), "1 2 3 4 0 1"),
+    "sequence-regression": (ROWS, ROWS.sum(1) / 2, "1 2 3 4 0 1"),
+    "sequence-to-sequence": (ROWS, [row[:3] for row in ROWS], "1 2 3 4 0 1"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_data_is_inferred_trained_and_predicted(kind: str, tmp_path: Path) -> None:
+    inputs, targets, question = KINDS[kind]
+    run = train(tmp_path, inputs=inputs, targets=targets)
+    expected = TASKS[kind].get("preset", "tokens")
+    assert run.config.task.kind == expected
+    assert getattr(run.config.task, "target", None) == TASKS[kind].get(
+        "task.target", getattr(run.config.task, "target", None)
+    )
+    assert run.evaluate("validation")["examples"] > 0
+    one, (first, second) = run.predict(question), run.predict([question, question])
+    assert one["error"] is None and one["output"] is not None
+    assert first["output"] == second["output"] == one["output"]
+    assert str(run.path) in repr(run)
+
+
+def containers() -> dict[str, Callable[[list[Any]], Any]]:
+    return {
+        "tuple": tuple,
+        "numpy": np.array,
+        "pandas": lambda values: pytest.importorskip("pandas").Series(values),
+        "polars": lambda values: pytest.importorskip("polars").Series(values),
+        "generator": lambda values: (value for value in values),
+    }
+
+
+@pytest.mark.parametrize("container", containers())
+def test_every_container_holds_the_same_data(container: str, tmp_path: Path) -> None:
+    make = containers()[container]
+    lists = gf.train(
+        inputs=TEXTS, targets=["pos", "neg"] * 40, overrides=FEW_STEPS, run=tmp_path / "lists", progress=False
+    )
+    other = train(tmp_path, inputs=make(TEXTS), targets=make(["pos", "neg"] * 40))
+    assert [run.evaluate("validation")["metrics"] for run in (lists, other)].count(
+        lists.evaluate("validation")["metrics"]
+    ) == 2
+
+
+def test_tensors_are_sequences_of_tokens(tmp_path: Path) -> None:
+    run = train(tmp_path, inputs=torch.tensor(ROWS), targets=torch.tensor(ROWS).flip(1))
+    assert run.config.task.target == "token-labels"
+
+
+def test_given_splits_are_used(tmp_path: Path) -> None:
+    run = train(
+        tmp_path,
+        inputs=TEXTS,
+        targets=["pos", "neg"] * 40,
+        validation=(["a fine film", "a poor film"], ["pos", "neg"]),
+        test=(["one good film"], ["pos"]),
+    )
+    assert run.evaluate("validation")["examples"] == 2
+    assert run.evaluate("test")["examples"] == 1
+
+
+def test_a_finished_run_on_data_in_memory_resumes(tmp_path: Path) -> None:
+    options = {"inputs": TEXTS, "targets": ["pos", "neg"] * 40}
+    first = train(tmp_path, **options)
+    with pytest.raises(gf.UserError, match="contains a run already"):
+        train(tmp_path, **options)
+    again = train(tmp_path, **options, resume=True)
+    assert again.evaluate("validation")["metrics"] == first.evaluate("validation")["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "source: nothing to train on"),
+        ({"inputs": []}, "inputs: no examples"),
+        ({"inputs": "a text"}, "inputs: not a list or a column of values"),
+        ({"inputs": 5}, "inputs: not a list or a column of values"),
+        ({"inputs": ["a", None]}, "inputs[1]: a value is missing"),
+        ({"inputs": ["a", "b"], "targets": [1.0, float("nan")]}, "targets[1]: a value is missing"),
+        ({"inputs": ["a", [1]]}, "inputs[1]: inputs are texts, or sequences of tokens"),
+        ({"inputs": ["a", 3]}, "inputs[1]: inputs are texts, or sequences of tokens"),
+        ({"inputs": ["a"], "targets": ["x", "y"]}, "targets: 1 inputs and 2 targets"),
+        ({"inputs": [object()]}, "inputs[0]: not a text, a number or a sequence of tokens"),
+        ({"inputs": TEXTS, "targets": TEXTS, "task": "translate"}, "task: unknown kind of data"),
+        ({"inputs": TEXTS, "resume": True}, "run: which run?"),
+    ],
+)
+def test_bad_data_is_refused_and_leaves_nothing(
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(gf.UserError) as error:
+        gf.train(**options, progress=False)
+    assert str(error.value).startswith(message)
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_bad_options_leave_no_data_behind(tmp_path: Path) -> None:
+    with pytest.raises(gf.UserError, match="num_layer"):
+        gf.train(
+            inputs=TEXTS,
+            targets=["pos", "neg"] * 40,
+            overrides={"model.num_layer": 1},
+            run=tmp_path / "run",
+            progress=False,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_progress_is_shown_unless_it_is_switched_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gf.train(inputs=TEXTS, targets=["pos", "neg"] * 40, overrides=FEW_STEPS, run=tmp_path / "loud")
+    assert "classification, 80 examples" in capsys.readouterr().err
+    train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40)
+    assert capsys.readouterr().err == ""
