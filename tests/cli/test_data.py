@@ -90,10 +90,10 @@ def test_what_cannot_be_fetched_is_not_to_be_fetched(ask: Ask) -> None:
 
 def test_fetch_then_list_then_check(ask: Ask, small_set: Path, folder: Path) -> None:
     assert ask("check", "small", code=2)["errors"][0]["hint"].startswith("glassformer data fetch small")
-    (row,) = ask("fetch", "small", says="checksums right")["sets"]
+    (row,) = ask("fetch", "small", says="checksums are correct")["sets"]
     assert row["fetched"] == [str(folder / "data" / "small" / "a.txt")]
     assert {row["name"]: row["state"] for row in ask("list")["sets"]}["small"] == "whole"
-    assert ask("fetch", "small", says="nothing to fetch")["sets"][0]["fetched"] == []
+    assert ask("fetch", "small", says="already here and complete")["sets"][0]["fetched"] == []
     assert ask("check", "small", says="ready to train on")["passed"]
     (folder / "data" / "small" / "a.txt").write_text(TRAIN.upper(), encoding="utf-8")
     document = ask("check", "small", code=2)
@@ -131,7 +131,7 @@ def test_check_files(ask: Ask, folder: Path) -> None:
     assert document["passed"] is True
 
     (folder / "a.fr").write_bytes(b"un\nd\xe9\n")
-    document = ask("check", "a.en", "a.fr", code=2, says="cannot be trained on")
+    document = ask("check", "a.en", "a.fr", code=2, says="not usable for training")
     assert [finding["kind"] for finding in document["findings"]] == ["invalid-utf8", "unequal-lines"]
     assert document["passed"] is False
     assert ask("check", "a.en", "b.en", "--separate")["passed"]
@@ -165,8 +165,8 @@ def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> N
     ("arguments", "says"),
     [
         (["lsit"], "did you mean 'list'"),
-        (["check"], "check what?"),
-        (["fetch"], "fetch what?"),
+        (["check"], "check needs a name or a file"),
+        (["fetch"], "fetch needs a name or a file"),
         (["list", "multi30"], "did you mean 'multi30k'"),
         (["fetch", "multi30"], "did you mean 'multi30k'"),
         (["check", "multi30"], "did you mean 'multi30k'"),
@@ -181,7 +181,7 @@ def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> N
         (["check", "a.txt", "--columns", "{inptu: 1}"], "did you mean 'input'"),
         (["check", "a.txt", "--max-words", "0"], "1 or more"),
         (["check", "a.txt", "--max-ratio", "0.5"], "1 or more"),
-        (["check", "reversal", "--test", "a.txt"], "says by itself"),
+        (["check", "reversal", "--test", "a.txt"], "defines its files itself"),
         (["check", "a.txt", "--format", "tsv", "--columns", "{input: 7}"], "no column 7"),
     ],
 )

@@ -95,7 +95,7 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
     assert right / 120 == pytest.approx(found["metrics"]["accuracy"]) and right > 110
     assert sum(place["examples"] for place in details["calibration"]["bins"]) == 120
     _, out, _ = say("evaluate", classifier)
-    for text in ("95 % interval", "macro_f1", "taken for", "disliked", "precision", "calibration"):
+    for text in ("95 % interval", "macro_f1", "predicted", "disliked", "precision", "calibration"):
         assert text in out
 
 
@@ -134,7 +134,7 @@ def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Pat
     assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
 
 
-def test_words_that_are_not_read_are_said_to_be_not_read(
+def test_words_beyond_the_maximum_length_are_named(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Truncate a long text for a text classifier, whatever its tokenizer does with the rest."""
@@ -148,7 +148,7 @@ def test_words_that_are_not_read_are_said_to_be_not_read(
     assert read == text.split()[:5]
     assert all((word["effect"] is not None) == word["is_read"] for word in prediction["words"])
     out = say("predict", tmp_path / "run", text, "--why")[1]
-    assert "not read, since the text is too long for the model: 'at' and the 4 after it" in out
+    assert "not read, because the text is too long for the model: 'at' and the 4 words after it" in out
     many = " ".join(["same"] * 40)
     out = say("predict", tmp_path / "run", "x" * 100, many, "--why")[1]
     assert out.count(" x ") <= 30, "equally weak characters are not all shown"
@@ -204,7 +204,7 @@ def test_where_hypotheses_cannot_go_is_said_first(
     kept.write_text("before", encoding="utf-8")
     assert say("evaluate", writer, "evaluation.nothing=1", "--hypotheses", kept)[0] == 2
     code, _, err = say("evaluate", classifier, "--hypotheses", kept)
-    assert code == 2 and "writes no answers" in err
+    assert code == 2 and "does not generate outputs" in err
     assert kept.read_text(encoding="utf-8") == "before"
 
 

@@ -116,6 +116,44 @@ def test_predict(ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatc
     assert lines[0] == answered
 
 
+def test_predict_many_lines_in_order(
+    ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predict in groups: the order and the errors are those of single lines."""
+    lines = ["1 2 3", "0 x", "3", "", "2 2 2 1", "1 0", "x", "3 1 2"]
+    single = [ask("predict", run_folder.path, line)["predictions"][0] for line in lines]
+
+    class Stdin:
+        buffer = io.BytesIO("\n".join(lines).encode())
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    monkeypatch.setattr("glassformer.cli.predict.GROUP_LINES", 3)
+    predictions = ask("predict", run_folder.path, "-")["predictions"]
+    for key in ("input", "output", "error"):
+        assert [each[key] for each in predictions] == [each[key] for each in single]
+    for each, alone in zip(predictions, single, strict=True):
+        assert each["probability"] == pytest.approx(alone["probability"], rel=1e-5)
+
+
+def test_predict_replies_to_each_line_that_arrives(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Print a prediction before waiting for more input: a program may write one line at a time."""
+    arriving = [b"1 2 3\n3 2", b" 1\n", b"0 0"]
+    printed = []
+
+    class Stdin:
+        class buffer:  # noqa: N801
+            @staticmethod
+            def read1(size: int) -> bytes:
+                printed.append(capsys.readouterr().out.count("→"))
+                return arriving.pop(0) if arriving else b""
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    assert main(["predict", str(run_folder.path)]) == 0
+    assert printed == [0, 1, 1, 0] and capsys.readouterr().out.count("→") == 1
+
+
 def test_generate(ask: Ask, tmp_path: Path) -> None:
     tree = {
         "task": {"kind": "language-model", "examples": 20, "max_length": 8},

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.bench import benchmarks
-from glassformer.bench.base import DEFAULT, RATIO_TOLERANCE, regressions, record
+from glassformer.bench.base import DEFAULT, RATIO_TOLERANCE, record, regressions
 from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from glassformer.cli.arguments import add_run, open_run
 from glassformer.cli.output import Output
 from glassformer.core.errors import shorten
 
+GROUP_LINES = 256
+"""Inputs that the model receives together; it splits them into batches of similar length."""
+READ_BYTES = 1 << 16
 STEPS_ON_A_LINE = 12
+READ_BYTES = 1 << 18
 MOST_WORDS_SHOWN = 30
 BAR_WIDTH = 24
 WORD_WIDTH = 24
@@ -39,34 +43,49 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         else None
     )
     predictions = []
-    for line in _lines(arguments.inputs):
-        prediction = model.predict(line, decoding, why=arguments.why)
-        predictions.append(prediction)
-        _show(prediction, arguments.steps, output)
+    for lines in _groups(arguments.inputs):
+        for prediction in model.predict(lines, decoding, why=arguments.why):
+            predictions.append(prediction)
+            _show(prediction, arguments.steps, output)
     return {"run": str(arguments.run), "predictions": predictions}
 
 
-def _lines(inputs: list[str]) -> Iterable[str]:
+def _groups(inputs: list[str]) -> Iterator[list[str]]:
+    """Yield the inputs, or the lines of standard input, in groups of at most `GROUP_LINES`."""
     if inputs and inputs != ["-"]:
-        return inputs
-    text = (line.decode("utf-8", errors="replace") for line in sys.stdin.buffer)
-    return (line.removesuffix("\n").removesuffix("\r") for line in text)
+        yield from _cut(inputs)
+        return
+    for lines in _available_lines():
+        yield from _cut([line.decode("utf-8", errors="replace").removesuffix("\r") for line in lines])
+
+
+def _cut(lines: list[str]) -> list[list[str]]:
+    return [lines[start : start + GROUP_LINES] for start in range(0, len(lines), GROUP_LINES)]
+
+
+def _available_lines() -> Iterator[list[bytes]]:
+    """Yield the complete lines that have arrived, so that a program that waits for each reply gets one."""
+    rest = b""
+    while chunk := sys.stdin.buffer.read1(READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield lines
+    if rest:
+        yield [rest]
 
 
 def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None:
     if prediction["error"]:
         output.print(f"{prediction['input']}  →  error: {prediction['error']}")
         return
-    for answer in prediction["candidates"]:
-        probability = "" if answer["probability"] is None else f"   (p = {answer['probability']:.4f})"
-        output.print(f"{prediction['input']}  →  {answer['output']}{probability}")
+    for candidate in prediction["candidates"]:
+        probability = "" if candidate["probability"] is None else f"   (p = {candidate['probability']:.4f})"
+        output.print(f"{prediction['input']}  →  {candidate['output']}{probability}")
+        steps = candidate["steps"]
         if shows_steps:
-            for step in answer["steps"]:
+            for step in steps:
                 output.print(f"    {step['token']:<12} p = {step['probability']:.4f}")
-        elif 1 < len(answer["steps"]) <= STEPS_ON_A_LINE:
-            output.print(
-                "    " + "  ".join(f"{step['token']} {step['probability']:.3f}" for step in answer["steps"])
-            )
+        elif 1 < len(steps) <= STEPS_ON_A_LINE:
+            output.print("    " + "  ".join(f"{step['token']} {step['probability']:.3f}" for step in steps))
     if prediction.get("probabilities"):
         output.print("    " + "  ".join(f"{name} {p:.4f}" for name, p in prediction["probabilities"].items()))
     if prediction["warning"]:
