@@ -1,4 +1,4 @@
-"""The projection onto many devices, against sums that can be done by hand."""
+"""Projection onto many devices, against sums done by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glassformer.core.errors import UserError
 from glassformer.cost.cluster import ClusterConfig, project
 from glassformer.cost.parameters import Size
 
-# Two blocks of 300 parameters, 100 in no block, 4 bytes each.
+# Two blocks of 300 parameters and 100 parameters outside of blocks, 4 bytes each.
 SIZE = Size(
     by_module={"embedding": 60, "encoder.layers.0.a": 200, "encoder.layers.0.b": 100}
     | {"encoder.layers.1": 300}
@@ -32,7 +32,7 @@ def test_by_hand() -> None:
     assert found.steps == 100 and found.tokens_per_step == 64
     assert found.seconds_per_step == 3 * 1000 * 64 / (4 * 1.5e6)
     assert found.checkpoint_bytes == 3 * 2800
-    copies, shards = found.by_copies, found.by_shards
+    copies, shards = found.ddp, found.fsdp
     assert copies.memory_bytes == 4 * 2800 + 2000 and not copies.fits
     assert copies.traffic_bytes == 2 * 0.75 * 2800
     assert shards.memory_bytes == 2800 + (3 * 1200 + 2 * 400) + 2000 and shards.fits
@@ -41,22 +41,22 @@ def test_by_hand() -> None:
     assert copies.seconds == pytest.approx((100 * 4.2, 100 * (4.2 + 0.032)))
 
 
-def test_an_average_of_the_weights_is_kept_too() -> None:
+def test_averaged_weights_are_included() -> None:
     plain, averaged = (project(SIZE, 8, CLUSTER, 2, is_averaged=flag) for flag in (False, True))
     assert averaged.checkpoint_bytes - plain.checkpoint_bytes == 2800
-    assert averaged.by_shards.memory_bytes - plain.by_shards.memory_bytes == 700
+    assert averaged.fsdp.memory_bytes - plain.fsdp.memory_bytes == 700
 
 
 def test_one_device_sends_nothing() -> None:
     found = project(SIZE, 8, CLUSTER.model_copy(update={"devices": 1}), 2)
-    assert found.by_copies.traffic_bytes == found.by_shards.traffic_bytes == 0
-    assert found.by_copies.memory_bytes == found.by_shards.memory_bytes == 4 * 2800 + 8000
+    assert found.ddp.traffic_bytes == found.fsdp.traffic_bytes == 0
+    assert found.ddp.memory_bytes == found.fsdp.memory_bytes == 4 * 2800 + 8000
 
 
-def test_what_cannot_be_projected() -> None:
-    with pytest.raises(UserError, match="4 devices do not share 6 sequences evenly"):
+def test_models_and_batches_that_cannot_be_projected() -> None:
+    with pytest.raises(UserError, match="6 sequences cannot be divided evenly among 4 devices"):
         project(SIZE, 6, CLUSTER, 2)
-    with pytest.raises(UserError, match="cannot be told"):
+    with pytest.raises(UserError, match="cannot be computed"):
         project(replace(SIZE, forward_flops=None), 8, CLUSTER, 2)
 
 
@@ -64,8 +64,8 @@ def test_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["params", "counting-language-model", "--cluster", "devices=4,tokens=1e9,utilization=0.5"]
     assert main([*words, "--json"]) == 0
     cluster = json.loads(capsys.readouterr().out)["cluster"]
-    assert cluster["devices"] == 4 and cluster["by_shards"]["fits"]
+    assert cluster["devices"] == 4 and cluster["fsdp"]["fits"]
     assert main(words) == 0
-    assert "fsdp, memory a device" in capsys.readouterr().out
+    assert "fsdp, memory per device" in capsys.readouterr().out
     assert main([*words[:-1], "device=4"]) == 2
     assert "did you mean 'devices'?" in capsys.readouterr().err

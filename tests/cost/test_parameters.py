@@ -1,4 +1,4 @@
-"""The size of a model: the formula against the built model, the trace against real passes and allocations."""
+"""Cost of a model: closed forms against built models, traces against real passes and allocations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VOCABULARY, LENGTH, TARGET_LENGTH = 100, 32, 24
 SHAPES: dict[str, TaskType] = {
     "per token": TokenClassification(VOCABULARY, LENGTH, classes=7),
     "per sequence": SequenceClassification(VOCABULARY, LENGTH, outputs=2),
-    "real number": SequenceClassification(VOCABULARY, LENGTH, outputs=1, is_real=True),
+    "real number": SequenceClassification(VOCABULARY, LENGTH, outputs=1, is_regression=True),
     "next token": CausalLM(VOCABULARY, LENGTH),
     "masked token": MaskedLM(VOCABULARY, LENGTH),
     "sequence to sequence": Seq2Seq(VOCABULARY, LENGTH, 60, TARGET_LENGTH),
@@ -77,14 +77,14 @@ HAND_COUNTED = {
 
 
 def make_batch(task_type: TaskType, sequences: int = 8) -> Batch:
-    """As a task would make it: without padding, and with whole numbers or reals as targets."""
+    """Make a batch without padding, with integer or real targets as the task type needs."""
     rng = np.random.default_rng(0)
     indices = np.arange(sequences)
     inputs = rng.integers(0, task_type.vocabulary, (sequences, task_type.max_length))
     match task_type:
         case TokenClassification():
             return collate_token_classification(Examples(inputs, inputs % task_type.classes), indices)
-        case SequenceClassification(is_real=True):
+        case SequenceClassification(is_regression=True):
             return collate_sequence_classification(Examples(inputs, rng.random(sequences)), indices)
         case SequenceClassification():
             return collate_sequence_classification(Examples(inputs, inputs[:, 0] % 2), indices)
@@ -123,7 +123,7 @@ def test_hand_counted_models() -> None:
 
 @pytest.mark.parametrize("task_type", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize(("part", "kind"), EVERY_PART)
-def test_formula_holds_for_every_kind_in_every_shape(part: str, kind: str, task_type: TaskType) -> None:
+def test_formula_holds_for_every_kind_and_task_type(part: str, kind: str, task_type: TaskType) -> None:
     assert_formula_holds(TransformerConfig.model_validate({part: kind}), task_type)
 
 
@@ -149,7 +149,7 @@ def configs(draw: st.DrawFn) -> TransformerConfig:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(config=configs(), shape=st.sampled_from(list(SHAPES.values())))
+@given(config=configs(), task_type=st.sampled_from(list(SHAPES.values())))
 def test_formula_holds_for_all_combinations(config: TransformerConfig, task_type: TaskType) -> None:
     assert_formula_holds(config, task_type)
 
@@ -171,7 +171,7 @@ def test_a_count_shows_its_formula() -> None:
         assert (count.formula, count.numbers, int(count)) == expected
 
 
-def test_comparison_finds_what_is_wrong_missing_or_left_over() -> None:
+def test_comparison_finds_wrong_missing_and_extra_terms() -> None:
     by_module = {
         "embedding.vectors.table": 20,
         "encoder.layers.0.up": 3,
@@ -191,7 +191,7 @@ def test_comparison_finds_what_is_wrong_missing_or_left_over() -> None:
     )
 
 
-def test_only_blocks_are_alike() -> None:
+def test_only_blocks_are_merged() -> None:
     assert starred("encoder.layers.12.attention.output") == "encoder.layers.*.attention.output"
     assert starred("head.body.0") == "head.body.0"
 
@@ -200,7 +200,7 @@ def test_only_blocks_are_alike() -> None:
 
 
 def expected_flops(config: TransformerConfig, task_type: TaskType, batch: Batch) -> int:
-    """The textbook's count for a model with a linear output: 2 a weight, 4·L·M·D an attention."""
+    """Textbook FLOPs of a model with a linear output: 2 per weight and token, 4·L·M·D per attention."""
     tokens = batch.inputs["tokens"]
     assert tokens is not None
     sequences, length = tokens.shape
@@ -240,7 +240,7 @@ def test_flops_equal_the_textbook_formula(task_type: TaskType, kind: str) -> Non
 @pytest.mark.parametrize("task_type", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("position", ["relative", "rotary"])
 def test_flops_equal_those_that_pytorch_counts_in_a_real_pass(task_type: TaskType, position: str) -> None:
-    """PyTorch's counter does not know the CPU's fused kernel, but all parts of the unfused one."""
+    """Count with the unfused kernel: PyTorch's counter does not know the CPU's fused one."""
     config = TransformerConfig.model_validate({"position": position, "output": "mlp", "pooling": "attention"})
     model, batch = config.build(task_type), make_batch(task_type)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -262,7 +262,7 @@ def test_tokens_of_both_sides_count_and_the_padding_mask_does_not() -> None:
     indices = np.arange(2)
     inputs = [np.arange(5), np.arange(3)]
     batch = collate_seq2seq(Examples(inputs, [np.arange(4), np.arange(4)]), indices)
-    assert batch.inputs["attention_mask"] is not None
+    assert batch.inputs["mask"] is not None
     assert count_tokens(batch) == 2 * 5 + 2 * 3
 
 
@@ -270,7 +270,7 @@ def test_tokens_of_both_sides_count_and_the_padding_mask_does_not() -> None:
 
 
 def allocated_by(run: Callable[[], object]) -> int:
-    """Bytes that are still held when `run` has returned, as PyTorch's allocator reports them."""
+    """Bytes still allocated after `run` has returned, by PyTorch's profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = run()
     allocated = sum(event.self_cpu_memory_usage for event in profiler.events())
@@ -282,8 +282,8 @@ def assert_activations_match_an_allocation(
     config: TransformerConfig, task_type: TaskType, batch: Batch
 ) -> None:
     model = config.build(task_type)
-    answers = model(**batch.inputs)  # what is allocated once and for all is so now
-    allocated = allocated_by(lambda: model(**batch.inputs)) - answers.nbytes
+    outputs = model(**batch.inputs)  # warm up: buffers allocated once are allocated now
+    allocated = allocated_by(lambda: model(**batch.inputs)) - outputs.nbytes
     traced = measure(lambda: config.build(task_type), batch).activation_bytes
     assert traced == pytest.approx(allocated, rel=0.01)
 
@@ -312,7 +312,7 @@ def test_padding_and_its_mask_are_counted() -> None:
     assert_activations_match_an_allocation(config, shape, batch)
 
 
-def test_mixed_precision_keeps_less() -> None:
+def test_mixed_precision_needs_less_memory() -> None:
     shape = CausalLM(VOCABULARY, LENGTH)
     single, mixed = (size_of(TransformerConfig(), shape, dtype=d) for d in (torch.float32, torch.bfloat16))
     assert single.activation_bytes is not None and mixed.activation_bytes is not None
@@ -341,11 +341,11 @@ def test_weights_gradients_and_optimizer_match_a_real_step(kind: str) -> None:
         ),
     }
     memory = size_of(config, shape).memory_bytes(optimizer_config.state_floats_per_parameter)
-    if kind == "muon":  # one state less for the matrices of the blocks: the estimate is what it takes at most
+    if kind == "muon":  # one state fewer for matrices of blocks: the estimate is an upper bound
         matrices = sum(p.nbytes for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2)
         attention_mask["optimizer"] += matrices
     for name, count in attention_mask.items():
-        assert memory[name] == pytest.approx(count, rel=0.001), name  # AdamW also counts its steps
+        assert memory[name] == pytest.approx(count, rel=0.001), name  # AdamW also stores its step counts
     assert memory["total"] == sum(count or 0 for name, count in memory.items() if name != "total")
 
 
@@ -359,7 +359,7 @@ def test_averaged_weights_are_one_more_copy() -> None:
     assert parted["total"] == sum(value for name, value in parted.items() if name != "total")
 
 
-def test_a_frozen_part_needs_no_gradient() -> None:
+def test_frozen_parameters_need_no_gradient() -> None:
     shape, config = CausalLM(VOCABULARY, LENGTH), TransformerConfig()
 
     def build() -> Model:
@@ -371,7 +371,7 @@ def test_a_frozen_part_needs_no_gradient() -> None:
     assert size.weight_bytes - size.trainable_bytes == 4 * size.by_module["head"]
 
 
-def test_a_model_that_does_not_fit_can_be_sized() -> None:
+def test_a_model_larger_than_memory_can_be_measured() -> None:
     config = TransformerConfig(num_layers=2, hidden_dim=20_480, feed_forward_dim=81_920)
     size = size_of(config, CausalLM(50_000, LENGTH))
     assert size.weight_bytes > 40 * 2**30
@@ -382,7 +382,7 @@ def test_a_model_that_does_not_fit_can_be_sized() -> None:
 
 
 class RealOnly(nn.Module):
-    """Its shapes depend on values: the real places are picked out."""
+    """Pooling whose shapes depend on values: it selects the positions that are not padding."""
 
     def forward(self, x_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         picked = x_BLD[x_BLD.sum(-1) > 0]

@@ -1,4 +1,4 @@
-"""Trainers on tiny tasks, on examples of unequal length among others."""
+"""Fixtures: trainers on tiny tasks, one of them with examples of unequal length."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MakeTrainer = Callable[..., Trainer]
 
 @pytest.fixture(autouse=True)
 def _quick_and_exact(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread, since bits are compared; and no waiting for a disk, since no power fails here."""
+    """Use one thread, since bits are compared, and skip fsync to save time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 class RaggedTask(TokenClassificationTask):
-    """Copying rows of 1 to 9 tokens."""
+    """Task: copy rows of 1 to 9 tokens."""
 
     def __init__(self, train_examples: int = 40) -> None:
         sizes = {"train": train_examples, "validation": 17}

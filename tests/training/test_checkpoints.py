@@ -1,4 +1,4 @@
-"""The store of checkpoints: commit, verify, point, delete, in that order, and damage is always seen."""
+"""Checkpoint store: the order of a save, crashes at any moment, and detection of damage."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def store(tmp_path: Path) -> CheckpointStore:
     return store
 
 
-def test_the_last_ones_and_the_best_are_kept(store: CheckpointStore) -> None:
+def test_the_newest_and_the_best_are_kept(store: CheckpointStore) -> None:
     assert store.names() == ["step-00000010", "step-00000020", "step-00000030"]
     store.save("step-00000040", some(40), is_best=True)
     assert store.names() == ["step-00000030", "step-00000040"]
     assert (store.pointed("best"), store.pointed("latest")) == ("step-00000040", "step-00000040")
 
 
-def test_extra_ones_take_no_ones_place(store: CheckpointStore) -> None:
+def test_extra_checkpoints_replace_no_regular_ones(store: CheckpointStore) -> None:
     store.save(checkpoint_name(33, is_extra=True), some(33))
     store.save(checkpoint_name(36, is_extra=True), some(36))
     assert store.names()[1:] == ["step-00000020", "step-00000030", f"step-00000036{EXTRA}"]
@@ -74,9 +74,9 @@ def test_names(store: CheckpointStore) -> None:
 
 
 def test_no_pickle(store: CheckpointStore) -> None:
-    """Nothing in a checkpoint could run code when it is read."""
+    """Reading a checkpoint cannot run code."""
     suffixes = {file.suffix for file in store.folder.rglob("*") if file.is_file()}
-    assert suffixes == {".safetensors", ".json", ""}  # "" are the pointers, a name each
+    assert suffixes == {".safetensors", ".json", ""}  # "" are the pointers
     for file in store.folder.rglob("*.safetensors"):
         header = int.from_bytes(file.read_bytes()[:8], "little")
         json.loads(file.read_bytes()[8 : 8 + header])
@@ -105,7 +105,7 @@ def write(content: bytes) -> Callable[[Path], None]:
     return lambda file: file.write_bytes(content) and None
 
 
-LEADS_AWAY = b'{"files": {"../../best": {"bytes": 14, "sha256": "0"}}}'
+LEADS_AWAY = files.json_bytes({"format": 1, "files": {"../../best": {"bytes": 14, "sha256": "0"}}})
 DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
     *((file, harm) for file in ("model.safetensors", STATE, MANIFEST) for harm in (flip, truncate, remove)),
     ("model.safetensors", make_folder),
@@ -117,7 +117,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
 
 
 @pytest.mark.parametrize(("file", "harm"), DAMAGE)
-def test_damage_is_seen_said_and_passed_over(
+def test_damage_is_detected_reported_and_skipped(
     file: str, harm: Callable[[Path], None], store: CheckpointStore
 ) -> None:
     harm(store.folder / "step-00000030" / file)
@@ -127,13 +127,13 @@ def test_damage_is_seen_said_and_passed_over(
     newest = store.load_newest(said.append)
     assert newest is not None and newest[0] == "step-00000020"
     assert len(said) == 1 and "step-00000030" in said[0] and "\n" not in said[0]
-    assert said[0].endswith("using the checkpoint before it")
-    # A run that reaches the step again replaces it.
+    assert said[0].endswith("using the previous checkpoint")
+    # A run that reaches the step again replaces the damaged checkpoint.
     store.save("step-00000030", some(30))
     assert store.load("step-00000030").state == {"training": {"step": 30}}
 
 
-def test_if_everything_is_damaged_nothing_is_guessed(store: CheckpointStore) -> None:
+def test_if_every_checkpoint_is_damaged_none_is_used(store: CheckpointStore) -> None:
     for name in store.names():
         flip(store.folder / name / "model.safetensors")
     with pytest.raises(UserError, match="every checkpoint here is damaged"):
@@ -149,7 +149,7 @@ def test_a_broken_pointer_is_not_followed(content: bytes, store: CheckpointStore
 
 
 def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and folder reach the disk before the name does, the name before `latest`; then old ones go."""
+    """Sync files and folder, rename, move `latest`, and only then delete old checkpoints."""
     log: list[str] = []
 
     def name_of(descriptor: int) -> str:
@@ -191,11 +191,11 @@ def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Power(BaseException):
-    """It goes."""
+    """Simulated loss of power."""
 
 
 @pytest.mark.parametrize("moment", range(14))
-def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(
+def test_a_crash_at_any_moment_leaves_an_intact_checkpoint(
     moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path / "store", keep=1)
@@ -222,14 +222,14 @@ def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(
     assert newest is not None
     number = newest[1].state["training"]["step"]
     assert newest[0] == checkpoint_name(number) and number in (1, 2)
-    # The next save goes through, and cleans up.
+    # The next save succeeds and cleans up.
     again.save("step-00000003", some(3), is_best=True)
     assert again.names() == ["step-00000003"]
     assert sorted(path.name for path in store.folder.iterdir()) == ["best", "latest", "step-00000003"]
 
 
-def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that writes other bytes than it was given is caught at once, and the old checkpoint stays."""
+def test_written_files_are_read_back_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detect a disk that returns other bytes than were written, and keep the old checkpoint."""
     store = CheckpointStore(tmp_path / "store")
     store.save("step-00000001", some(1))
     write = files.write_durably
@@ -238,17 +238,17 @@ def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytes
         write(path, data[:-1] + b"\0" if path.name == "model.safetensors" else data)
 
     monkeypatch.setattr(checkpoints, "write_durably", lossy)
-    with pytest.raises(UserError, match="is not what was written"):
+    with pytest.raises(UserError, match="was changed after it was written"):
         store.save("step-00000002", some(2))
     assert [path.name for path in store.folder.iterdir() if path.is_dir()] == ["step-00000001"]
     assert store.pointed("latest") == "step-00000001"
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are mapped")
-def test_a_restored_trainer_lets_go_of_the_files(make_trainer: Any, tmp_path: Path) -> None:
-    """Else a removed checkpoint keeps its place on the disk, and a lost network disk kills the run."""
+def test_a_restored_trainer_does_not_map_the_files(make_trainer: Any, tmp_path: Path) -> None:
+    """Otherwise a deleted checkpoint still occupies the disk, and a lost network disk ends the run."""
     trainer = make_trainer({"training.ema_decay": 0.9})
-    trainer.step(next(trainer._groups()))
+    trainer.step(next(trainer.step_batches()))
     store = CheckpointStore(tmp_path / "store")
     store.save("step-00000001", trainer.checkpoint())
     trainer.restore(store.load("step-00000001"))

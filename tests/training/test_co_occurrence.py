@@ -1,4 +1,4 @@
-"""Vectors from neighbours and from shared texts, against the definition written out on a dense matrix."""
+"""Co-occurrence vectors, by window and by text, against the definition on a dense matrix."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ VOCABULARY, WINDOW = 9, 2
 
 
 def rows(seed: int = 0) -> list[np.ndarray]:
-    """Token 8 never occurs; rows of one token have no neighbours."""
+    """Rows in which token 8 never occurs; a row of one token has no neighbours."""
     rng = np.random.default_rng(seed)
     return [rng.integers(0, 8, int(length)) for length in rng.integers(1, 12, 60)]
 
@@ -40,7 +40,7 @@ def test_angles_are_those_of_the_dense_factorisation() -> None:
 
 def test_blocks_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None)
-    monkeypatch.setattr(embedding_init, "TOKENS_AT_A_TIME", 7)
+    monkeypatch.setattr(embedding_init, "TOKENS_PER_BLOCK", 7)
     torch.testing.assert_close(co_occurrence_vectors(rows(), VOCABULARY, 4, WINDOW, lambda note: None), whole)
 
 
@@ -51,7 +51,7 @@ def test_a_token_without_neighbours_has_no_vector_and_others_have_length_one() -
 
 
 def test_first_tokens_that_never_occur_have_no_vector_either() -> None:
-    """Reserved ones come first. Rounding in the factorisation must not become a vector of length 1."""
+    """Reserved tokens come first. Rounding errors of the SVD must not become unit vectors."""
     texts = [row + 5 for row in rows()]
     for found in (
         co_occurrence_vectors(texts, 50, 4, WINDOW, lambda note: None),
@@ -62,11 +62,11 @@ def test_first_tokens_that_never_occur_have_no_vector_either() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], [np.array([3])]])
-def test_nothing_stands_together(texts: list[np.ndarray]) -> None:
+def test_texts_without_neighbours_give_no_vectors(texts: list[np.ndarray]) -> None:
     assert not co_occurrence_vectors(texts, VOCABULARY, 4, WINDOW, lambda note: None).any()
 
 
-def test_more_numbers_than_tokens() -> None:
+def test_more_dimensions_than_tokens() -> None:
     assert co_occurrence_vectors(rows(), VOCABULARY, 20, WINDOW, lambda note: None).shape == (9, 20)
 
 
@@ -82,7 +82,7 @@ def test_vectors_of_shared_texts_are_those_of_the_dense_factorisation() -> None:
     torch.testing.assert_close(found @ found.T, expected @ expected.T, atol=2e-3, rtol=0)
 
 
-def test_tokens_of_the_same_texts_are_alike_however_far_apart() -> None:
+def test_tokens_of_the_same_texts_are_similar_at_any_distance() -> None:
     texts = [np.array([0, *[4] * 50, 1]), np.array([2, *[4] * 50, 3])] * 5
     vectors = same_text_vectors(texts, VOCABULARY, 2, lambda note: None)
     split_balanced = vectors @ vectors.T
@@ -92,5 +92,5 @@ def test_tokens_of_the_same_texts_are_alike_however_far_apart() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], [np.array([3, 4, 4])]])
-def test_one_text_tells_nothing_apart(texts: list[np.ndarray]) -> None:
+def test_one_text_gives_no_vectors(texts: list[np.ndarray]) -> None:
     assert not same_text_vectors(texts, VOCABULARY, 4, lambda note: None).any()

@@ -1,4 +1,4 @@
-"""Several ranks that train one model, against one process with the same batches. All of it over loopback."""
+"""Several ranks that train one model over loopback, against one process with the same batches."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from glassformer.blocks.heads import LossOutput
 from glassformer.core.errors import UserError
 from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.context import TrainingContext
 from glassformer.training.distributed import (
-    Group,
-    IdleBatch,
     LostRanks,
     ProcessGroup,
+    TorchProcessGroup,
     fresh_store,
-    stay_on_this_machine,
+    use_loopback,
 )
-from glassformer.training.strategies import Replicated
+from glassformer.training.strategies import DDPStrategy, IdleBatch
 from glassformer.training.trainer import Trainer
 
 SECONDS = 120.0
@@ -43,7 +42,7 @@ Together = Callable[..., list[Any]]
 
 @pytest.fixture
 def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
-    """Run a function in so many processes, each with its ranks; what they return, as JSON."""
+    """Run a function in `count` processes of one group and return their results as JSON."""
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     calls = iter(range(1000))
 
@@ -67,9 +66,9 @@ def _fork(work: Callable[[ProcessGroup], Any], folder: Path, rank: int, count: i
         return child
     code = 1
     try:
-        stay_on_this_machine()
+        use_loopback()
         os.dup2(os.open(folder / "errors", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
-        group = Group(FileStore(str(folder / "store"), count), rank, count)
+        group = TorchProcessGroup(FileStore(str(folder / "store"), count), rank, count)
         (folder / f"{rank}.json").write_text(json.dumps(work(group)))
         code = 0
     except BaseException:
@@ -91,17 +90,17 @@ def _wait(child: int, end: float) -> int:
 
 
 def trained(config: Any, task: Any, process_group: ProcessGroup, steps: int) -> dict[str, Any]:
-    """Weights and state after so many steps, from nothing."""
+    """Train a new model for this many steps and return its weights and state."""
     trainer = Experiment(config, task).build_trainer(TrainingContext(process_group=process_group))
     trainer.model.train()
-    groups = trainer._groups()
+    groups = trainer.step_batches()
     for _ in range(steps):
         trainer.step(next(groups))
     return summary(trainer)
 
 
 def summary(trainer: Trainer) -> dict[str, Any]:
-    stored = trainer.model_in_use.state_dict()
+    stored = trainer.eval_model.state_dict()
     weights = {name: getattr(weight, "full_tensor", lambda w=weight: w)() for name, weight in stored.items()}
     state = trainer.state.to_json()
     facts = {name: state[name] for name in ("step", "tokens", "order", "recent_losses")}
@@ -123,7 +122,7 @@ def assert_same(several: list[Any], alone: Mapping[str, Any], tolerance: float =
     assert all(of_rank["weights"] == several[0]["weights"] for of_rank in several)
 
 
-# Without the bias of keys, whose gradient is nothing but rounding, which Adam then makes as large as any.
+# No biases of keys: their gradient is only rounding error, which Adam scales up to full steps.
 PLAIN = {"model.dropout": 0.0, "model.bias": False, "training.max_epochs": None, "training.max_steps": 50}
 
 
@@ -131,7 +130,7 @@ PLAIN = {"model.dropout": 0.0, "model.bias": False, "training.max_epochs": None,
 def test_two_processes_train_as_one(
     kind: str, together: Together, tiny_config: Any, ragged_task: Any
 ) -> None:
-    """50 steps in fp32 on rows of unequal length: the same batches, the same loss, the same weights."""
+    """Compare 50 steps in fp32 on rows of unequal length: same batches, loss and weights."""
     config = tiny_config({**PLAIN, "training.parallel.kind": kind, "training.batch_size": 7})
     alone = trained(config, ragged_task, ProcessGroup(), 50)
     assert alone["step"] == 50
@@ -139,7 +138,7 @@ def test_two_processes_train_as_one(
 
 
 def test_three_processes_and_batches_smaller_than_they_are(together: Together, tiny_config: Any) -> None:
-    """Batches of two, three to a step; the last step of an epoch has one."""
+    """Accumulate three batches of two sequences per step; the last step of an epoch has one."""
     config = tiny_config({**PLAIN, "training.batch_size": 2, "training.gradient_accumulation": 3})
     task = config.task.build(0)
     alone = trained(config, task, ProcessGroup(), 24)
@@ -152,8 +151,9 @@ def test_an_idle_rank_keeps_in_step(kind: str, together: Together, tiny_config: 
     task = config.task.build(0)
 
     def work(process_group: ProcessGroup) -> Any:
-        part = process_group.part(task, np.arange(1), 0)
-        assert isinstance(part, IdleBatch) == (process_group.rank == 1)
+        trainer = Experiment(config, task).build_trainer(TrainingContext(process_group=process_group))
+        (batch,) = trainer.micro_batches([np.arange(1)], 0)
+        assert isinstance(batch, IdleBatch) == (process_group.rank == 1)
         return trained(config, task, process_group, 8)
 
     assert_same(together(work), trained(config, task, ProcessGroup(), 8))
@@ -173,15 +173,15 @@ def test_muon_needs_whole_matrices(together: Together, tiny_config: Any, ragged_
     config = tiny_config({**PLAIN, "training.optimizer": {"kind": "muon"}, "training.parallel.kind": "fsdp"})
 
     def work(process_group: ProcessGroup) -> Any:
-        with pytest.raises(UserError, match="spread over processes"):
+        with pytest.raises(UserError, match="sharded over processes"):
             trained(config, ragged_task, process_group, 1)
         return {}
 
     together(work)
 
 
-def test_layers_that_thaw(together: Together, tiny_config: Any, ragged_task: Any) -> None:
-    """The wrapper is made anew when a layer begins to train."""
+def test_layers_that_are_unfrozen(together: Together, tiny_config: Any, ragged_task: Any) -> None:
+    """DDP wraps the model again when a layer is unfrozen."""
     options = {"training.freeze": ["backbone"], "training.unfreeze": {"every": 2, "unit": "steps"}}
     config = tiny_config({**PLAIN, **options, "training.divergence.spike_factor": None})
     alone = trained(config, ragged_task, ProcessGroup(), 8)
@@ -197,10 +197,10 @@ def test_layers_that_thaw(together: Together, tiny_config: Any, ragged_task: Any
 def run_of(
     config: Any, path: Path, process_group: ProcessGroup, stop_at: int | None = None
 ) -> dict[str, Any]:
-    """A whole training; with `stop_at`, the last rank is told to stop after that step."""
-    training = Training(config, RunFolder(path), process_group=process_group)
-    if stop_at is not None and process_group.rank == process_group.count - 1:
-        training.is_unwanted = lambda: (  # type: ignore[method-assign]
+    """Run a whole training; with `stop_at`, the last rank receives a stop request after that step."""
+    training = TrainingSession(config, RunFolder(path), process_group=process_group)
+    if stop_at is not None and process_group.rank == process_group.world_size - 1:
+        training.should_stop = lambda: (  # type: ignore[method-assign]
             training.trainer.state.step == stop_at and signal.raise_signal(signal.SIGTERM) is None
         )
     results = training.run()
@@ -208,7 +208,7 @@ def run_of(
 
 
 def files_of(path: Path) -> dict[str, Any]:
-    """What a run leaves, without what a clock has written."""
+    """Files of a run without the fields measured by a clock."""
     store = CheckpointStore(path / "checkpoints")
     _, newest = store.load_newest() or pytest.fail("no checkpoint")
     tensors = {
@@ -223,11 +223,11 @@ def files_of(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-@pytest.mark.parametrize("step", [5, 8])  # after 8, the end of an epoch, it comes in a validation
-def test_a_run_that_was_stopped_on_one_rank_goes_on_to_the_bit(
+@pytest.mark.parametrize("step", [5, 8])  # after step 8, the end of an epoch, it arrives during a validation
+def test_a_run_stopped_on_one_rank_resumes_to_the_bit(
     step: int, kind: str, together: Together, tiny_config: Any, tmp_path: Path
 ) -> None:
-    """With dropout, of which each rank draws its own. The signal came to rank 1; both save and exit alike."""
+    """Use dropout, which each rank draws for itself. Rank 1 receives the signal; both save and exit."""
     config = tiny_config({"training.max_epochs": 2, "training.parallel.kind": kind})
     concurrency, in_parts = tmp_path / "at-once", tmp_path / "in-parts"
     first, second = together(lambda process_group: run_of(config, concurrency, process_group))
@@ -243,10 +243,10 @@ def test_a_run_that_was_stopped_on_one_rank_goes_on_to_the_bit(
     assert RunFolder(concurrency).results()["processes"] == 2
 
 
-def test_the_rank_that_measures_in_the_end_is_left_to_stop(
+def test_a_signal_during_the_last_evaluation(
     together: Together, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others have nothing to do any more. What they trained is saved, and has but to be measured."""
+    """A signal during the last evaluation, after the other ranks have ended, leaves a resumable run."""
     config, finish = tiny_config({"training.max_epochs": 1}), Trainer._finish
 
     def with_a_signal(trainer: Trainer) -> None:
@@ -266,10 +266,10 @@ def test_the_rank_that_measures_in_the_end_is_left_to_stop(
 
 
 @pytest.mark.parametrize("counts", [(2, 1), (1, 2), (2, 3)])
-def test_another_number_of_processes_goes_on(
+def test_another_number_of_processes_resumes(
     counts: tuple[int, int], together: Together, tiny_config: Any, tmp_path: Path
 ) -> None:
-    """Within rounding, and it is said."""
+    """Resume within rounding, and report it."""
     kinds = {1: "ddp", 2: "fsdp", 3: "ddp"}
     before, after = (
         tiny_config({"model.dropout": 0.0, "model.bias": False, "training.parallel.kind": kinds[count]})
@@ -280,22 +280,22 @@ def test_another_number_of_processes_goes_on(
     together(lambda process_group: run_of(before, path, process_group, stop_at=5), count=counts[0])
 
     def go_on(process_group: ProcessGroup) -> dict[str, Any]:
-        training = Training(after, RunFolder(path), process_group=process_group)
+        training = TrainingSession(after, RunFolder(path), process_group=process_group)
         said: list[str] = []
-        training.reporter.note = said.append  # type: ignore[method-assign]
+        training.reporter.info = said.append  # type: ignore[method-assign]
         training.run()
         return {"said": said, **summary(training.trainer)}
 
     several = together(go_on, count=counts[1])
     assert_same(several, expected)
-    wanted = f"saved by {counts[0]} processes, going on with {counts[1]}"
+    wanted = f"checkpoint from {counts[0]} processes, resuming with {counts[1]}"
     assert any(wanted in text for text in several[0]["said"])
 
 
 def test_the_last_checkpoints_are_averaged_by_all(
     together: Together, tiny_config: Any, tmp_path: Path
 ) -> None:
-    """One rank has the checkpoints; all of them measure whether the mean is better, and keep it or not."""
+    """Rank 0 has the checkpoints; all ranks evaluate the average and keep it or not."""
     config = tiny_config({"model.dropout": 0.0, "model.bias": False, "training.average_last": 2})
     run_of(config, tmp_path / "alone", ProcessGroup())
     together(lambda process_group: run_of(config, tmp_path / "several", process_group))
@@ -307,37 +307,37 @@ def test_the_last_checkpoints_are_averaged_by_all(
         assert np.allclose(alone["tensors"][name], several["tensors"][name], atol=1e-5, rtol=0), name
 
 
-def test_a_roll_back_is_everyones(together: Together, tiny_config: Any, tmp_path: Path) -> None:
-    """One rank's loss is no number; all go back to the checkpoint that one of them reads."""
+def test_all_ranks_roll_back_together(together: Together, tiny_config: Any, tmp_path: Path) -> None:
+    """One rank's loss is NaN; all ranks return to the checkpoint that rank 0 reads."""
     options = {"training.divergence.action": "roll-back", "training.max_epochs": 1}
     config = tiny_config(options)
 
     def work(process_group: ProcessGroup) -> dict[str, Any]:
-        training = Training(config, RunFolder(tmp_path / "run"), process_group=process_group)
-        score, calls = Replicated.score, iter(range(10**6))
+        training = TrainingSession(config, RunFolder(tmp_path / "run"), process_group=process_group)
+        compute_loss, calls = DDPStrategy.compute_loss, iter(range(10**6))
 
-        def spoiled(parallel: Replicated, *arguments: Any) -> LossOutput:
-            right = score(parallel, *arguments)
+        def spoiled(strategy: DDPStrategy, *arguments: Any) -> LossOutput:
+            right = compute_loss(strategy, *arguments)
             is_wrong = next(calls) == 3 and process_group.rank == 1
             return replace(right, loss=right.loss * float("nan")) if is_wrong else right
 
-        Replicated.score = spoiled  # type: ignore[method-assign]  this process ends with the function
+        DDPStrategy.compute_loss = spoiled  # type: ignore[method-assign]  this process ends with the function
         training.run()
         state = training.trainer.state
-        return {"rollbacks": state.rollbacks, "rate": state.rate_factor, **summary(training.trainer)}
+        return {"rollbacks": state.rollbacks, "lr_factor": state.lr_factor, **summary(training.trainer)}
 
     first, second = together(work)
     assert first["rollbacks"] == second["rollbacks"] == 1
-    assert first["rate"] == second["rate"] == 0.5
+    assert first["lr_factor"] == second["lr_factor"] == 0.5
     assert first["weights"] == second["weights"]
 
 
 @pytest.mark.parametrize("decoding", [{"kind": "greedy"}, {"kind": "beam", "size": 2}])
-def test_shards_are_watched_and_decode(together: Together, tmp_path: Path, decoding: dict[str, Any]) -> None:
-    """An encoder-decoder writes its answers, and its heads are looked at: all ranks do it at once."""
+def test_shards_are_probed_and_decode(together: Together, tmp_path: Path, decoding: dict[str, Any]) -> None:
+    """Decoding and head probes of a sharded encoder-decoder run on all ranks together."""
     model = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16, "dropout": 0.0}
     training = {"batch_size": 16, "max_steps": 4, "max_epochs": None, "validate_every": 2, "threads": 1}
-    inspection = {"watch": True, "every": 2, "examples": 4, "keep_checkpoints": True}
+    inspection = {"probe_heads": True, "every": 2, "examples": 4, "keep_snapshots": True}
     training |= {"parallel": {"kind": "fsdp"}, "log_every": 1}
     changes = {"task.digits": 1, "model": model, "training": training, "inspection": inspection}
     config = resolve("arithmetic", {**changes, "evaluation.decoding": decoding})
@@ -351,14 +351,14 @@ def test_shards_are_watched_and_decode(together: Together, tmp_path: Path, decod
         if here["event"] == "validation":
             assert here["exact_match"] == there["exact_match"]
             assert here["loss"] == pytest.approx(there["loss"], abs=1e-5)
-    assert "heads" in {event["event"] for event in shards["events"]}
+    assert "head_probe" in {event["event"] for event in shards["events"]}
 
 
 def test_other_data_on_another_machine(together: Together, tiny_config: Any, tmp_path: Path) -> None:
     def work(process_group: ProcessGroup) -> str:
         config = tiny_config({"task.data_seed": process_group.rank})
         try:
-            Training(config, RunFolder(tmp_path / "run"), process_group=process_group).run()
+            TrainingSession(config, RunFolder(tmp_path / "run"), process_group=process_group).run()
         except UserError as error:
             return str(error)
         except RuntimeError as error:
@@ -367,21 +367,19 @@ def test_other_data_on_another_machine(together: Together, tiny_config: Any, tmp
 
     first, second = together(work, may_die=True)
     assert "rank 1 of 2 is gone" in first
-    assert second.startswith("task: these are other data than those of rank 0")
+    assert second.startswith("task: the data differ from those of rank 0")
 
 
-# ---------------------------------------------------------------- when one of them is lost
+# ---------------------------------------------------------------- lost ranks
 
 
-def test_a_killed_rank_is_named_by_those_that_are_left(
-    together: Together, tiny_config: Any, tmp_path: Path
-) -> None:
+def test_a_killed_rank_is_named_by_the_others(together: Together, tiny_config: Any, tmp_path: Path) -> None:
     config = tiny_config({"training.max_epochs": 1000})
 
     def work(process_group: ProcessGroup) -> dict[str, Any]:
-        training = Training(config, RunFolder(tmp_path / "run"), process_group=process_group)
+        training = TrainingSession(config, RunFolder(tmp_path / "run"), process_group=process_group)
         if process_group.rank == 1:
-            training.is_unwanted = lambda: (  # type: ignore[method-assign]
+            training.should_stop = lambda: (  # type: ignore[method-assign]
                 training.trainer.state.step == 3 and os.kill(os.getpid(), signal.SIGKILL) is None
             )
         started = time.monotonic()
@@ -400,30 +398,34 @@ def test_a_killed_rank_is_named_by_those_that_are_left(
         assert left["seconds"] < 60
 
 
-def test_what_is_wrong_for_all_is_said_by_one(together: Together) -> None:
-    assert together(lambda process_group: process_group.is_said_by_writer("the same")) == [False, True]
+def test_a_common_error_is_reported_once(together: Together) -> None:
+    assert together(lambda process_group: process_group.is_reported_by_rank_zero("the same")) == [False, True]
     assert together(
-        lambda process_group: process_group.is_said_by_writer(f"of rank {process_group.rank}")
+        lambda process_group: process_group.is_reported_by_rank_zero(f"of rank {process_group.rank}")
     ) == [False, False]
 
 
-def test_a_failure_of_the_writer_ends_all(together: Together, tiny_config: Any, tmp_path: Path) -> None:
-    """A folder that cannot be made: one says why, and nobody waits for it."""
+def test_a_failure_of_rank_zero_ends_all(together: Together, tiny_config: Any, tmp_path: Path) -> None:
+    """Rank 0 cannot create the folder: it reports why, and no rank waits for it."""
     (tmp_path / "file").write_text("")
 
     def work(process_group: ProcessGroup) -> str:
         try:
-            Training(tiny_config(), RunFolder(tmp_path / "file" / "run"), process_group=process_group).run()
+            TrainingSession(
+                tiny_config(), RunFolder(tmp_path / "file" / "run"), process_group=process_group
+            ).run()
         except UserError as error:
             return f"{type(error).__name__}: {error}"
         return ""
 
     first, second = together(work)
     assert first.startswith("UserError") and "cannot be written" in first
-    assert second.startswith("WriterFailed: rank 0")
+    assert second.startswith("RankZeroFailed: rank 0")
 
 
-def test_what_shards_cannot_do_is_refused(together: Together, tiny_config: Any, ragged_task: Any) -> None:
+def test_options_that_fsdp_does_not_support_are_rejected(
+    together: Together, tiny_config: Any, ragged_task: Any
+) -> None:
     config = tiny_config({"training.parallel.kind": "fsdp", "training.freeze": ["embedding"]})
 
     def work(process_group: ProcessGroup) -> str:
@@ -431,19 +433,19 @@ def test_what_shards_cannot_do_is_refused(together: Together, tiny_config: Any, 
             Experiment(config, ragged_task).build_trainer(TrainingContext(process_group=process_group))
         return str(refused.value)
 
-    assert "training.freeze: does not go together with sharded weights" in together(work)[0]
+    assert "training.freeze: is not supported with sharded weights" in together(work)[0]
 
 
-# ---------------------------------------------------------------- the pieces
+# ---------------------------------------------------------------- parts
 
 
 def test_a_store_that_earlier_attempts_have_used(together: Together, tmp_path: Path) -> None:
-    """One in which rank 1 was alone, and one that came to its end."""
+    """Earlier attempts: one in which rank 1 was alone, and one that completed."""
     file = str(tmp_path / "kept")
 
     def attempt(process_group: ProcessGroup) -> str:
         store = FileStore(file, 2)
-        fresh = fresh_store(store, process_group.rank, process_group.count)
+        fresh = fresh_store(store, process_group.rank, process_group.world_size)
         assert not fresh.check(["address"])
         process_group.sum(1)
         fresh.set("address", "here")
@@ -464,16 +466,16 @@ def test_numbers_values_and_tensors(together: Together) -> None:
 
     def work(process_group: ProcessGroup) -> Any:
         mine = tensors if process_group.is_rank_zero else {}
-        received = process_group.tensors_from_writer(mine)
+        received = process_group.broadcast_tensors(mine)
         assert received.keys() == tensors.keys()
         assert all(torch.equal(received[name], tensor) for name, tensor in tensors.items())
         gathered = process_group.gather({"state": torch.tensor([process_group.rank * 10])})
         assert {name: int(t) for name, t in gathered.items()} == {"state": 0, "state.1": 10}
-        assert int(process_group.own(gathered)["state"]) == process_group.rank * 10
-        value = process_group.from_rank_zero({"text": "Größe"} if process_group.is_rank_zero else None)
+        assert int(process_group.select_own(gathered)["state"]) == process_group.rank * 10
+        value = process_group.broadcast({"text": "Größe"} if process_group.is_rank_zero else None)
         return [
             process_group.sum(1, 2**40 + process_group.rank),
-            process_group.largest(process_group.rank, -process_group.rank),
+            process_group.max(process_group.rank, -process_group.rank),
             value,
         ]
 
@@ -481,14 +483,14 @@ def test_numbers_values_and_tensors(together: Together) -> None:
     assert together(work) == [expected, expected]
 
 
-def test_one_process_is_not_asked() -> None:
+def test_a_single_process_communicates_with_nobody() -> None:
     alone = ProcessGroup()
-    assert alone.is_rank_zero and alone.sum(1, 2.5) == [1, 2.5] and alone.largest(3) == [3]
-    assert alone.on_rank_zero(lambda: object) is object  # whatever it is: it goes nowhere
+    assert alone.is_rank_zero and alone.sum(1, 2.5) == [1, 2.5] and alone.max(3) == [3]
+    assert alone.on_rank_zero(lambda: object) is object  # not sent, so it need not be JSON
     with pytest.raises(KeyError):
         alone.on_rank_zero(partial({}.__getitem__, "missing"))
 
 
-def test_how_the_work_is_shared_is_no_part_of_a_fingerprint(tiny_config: Any) -> None:
+def test_the_strategy_is_not_part_of_the_fingerprint(tiny_config: Any) -> None:
     copies, shards = tiny_config(), tiny_config({"training.parallel.kind": "fsdp"})
     assert copies != shards and copies.fingerprint() == shards.fingerprint()

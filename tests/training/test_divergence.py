@@ -1,4 +1,4 @@
-"""A loss that is no number, or jumps, stops a run before the update; or it goes back at half the rate."""
+"""Divergence guard: a NaN or a spike stops a run before the update, or rolls it back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.evaluation.metrics import is_better
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.training.trainer import Diverged, Trainer
 
 Condition = Callable[[Trainer], bool]
@@ -25,10 +25,10 @@ Condition = Callable[[Trainer], bool]
 
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, Condition], None]:
-    """Multiply the loss of a training step where a condition holds."""
+    """Multiply the loss of a training step if a condition holds."""
 
     def apply(factor: float, holds: Condition) -> None:
-        build, score = Experiment.build_trainer, Model.score
+        build, compute_loss = Experiment.build_trainer, Model.compute_loss
         trainers: list[Trainer] = []
 
         def remember(self: Experiment, *arguments: Any) -> Trainer:
@@ -36,13 +36,13 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, Condition], None
             return trainers[-1]
 
         def poisoned(self: Model, *arguments: Any) -> LossOutput:
-            found = score(self, *arguments)
+            found = compute_loss(self, *arguments)
             if trainers and self is trainers[-1].model and holds(trainers[-1]):
                 return LossOutput(found.loss * factor, found.correct, found.count)
             return found
 
         monkeypatch.setattr(Experiment, "build_trainer", remember)
-        monkeypatch.setattr(Model, "score", poisoned)
+        monkeypatch.setattr(Model, "compute_loss", poisoned)
 
     return apply
 
@@ -52,12 +52,12 @@ def at_step(step: int) -> Condition:
 
 
 def at_full_rate(step: int) -> Condition:
-    """Like a rate that is too high: half of it is not."""
-    return lambda trainer: trainer.state.step + 1 == step and trainer.state.rate_factor > 0.9
+    """Condition of a learning rate that is too high; half of it is not."""
+    return lambda trainer: trainer.state.step + 1 == step and trainer.state.lr_factor > 0.9
 
 
 def run(config: ExperimentConfig, path: Path) -> dict[str, Any]:
-    return Training(config, RunFolder(path)).run()
+    return TrainingSession(config, RunFolder(path)).run()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_it_stops_before_the_update(
     factor: float, words: str, poison: Any, tiny_config: Any, tmp_path: Path
 ) -> None:
     poison(factor, at_step(20))
-    training = Training(tiny_config({"training.ema_decay": 0.9}), RunFolder(tmp_path))
+    training = TrainingSession(tiny_config({"training.ema_decay": 0.9}), RunFolder(tmp_path))
     before: dict[str, torch.Tensor] = {}
 
     def remember(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -104,7 +104,7 @@ def test_it_stops_before_the_update(
 
 
 @pytest.mark.parametrize("factor", [3.0, 7.0])
-def test_a_smaller_jump_is_no_spike(factor: float, poison: Any, tiny_config: Any, tmp_path: Path) -> None:
+def test_a_smaller_jump_is_not_a_spike(factor: float, poison: Any, tiny_config: Any, tmp_path: Path) -> None:
     poison(factor, at_step(20))
     assert run(tiny_config(), tmp_path)["ended"] == "max_epochs"
 
@@ -118,18 +118,18 @@ def test_spikes_may_be_allowed_but_never_nan(poison: Any, tiny_config: Any, tmp_
         run(config, tmp_path / "nan")
 
 
-def test_a_gradient_that_is_no_number_stops_too(make_trainer: Any) -> None:
+def test_a_gradient_that_is_not_finite_stops_too(make_trainer: Any) -> None:
     trainer = make_trainer()
     weight = next(trainer.model.parameters())
     weight.register_hook(lambda gradient: gradient * math.inf)
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    with pytest.raises(Diverged, match="the gradient's norm is"):
-        trainer.step(next(trainer._groups()))
+    with pytest.raises(Diverged, match="the gradient norm is"):
+        trainer.step(next(trainer.step_batches()))
     assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
     assert trainer.state.step == 0
 
 
-def test_rolling_back_halves_the_rate_and_the_run_completes(
+def test_rolling_back_halves_the_learning_rate_and_the_run_completes(
     poison: Any, tiny_config: Any, tmp_path: Path
 ) -> None:
     poison(math.nan, at_full_rate(20))
@@ -138,7 +138,7 @@ def test_rolling_back_halves_the_rate_and_the_run_completes(
     assert results["ended"] == "max_epochs" and results["steps"] == 24
     events = list(RunFolder(tmp_path).events)
     (back,) = [event for event in events if event["event"] == "roll-back"]
-    assert (back["step"], back["to_step"], back["rate_factor"]) == (20, 16, 0.5)
+    assert (back["step"], back["to_step"], back["lr_factor"]) == (20, 16, 0.5)
     steps = [event for event in events if event["event"] == "step"]
     assert [event["step"] for event in steps] == list(range(1, 25))
     assert [event["learning_rate"] for event in steps] == [1e-3] * 16 + [5e-4] * 8
@@ -146,7 +146,7 @@ def test_rolling_back_halves_the_rate_and_the_run_completes(
 
 
 def test_rolling_back_before_the_first_checkpoint(poison: Any, tiny_config: Any, tmp_path: Path) -> None:
-    """Most runs that diverge do so early."""
+    """Most divergent runs diverge early."""
     poison(10.0, at_full_rate(3))
     assert run(tiny_config({"training.divergence.action": "roll-back"}), tmp_path)["steps"] == 24
     (back,) = [event for event in RunFolder(tmp_path).events if event["event"] == "roll-back"]
@@ -158,7 +158,7 @@ def test_a_run_that_rolled_back_resumes_to_the_bit(poison: Any, tiny_config: Any
     config = tiny_config({"training.divergence.action": "roll-back"})
     run(config, tmp_path / "alone")
     for at in (5, 9, 20):
-        training = Training(config, RunFolder(tmp_path / "stopped"))
+        training = TrainingSession(config, RunFolder(tmp_path / "stopped"))
         training.signals.is_set = lambda at=at, t=training: t.trainer.state.step >= at  # type: ignore
         training.run()
     run(config, tmp_path / "stopped")
@@ -170,7 +170,7 @@ def test_a_run_that_rolled_back_resumes_to_the_bit(poison: Any, tiny_config: Any
     assert newest[0].state["training"]["order"] == newest[1].state["training"]["order"]
 
 
-def test_rolling_back_has_an_end(poison: Any, tiny_config: Any, tmp_path: Path) -> None:
+def test_the_number_of_roll_backs_is_limited(poison: Any, tiny_config: Any, tmp_path: Path) -> None:
     poison(math.nan, at_step(20))
     options = {"training.divergence.action": "roll-back", "training.divergence.max_rollbacks": 2}
     with pytest.raises(UserError, match="at step 20"):
@@ -179,10 +179,10 @@ def test_rolling_back_has_an_end(poison: Any, tiny_config: Any, tmp_path: Path) 
     assert events.count("roll-back") == 2 and events[-1] == "diverged"
 
 
-def test_a_rate_that_explodes_at_once_is_an_error_of_a_few_lines(
+def test_immediate_divergence_is_an_error_of_a_few_lines(
     tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also while the expected time is measured, when such a rate takes effect for the first time."""
+    """Also while the run is timed, when the learning rate takes effect for the first time."""
     rate = "training.optimizer={kind: sgd, learning_rate: 1e30, momentum: 0.0}"
     arguments = [str(tiny_file), rate, "training.gradient_clip_norm=null", "training.schedule.kind=constant"]
     assert main(["train", *arguments, "--run", str(tmp_path / "run")]) == 2
@@ -190,9 +190,7 @@ def test_a_rate_that_explodes_at_once_is_an_error_of_a_few_lines(
     assert "training diverged at step 2" in errors and "Traceback" not in errors
 
 
-def test_no_number_is_never_the_best(
-    tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_is_never_the_best(tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_better("loss", 1.0, math.nan) and is_better("accuracy", 0.0, None)
     assert not is_better("loss", math.nan, None) and not is_better("accuracy", math.nan, 0.1)
     scores = iter([0.5, math.nan, 0.4])

@@ -1,4 +1,4 @@
-"""Vectors that begin from which tokens stand together: in the model, its report, and exact resume."""
+"""Co-occurrence initialisation of embeddings in a model, and exact resume with it."""
 
 from pathlib import Path
 
@@ -39,10 +39,10 @@ def test_vectors_of_tokens_that_occur_are_replaced_at_their_usual_length(preset:
 
 
 @pytest.mark.parametrize("preset", ["language-model", "classification"])
-def test_a_share_of_the_width_is_for_words_of_the_same_text(preset: str) -> None:
+def test_a_fraction_of_the_dimensions_is_from_whole_texts(preset: str) -> None:
     near = embedding_init(preset, NEIGHBOURS)
-    both = embedding_init(preset, {**NEIGHBOURS, "training.embedding_init.text_share": 0.25})
-    same_text = embedding_init(preset, {**NEIGHBOURS, "training.embedding_init.text_share": 1.0})
+    both = embedding_init(preset, {**NEIGHBOURS, "training.embedding_init.document_fraction": 0.25})
+    same_text = embedding_init(preset, {**NEIGHBOURS, "training.embedding_init.document_fraction": 1.0})
     is_new = (both != near).any(1)
     share = both[is_new, 12:].square().sum() / both[is_new].square().sum()
     assert 0.2 < share < 0.3
@@ -55,7 +55,7 @@ def test_the_same_texts_give_the_same_vectors_whatever_the_seed() -> None:
     assert (cosines > 1 - 1e-5).float().mean() > 0.9
 
 
-def test_a_resumed_run_does_not_begin_anew(tmp_path: Path) -> None:
+def test_a_resumed_run_is_not_initialised_again(tmp_path: Path) -> None:
     options = {**SMALL, **NEIGHBOURS}
     train("language-model", options, run=tmp_path / "run")
     resumed = train("language-model", {**options, "training.max_steps": 4}, run=tmp_path / "run", resume=True)
@@ -64,7 +64,7 @@ def test_a_resumed_run_does_not_begin_anew(tmp_path: Path) -> None:
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
 
 
-def test_no_step_at_all_keeps_the_first_weights(tmp_path: Path) -> None:
+def test_no_step_keeps_the_initial_weights(tmp_path: Path) -> None:
     options = {**SMALL, **NEIGHBOURS, "training.max_steps": 0}
     run = train("language-model", options, run=tmp_path / "run")
     assert run.folder.results()["steps"] == 0

@@ -1,4 +1,4 @@
-"""Short cuts against the long way round: accumulation, averages, smoothing, clipping, padding."""
+"""Optimised computations against their definitions: accumulation, averages, smoothing, clipping, padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
 from glassformer.runs.experiment import Experiment
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -33,7 +33,7 @@ def batches(trainer: Trainer, *groups: list[int]) -> list[Any]:
 
 
 def test_accumulation_equals_the_big_batch(make_trainer: MakeTrainer, ragged_task: Any) -> None:
-    """Unequal batches of unequal lengths: every token weighs the same, wherever it stands."""
+    """Every token has the same weight, in batches of unequal sizes and lengths."""
     options = {"model.dropout": 0.0, "training.gradient_clip_norm": None, "training.optimizer.kind": "sgd"}
     whole, parts = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
     rows = list(range(20))
@@ -67,13 +67,13 @@ def test_the_moving_average_equals_a_plain_loop(make_trainer: MakeTrainer) -> No
     trainer = make_trainer({"training.ema_decay": 0.6})
     assert trainer.averaged is not None
     expected = {name: weight.double().clone() for name, weight in trainer.model.state_dict().items()}
-    groups = trainer._groups()
+    groups = trainer.step_batches()
     for step in range(1, 21):
         trainer.step(next(groups))
         decay = min(0.6, step / (step + 10))
         for name, weight in trainer.model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * weight.double()
-    assert trainer.model_in_use is trainer.averaged
+    assert trainer.eval_model is trainer.averaged
     for name, weight in trainer.averaged.state_dict().items():
         torch.testing.assert_close(weight.double(), expected[name], rtol=1e-5, atol=1e-7)
         assert name.endswith("bias") or not torch.equal(weight, trainer.model.state_dict()[name])
@@ -83,13 +83,13 @@ def test_the_moving_average_equals_a_plain_loop(make_trainer: MakeTrainer) -> No
 def test_checkpoint_averaging_equals_the_mean(
     average_last: int, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the mean is what the run then uses, if it is the best."""
+    """The run uses the average afterwards if it is the best."""
     scores = count(1)
     monkeypatch.setattr(
         "glassformer.training.trainer.evaluate", lambda *a, **k: {"loss": 1.0, "accuracy": next(scores)}
     )
     options = {"training.average_last": average_last, "training.validate_every": 6}
-    Training(tiny_config(options), RunFolder(tmp_path)).run()
+    TrainingSession(tiny_config(options), RunFolder(tmp_path)).run()
     store = RunFolder(tmp_path).checkpoints()
     steps = [24, 18, 12, 6][:average_last]
     models = [store.load(f"step-{step:08d}", ["model"]).tensors["model"] for step in steps]
@@ -108,7 +108,7 @@ def test_an_average_that_is_not_better_is_not_kept(
     monkeypatch.setattr(
         "glassformer.training.trainer.evaluate", lambda *a, **k: {"loss": 1.0, "accuracy": 1 / next(scores)}
     )
-    Training(tiny_config({"training.average_last": 2}), RunFolder(tmp_path)).run()
+    TrainingSession(tiny_config({"training.average_last": 2}), RunFolder(tmp_path)).run()
     folder = RunFolder(tmp_path)
     assert "averaged" not in folder.checkpoints().load("step-00000024").tensors
     assert folder.checkpoints().find("best") == "step-00000008"
@@ -123,14 +123,14 @@ def test_label_smoothing_equals_torchs(make_trainer: MakeTrainer, ragged_task: A
     expected = nn.CrossEntropyLoss(label_smoothing=0.3, ignore_index=-100)(
         logits.flatten(0, 1), batch.targets.flatten()
     )
-    # By hand as well: 0.7 on the right class and 0.3 shared by all.
+    # Also by hand: 0.7 on the correct class, and 0.3 spread over all classes.
     logs = logits.log_softmax(-1)[batch.targets != -100]
     right = batch.targets[batch.targets != -100]
     by_hand = -(0.7 * logs.gather(-1, right[:, None]).squeeze(-1) + 0.3 * logs.mean(-1)).mean()
     trainer.step([batch])
     assert trainer.state.recent_losses[0] == pytest.approx(expected.item(), rel=1e-6)
     assert trainer.state.recent_losses[0] == pytest.approx(by_hand.item(), rel=1e-5)
-    plain = ClassHead(nn.Identity(), 16, 5).compute_loss(logits, batch.targets)
+    plain = ClassHead(16, 5).compute_loss(logits, batch.targets)
     assert plain.loss.item() / plain.count.item() != pytest.approx(expected.item(), rel=1e-4)
 
 
@@ -140,19 +140,19 @@ def test_clipping(gradient_clip_norm: float | None, make_trainer: MakeTrainer) -
     free = make_trainer({**options, "training.gradient_clip_norm": None})
     clipped = make_trainer({**options, "training.gradient_clip_norm": gradient_clip_norm})
     for trainer in (free, clipped):
-        trainer.step(next(trainer._groups()))
+        trainer.step(next(trainer.step_batches()))
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients(free).values()))
     assert norm > 0.05
     factor = min(1.0, (gradient_clip_norm or math.inf) / norm)
     for name, gradient in gradients(free).items():
         torch.testing.assert_close(gradients(clipped)[name], gradient * factor, rtol=1e-4, atol=1e-8)
-    # The record tells the norm before clipping.
+    # The event log has the norm before clipping.
     assert clipped._gradient_norm == pytest.approx(norm, rel=1e-5)
 
 
 @pytest.mark.parametrize("answer", ["token-labels", "label", "number", "sequence"])
 def test_evaluation_in_batches_equals_one_by_one(answer: str, tiny_config: Any, tmp_path: Path) -> None:
-    """What stands beside a row, and its padding, do not change its score."""
+    """Neither padding nor the other rows of a batch change a row's loss."""
     rows = [[str((7 * i + j) % 5) for j in range(1 + (4 * i) % 9)] for i in range(40)]
     targets = {
         "token-labels": [row[::-1] for row in rows],
@@ -164,7 +164,7 @@ def test_evaluation_in_batches_equals_one_by_one(answer: str, tiny_config: Any, 
     lines = [f"{' '.join(row)}\t{' '.join(target)}" for row, target in zip(rows, targets, strict=True)]
     file.write_text("input\ttarget\n" + "\n".join(lines) + "\n")
     data = {"train": str(file), "validation": str(file)}
-    experiment = Experiment(tiny_config({"task": {"kind": "tokens", "answer": answer, "data": data}}))
+    experiment = Experiment(tiny_config({"task": {"kind": "tokens", "target": answer, "data": data}}))
     model = experiment.build_model()
     model.train()
     together = evaluate(model, experiment.task, "validation", EvaluationConfig(batch_tokens=10_000))

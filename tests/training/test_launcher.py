@@ -1,4 +1,4 @@
-"""`--processes`: real processes under the elastic launcher, some of which are killed."""
+"""Option `--processes`: real processes under the elastic launcher, some of which are killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 
 class Launched:
-    """The command in a process of its own, and the ranks below it."""
+    """Command in a child process, and its ranks."""
 
     def __init__(self, *words: str | Path, folder: Path) -> None:
         self.errors_file = folder / "errors"
@@ -38,7 +38,7 @@ class Launched:
         )
 
     def rank(self, number: int) -> int:
-        """The pid of a rank, once it is there."""
+        """Wait for a rank and return its process ID."""
 
         def find() -> int | None:
             pid = self.process.pid
@@ -57,7 +57,7 @@ class Launched:
             try:
                 if found := find():
                     return found
-            except (OSError, ValueError):  # not yet, or a process that has just ended
+            except (OSError, ValueError):  # not started yet, or just ended
                 pass
             time.sleep(0.01)
         pytest.fail(f"waited in vain:\n{self.errors}")
@@ -97,13 +97,13 @@ def launched(tmp_path: Path) -> Any:
 def test_a_killed_rank_is_replaced_once_and_then_named(
     launched: Any, tiny_file: Path, tmp_path: Path
 ) -> None:
-    """One restart is allowed: the first loss is made good from the checkpoint, the second ends the run."""
+    """Allow one restart: after the first loss the run resumes, after the second it ends."""
     run = tmp_path / "run"
     child = launched(tiny_file, *LONG, "--run", run, "--processes", "2", "--max-restarts", "1", "--json")
     child.until_step(run, 12)
     assert listening(child.process.pid, child.rank(0), child.rank(1)) <= {"127.0.0.1"}
     os.kill(child.rank(1), signal.SIGKILL)
-    child.until(lambda: "going on from step-" in child.errors)
+    child.until(lambda: "resuming from step-" in child.errors)
     reached = _last_step(run)
     child.until_step(run, reached + 10)
     killed, started = child.rank(1), time.monotonic()
@@ -112,9 +112,10 @@ def test_a_killed_rank_is_replaced_once_and_then_named(
     assert time.monotonic() - started < 60
     assert code == 1
     (error,) = document["errors"]
-    assert error["problem"] == f"rank 1 (process {killed}) was killed by SIGKILL; the others were ended"
-    assert error["hint"] == f"glassformer train {run} --resume goes on from the last checkpoint"
-    assert "started again (1)" in child.errors and "Traceback" not in child.errors
+    expected = f"rank 1 (process {killed}) was killed by SIGKILL; the other ranks were stopped"
+    assert error["message"] == expected
+    assert error["hint"] == f"glassformer train {run} --resume continues from the last checkpoint"
+    assert "restart 1" in child.errors and "Traceback" not in child.errors
     assert f"rank 1 of 2 is gone (process {killed} on " in child.errors
     steps = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     numbers = [event["step"] for event in steps if event["event"] == "step"]
@@ -122,7 +123,7 @@ def test_a_killed_rank_is_replaced_once_and_then_named(
     assert not RunFolder(run).is_locked()
 
 
-def test_a_signal_to_the_launcher_saves_and_one_process_goes_on(
+def test_a_signal_to_the_launcher_saves_and_one_process_resumes(
     launched: Any, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -138,10 +139,10 @@ def test_a_signal_to_the_launcher_saves_and_one_process_goes_on(
     assert main(["train", str(run), "--resume", f"training.max_steps={steps}", "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["steps"] == steps
-    assert "saved by 2 processes, going on with 1" in said.err
+    assert "checkpoint from 2 processes, resuming with 1" in said.err
 
 
-def test_what_is_said_to_go_on_with_is_as_many_processes(
+def test_the_resume_command_has_the_number_of_processes(
     launched: Any, tiny_file: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -164,11 +165,11 @@ def test_processes_within_processes(
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
     assert main(["train", str(tiny_file), "--processes", "2"]) == 2
-    assert "this is one of several processes already" in capsys.readouterr().err
+    assert "this process is already one of several" in capsys.readouterr().err
 
 
 def listening(*pids: int) -> set[str]:
-    """The addresses on which processes accept connections."""
+    """Return the addresses on which processes accept connections."""
     links = {
         os.readlink(path) for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()
     }
@@ -182,6 +183,6 @@ def listening(*pids: int) -> set[str]:
 
 
 def _address(hexadecimal: str) -> str:
-    """The kernel writes each 32 bits in the order of the machine."""
+    """Decode an address of /proc/net, whose 32-bit words have the machine's byte order."""
     words = [bytes.fromhex(hexadecimal[i : i + 8])[::-1] for i in range(0, len(hexadecimal), 8)]
     return ".".join(map(str, words[-1]))

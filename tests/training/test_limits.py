@@ -1,4 +1,4 @@
-"""When a run ends, what it counts, and what it says of the time it will take."""
+"""Limits of a run, its counters and events, and the estimate of its time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glassformer.core.errors import UserError
 from glassformer.cost.estimate import duration, estimate
 from glassformer.models.base import Model
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.training.context import TrainingContext
 from glassformer.training.progress import LineReporter
 from glassformer.training.trainer import Trainer
@@ -48,11 +48,11 @@ def test_the_nearer_limit_counts(
     trainer = make_trainer({f"training.{name}": value for name, value in options.items()})
     state = trainer.fit()
     assert (state.step, state.epoch, state.ended) == (steps, epochs, reason)
-    assert state.last_validation == steps  # the end is always measured
+    assert state.last_validation == steps  # the end is always validated
 
 
 def test_minutes_count_everything(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validations take their time too."""
+    """Validations count too."""
     monkeypatch.setattr(EVALUATE, lambda *a, **k: time.sleep(0.3) or {"loss": 1.0, "accuracy": 0.0})
     options = {"max_minutes": 0.5 / 60, "max_epochs": None, "validate_every": 1}
     trainer = make_trainer(
@@ -68,12 +68,12 @@ def test_minutes_count_everything(make_trainer: MakeTrainer, monkeypatch: pytest
 @pytest.mark.parametrize("schedule", ["warmup-cosine", "linear", "warmup-stable-decay"])
 def test_a_schedule_with_an_end_needs_one(schedule: str, tiny_config: Any) -> None:
     options = {"training.max_epochs": None, "training.max_minutes": 1, "training.schedule.kind": schedule}
-    with pytest.raises(UserError, match="must know the number of steps"):
+    with pytest.raises(UserError, match="needs a number of steps"):
         tiny_config({**options, "training.max_minutes": 1.0})
 
 
 def test_a_run_must_end_somehow(tiny_config: Any) -> None:
-    with pytest.raises(UserError, match="when does training end"):
+    with pytest.raises(UserError, match="training has no end"):
         tiny_config({"training.max_epochs": None})
 
 
@@ -85,19 +85,19 @@ def test_stopping_at_a_target(make_trainer: MakeTrainer, monkeypatch: pytest.Mon
 
 def test_a_target_must_be_held(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_scores(monkeypatch, 0.95, 0.2, 0.95, 0.94, 0.99)
-    options = {"training.stopping": {"target": 0.9, "times": 2}, "training.validate_every": 2}
+    options = {"training.stopping": {"target": 0.9, "consecutive": 2}, "training.validate_every": 2}
     state = make_trainer(options).fit()
     assert (state.step, state.ended) == (8, "target")
 
 
 @pytest.mark.parametrize("target", [None, 0.99])
-def test_a_higher_target_lets_a_run_go_on(
+def test_a_higher_target_lets_a_run_continue(
     target: float | None, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_scores(monkeypatch, 0.95, 0.96, 0.97)
-    first = Training(tiny_config({"training.stopping.target": 0.9}), RunFolder(tmp_path)).run()
+    first = TrainingSession(tiny_config({"training.stopping.target": 0.9}), RunFolder(tmp_path)).run()
     assert (first["ended"], first["steps"]) == ("target", 8)
-    then = Training(tiny_config({"training.stopping.target": target}), RunFolder(tmp_path)).run()
+    then = TrainingSession(tiny_config({"training.stopping.target": target}), RunFolder(tmp_path)).run()
     assert (then["ended"], then["steps"]) == ("max_epochs", 24)
 
 
@@ -112,16 +112,16 @@ def test_a_finished_run_stays_finished_though_its_average_was_worse(
 ) -> None:
     config = tiny_config({"training.stopping.target": 0.9, "training.average_last": 2})
     fake_scores(monkeypatch, 0.2, 0.95, 0.3)
-    first = Training(config, RunFolder(tmp_path)).run()
+    first = TrainingSession(config, RunFolder(tmp_path)).run()
     assert (first["ended"], first["steps"]) == ("target", 16)
     fake_scores(monkeypatch)
-    again = Training(config, RunFolder(tmp_path)).run()
+    again = TrainingSession(config, RunFolder(tmp_path)).run()
     assert (again["ended"], again["steps"]) == ("target", 16)
 
 
-def test_validations_and_saves_happen_when_they_are_due(tiny_config: Any, tmp_path: Path) -> None:
+def test_validations_and_saves_happen_when_due(tiny_config: Any, tmp_path: Path) -> None:
     options = {"training.validate_every": 5, "training.save_every": 4, "training.keep_checkpoints": 100}
-    Training(tiny_config(options), RunFolder(tmp_path)).run()
+    TrainingSession(tiny_config(options), RunFolder(tmp_path)).run()
     folder = RunFolder(tmp_path)
     validated = [event["step"] for event in folder.events if event["event"] == "validation"]
     saved = {int(name.removeprefix("step-")) for name in folder.checkpoints().names()}
@@ -130,7 +130,7 @@ def test_validations_and_saves_happen_when_they_are_due(tiny_config: Any, tmp_pa
     assert folder.results()["best_step"] in saved
 
 
-def test_speed_counts_real_tokens_only(make_trainer: MakeTrainer, ragged_task: Any) -> None:
+def test_speed_does_not_count_padding(make_trainer: MakeTrainer, ragged_task: Any) -> None:
     events: list[dict[str, Any]] = []
 
     class Record:
@@ -154,8 +154,8 @@ def test_speed_counts_real_tokens_only(make_trainer: MakeTrainer, ragged_task: A
     assert sum(speeds * clocks) == pytest.approx(2 * attention_mask, rel=0.1)
 
 
-def test_tokens_of_every_shape(tiny_config: Any) -> None:
-    """A classifier reads tokens though it answers once; a decoder reads and writes."""
+def test_tokens_of_every_task_type(tiny_config: Any) -> None:
+    """Tokens of each task type: a classifier counts its inputs, a decoder inputs and outputs."""
     from glassformer.runs.experiment import Experiment
 
     palindrome = Experiment(tiny_config({"task.kind": "palindrome", "task.length": 6})).task
@@ -168,9 +168,9 @@ def test_tokens_of_every_shape(tiny_config: Any) -> None:
     assert batch.token_count() == tokens.numel() + batch.target_count()
 
 
-def test_an_estimate_leaves_no_trace(make_trainer: MakeTrainer) -> None:
+def test_an_estimate_does_not_change_the_trainer(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer({"training.ema_decay": 0.9, "model.dropout": 0.3})
-    groups = trainer._groups()
+    groups = trainer.step_batches()
     for _ in range(3):
         trainer.step(next(groups))
     tensors = copy.deepcopy(trainer.checkpoint().tensors)
@@ -184,8 +184,8 @@ def test_an_estimate_leaves_no_trace(make_trainer: MakeTrainer) -> None:
         assert all(torch.equal(after[group][name], tensor) for name, tensor in named.items()), group
 
 
-def test_an_estimate_is_near_the_truth(make_trainer: MakeTrainer) -> None:
-    """Generous, since other processes may take the cores in between; on a quiet machine it is within 25 %."""
+def test_an_estimate_is_accurate(make_trainer: MakeTrainer) -> None:
+    """Use a wide tolerance, since other processes may use the cores; an idle machine is within 25 %."""
     trainer = make_trainer({"task.train_examples": 1000, "model.hidden_dim": 64, "task.length": 32})
     expected = estimate(trainer)
     assert (expected.steps, expected.validations) == (186, 3)
@@ -205,20 +205,20 @@ def test_a_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_long_validation_is_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_validation_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 100.0, 101.0, 106.0, 106.0])
     monkeypatch.setattr("glassformer.training.progress.time.monotonic", lambda: next(clock))
     stream = io.StringIO()
     reporter = LineReporter(stream)
     for done in (1, 2, 3):
-        reporter.measuring("validation, decoding", done, 1200)
+        reporter.progress("validation, decoding", done, 1200)
     assert stream.getvalue() == "validation, decoding: 1 of 1,200\nvalidation, decoding: 3 of 1,200\n"
 
 
 def test_a_large_model_is_timed_by_one_step(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took ten minutes to tell how long a model of 105 million parameters would train."""
+    """Timing a model of 105 million parameters once took ten minutes."""
     taken: list[int] = []
     step = Trainer.step
     monkeypatch.setattr(Trainer, "step", lambda *given: (taken.append(1), step(*given))[1])
@@ -246,8 +246,8 @@ def test_an_estimate_decodes_as_the_validations_of_training_do(
     assert kinds == [("validation", "greedy"), ("test", "beam")]
 
 
-def test_the_record_of_a_run(tiny_config: Any, tmp_path: Path) -> None:
-    Training(tiny_config({"training.log_every": 6}), RunFolder(tmp_path)).run()
+def test_the_event_log_of_a_run(tiny_config: Any, tmp_path: Path) -> None:
+    TrainingSession(tiny_config({"training.log_every": 6}), RunFolder(tmp_path)).run()
     events = list(RunFolder(tmp_path).events)
     steps = [event for event in events if event["event"] == "step"]
     assert [event["step"] for event in steps] == [6, 12, 18, 24]
@@ -260,33 +260,33 @@ def test_the_record_of_a_run(tiny_config: Any, tmp_path: Path) -> None:
     assert len(environment["data_sha256"]) == 64
 
 
-def test_watching_goes_into_the_record(make_trainer: MakeTrainer, tmp_path: Path) -> None:
-    """Before the first step, when it is due, and after the last; once a step."""
+def test_probes_are_in_the_event_log(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    """Probe before the first step, when due, and after the last step; at most once per step."""
 
     class Every10:
-        keeps_weights = False
+        keeps_snapshots = False
 
         def is_due(self, step: int) -> bool:
             return step % 10 == 0
 
-        def look(self, model: Model) -> dict[str, int]:
+        def measure(self, model: Model) -> dict[str, int]:
             return {"seen": next(seen)}
 
     folder, seen = RunFolder(tmp_path), count(1)
-    make_trainer(None, None, TrainingContext(events=folder.events, watch=Every10())).fit()
-    looks = [(event["step"], event["seen"]) for event in folder.events if event["event"] == "heads"]
+    make_trainer(None, None, TrainingContext(events=folder.events, probe=Every10())).fit()
+    looks = [(event["step"], event["seen"]) for event in folder.events if event["event"] == "head_probe"]
     assert looks == [(0, 1), (10, 2), (20, 3), (24, 4)]
 
 
 def test_a_target_may_have_to_hold(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many validations in a row: one below the target starts the count anew."""
+    """One validation below the target resets the count of consecutive ones."""
     fake_scores(monkeypatch, 0.9, 0.5, 0.9, 0.95, 0.99)
-    options = {"validate_every": 1, "stopping.target": 0.9, "stopping.times": 2}
+    options = {"validate_every": 1, "stopping.target": 0.9, "stopping.consecutive": 2}
     state = make_trainer({f"training.{name}": value for name, value in options.items()}).fit()
     assert (state.step, state.ended) == (4, "target")
 
 
-def test_of_equal_validations_the_lower_loss_is_better(
+def test_the_loss_breaks_ties_of_validations(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([0.5, 0.3, 0.4])

@@ -1,4 +1,4 @@
-"""Two machines, as two network namespaces with a cable between them: the example of docs/scaling.md."""
+"""Two machines as two network namespaces with a virtual cable: the example of docs/scaling.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.distributed import interface_to
 
@@ -33,7 +33,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def nodes() -> Iterator[list[str]]:
-    """The names of two namespaces that reach each other, and nothing else."""
+    """Create two network namespaces that reach only each other, and return their names."""
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("only root on Linux, with the program ip, can make network namespaces")
     names = [f"glassformer-{os.getpid()}-{number}" for number in range(2)]
@@ -55,12 +55,12 @@ def nodes() -> Iterator[list[str]]:
 
 @pytest.fixture
 def torchrun(nodes: list[str], tiny_file: Path, tmp_path: Path) -> Iterator[Any]:
-    """Start the launcher on one of the machines; each has its own folder, as machines have."""
+    """Start the launcher on one of the machines; each machine has its own folder."""
     started: list[subprocess.Popen[str]] = []
 
     def start(node: int, *words: str) -> subprocess.Popen[str]:
-        # The machine's own name leads elsewhere, so the first one is told that it keeps the rendezvous;
-        # without the bare "--", torchrun takes our --run for an option of its own.
+        # The host name does not resolve to this address, so `is_host` marks the host of the rendezvous.
+        # Without the bare "--", torchrun would parse our --run as its own option.
         launcher = f"""
             {sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --max-restarts 1
             --rdzv-backend c10d --rdzv-endpoint {ADDRESSES[0]}:29400 --rdzv-id test
@@ -87,10 +87,10 @@ def torchrun(nodes: list[str], tiny_file: Path, tmp_path: Path) -> Iterator[Any]
 
 
 @pytest.mark.long
-def test_two_machines_train_as_one_and_outlive_a_killed_rank(
+def test_two_machines_train_as_one_and_survive_a_killed_rank(
     torchrun: Any, tiny_config: Any, tmp_path: Path
 ) -> None:
-    """Rank 1 is killed on its machine: both start again from the checkpoint of the first machine's folder."""
+    """Kill rank 1: both machines restart from the checkpoint in the first machine's folder."""
     words = [f"{path}={json.dumps(value)}" for path, value in OPTIONS.items()]
     words += ["training.max_epochs=40"]
     processes = [torchrun(node, *words, "--json") for node in range(2)]
@@ -105,12 +105,12 @@ def test_two_machines_train_as_one_and_outlive_a_killed_rank(
     outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors(tmp_path)
     said = [output for output in outputs if output.strip()]
-    assert len(said) == 1  # one of them speaks, wherever it came to stand
+    assert len(said) == 1  # only rank 0 prints, on whichever machine it is
     assert json.loads(said[0])["processes"] == 2
-    assert "going on from step-" in errors(tmp_path)
+    assert "resuming from step-" in errors(tmp_path)
 
     alone = tiny_config({**OPTIONS, "training.max_epochs": 40})
-    Training(alone, RunFolder(tmp_path / "alone")).run()
+    TrainingSession(alone, RunFolder(tmp_path / "alone")).run()
     weights = [_weights(folder) for folder in (run, tmp_path / "alone")]
     assert weights[0].keys() == weights[1].keys()
     for name, weight in weights[0].items():
@@ -122,7 +122,7 @@ def errors(folder: Path) -> str:
 
 
 def _rank_below(launcher: int) -> int:
-    """The only child of a launcher, which `ip netns exec` has become."""
+    """Return the only child of a launcher; `ip netns exec` has replaced itself by the launcher."""
     (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     return int(child)
 
@@ -133,7 +133,7 @@ def _weights(run: Path) -> dict[str, Any]:
     return dict(newest[1].tensors["model"])
 
 
-def test_the_interface_that_leads_somewhere() -> None:
+def test_the_interface_that_reaches_a_host() -> None:
     if sys.platform == "linux":
         assert interface_to("127.0.0.1") == "lo"
     assert interface_to("no.such.host.invalid") is None

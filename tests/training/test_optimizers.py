@@ -1,4 +1,4 @@
-"""Every optimizer with every schedule, and what each schedule looks like."""
+"""Every optimizer with every schedule, and the values of each schedule."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_step_is_taken_and_survives_saving(
     }
     trainer = make_trainer(options)
     start = state(trainer)
-    batches = trainer._groups()
+    batches = trainer.step_batches()
     for group in islice(batches, 3):
         trainer.step(group)
     assert any(
@@ -66,7 +66,7 @@ def test_a_step_is_taken_and_survives_saving(
     expected = state(trainer)
     restored = make_trainer(options)
     restored.restore(store.load("step-00000003"))
-    restored.step(next(restored._groups()))
+    restored.step(next(restored.step_batches()))
     found = state(restored)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -74,7 +74,7 @@ def test_a_step_is_taken_and_survives_saving(
 
 
 STATE_SPARED = {"muon": 1}
-"""Floats less for each weight of a block's matrix."""
+"""Number of floats fewer than the bound, per weight of a block's matrix."""
 
 
 def block_matrices(model: nn.Module) -> int:
@@ -83,9 +83,9 @@ def block_matrices(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_the_memory_estimate_knows_the_state(kind: str, make_trainer: MakeTrainer) -> None:
+def test_the_memory_estimate_includes_the_state(kind: str, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer({"training.optimizer": {"kind": kind}})
-    trainer.step(next(trainer._groups()))
+    trainer.step(next(trainer.step_batches()))
     floats = sum(
         tensor.numel()
         for name, tensor in trainer.checkpoint().tensors["optimizer"].items()
@@ -111,7 +111,7 @@ def test_biases_and_norms_do_not_decay(kind: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (3, 8, 20), (1, 20, 8)])
 def test_orthogonal_matrices_keep_their_directions(shape: tuple[int, ...]) -> None:
-    """Against the singular value decomposition: the same vectors, values near 1."""
+    """Compare with the SVD: same singular vectors, singular values near 1."""
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     left, _, right = torch.linalg.svd(matrices, full_matrices=False)
     inner = left.mT @ orthogonal(matrices) @ right.mT
@@ -121,7 +121,7 @@ def test_orthogonal_matrices_keep_their_directions(shape: tuple[int, ...]) -> No
     assert (inner - torch.diag_embed(values)).abs().max() < 1e-3
 
 
-def test_muon_is_adam_for_what_is_no_matrix_of_a_block(make_trainer: MakeTrainer) -> None:
+def test_muon_is_adam_for_parameters_outside_of_blocks(make_trainer: MakeTrainer) -> None:
     model = make_trainer().model
     other = copy.deepcopy(model)
     options = {"learning_rate": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95}
@@ -195,7 +195,7 @@ def test_schedules_at_known_steps(schedule: ScheduleConfig, total: int, values: 
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
-def test_every_schedule_rises_in_a_line_and_then_never_rises(kind: str) -> None:
+def test_every_schedule_rises_linearly_and_then_never_rises(kind: str) -> None:
     schedule: Any = kinds(ScheduleConfig)[kind](warmup_steps=8)
     factors = [schedule.factor(step, 80) for step in range(1, 81)]
     assert factors[:8] == pytest.approx([step / 8 for step in range(1, 9)])
@@ -205,11 +205,11 @@ def test_every_schedule_rises_in_a_line_and_then_never_rises(kind: str) -> None:
         assert factors == [schedule.factor(step, 10**6) for step in range(1, 81)]
 
 
-def test_the_rate_of_a_step_is_what_the_optimizer_gets(make_trainer: MakeTrainer) -> None:
+def test_the_optimizer_gets_the_learning_rate_of_the_step(make_trainer: MakeTrainer) -> None:
     options = {"training.schedule": {"kind": "linear", "warmup_steps": 4}, "training.max_steps": 12}
     trainer = make_trainer(options)
     rates = []
-    for group in trainer._groups():
+    for group in trainer.step_batches():
         trainer.step(group)
         rates.append(trainer.optimizer.param_groups[0]["lr"])
     expected = [0.25, 0.5, 0.75, 1, *(1 - step / 8 for step in range(1, 9))]

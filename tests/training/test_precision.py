@@ -1,4 +1,4 @@
-"""A number format is tried in a child process: what would kill it does not kill us."""
+"""Test of a precision in a child process, whose crash does not end this process."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ILLEGAL_INSTRUCTION = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (ILLEGAL_INSTRUCTION, "the processor stopped it with signal 4"),
+        (ILLEGAL_INSTRUCTION, "the test was stopped by signal 4"),
         ("raise SystemExit('bf16 is not for this machine')", "bf16 is not for this machine"),
         ("import sys; sys.exit(3)", "exit code 3"),
-        ("import time; time.sleep(60)", "no answer within 0.5 seconds"),
+        ("import time; time.sleep(60)", "no result within 0.5 seconds"),
     ],
 )
-def test_a_format_that_does_not_run_is_an_error_of_a_few_lines(
+def test_an_unsupported_precision_is_an_error_of_a_few_lines(
     script: str,
     words: str,
     tiny_file: Path,
@@ -54,7 +54,7 @@ def test_a_format_that_does_not_run_is_an_error_of_a_few_lines(
     assert not run.exists()
 
 
-def test_a_format_that_runs_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_precision_is_tested_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = tmp_path / "log"
     monkeypatch.setattr(precision, "_PROBE", f"open({str(log)!r}, 'a').write('x')")
     for _ in range(3):
@@ -63,15 +63,15 @@ def test_a_format_that_runs_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, t
     assert log.read_text() == "x"
 
 
-def test_an_unknown_device_is_told_what_there_is() -> None:
-    with pytest.raises(UserError, match="no such device here") as caught:
+def test_an_unknown_device_lists_the_available_ones() -> None:
+    with pytest.raises(UserError, match="no such device on this machine") as caught:
         precision.choose_device("cuda:99")
     assert "allowed: auto, cpu" in str(caught.value)
     assert precision.choose_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.long
-def test_bf16_where_it_runs(make_trainer) -> None:  # type: ignore[no-untyped-def]
+def test_bf16_if_supported(make_trainer) -> None:  # type: ignore[no-untyped-def]
     failure = precision.probe("bf16")
     if failure:
         pytest.skip(f"bf16 does not run here: {failure}")

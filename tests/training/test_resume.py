@@ -1,4 +1,4 @@
-"""A run that was stopped or killed and resumed equals one that was left alone, to the bit."""
+"""Exact resume: a run that was stopped or killed and resumed equals an uninterrupted run to the bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glassformer.core.errors import UserError
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.storage.checksums import ChecksummedFolder
 from glassformer.storage.files import file_sha256, json_bytes
 from glassformer.training.checkpoints import EXTRA, CheckpointStore
@@ -56,9 +56,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 class SignalAt(StopSignals):
-    """A signal that comes during a step, or a death right after it."""
+    """Send a signal during a step, or kill the run right after it."""
 
-    def __init__(self, training: Training, step: int, dies: bool = False) -> None:
+    def __init__(self, training: TrainingSession, step: int, dies: bool = False) -> None:
         super().__init__()
         self.training, self.at, self.dies = training, step, dies
 
@@ -71,21 +71,21 @@ class SignalAt(StopSignals):
 
 
 class Killed(BaseException):
-    """Nothing of ours catches it, and nothing is saved on its way out."""
+    """Simulated kill: no handler catches it, and nothing is saved."""
 
 
 class Listener(Reporter):
-    """Before it, a run announces its time, for which steps are tried out on a copy."""
+    """Count steps only from here: before, the run is timed by steps on a copy."""
 
     is_active = True
 
 
 def train(config: ExperimentConfig, path: Path) -> dict[str, Any]:
-    return Training(config, RunFolder(path)).run()
+    return TrainingSession(config, RunFolder(path)).run()
 
 
 def stop(config: ExperimentConfig, path: Path, step: int) -> None:
-    training = Training(config, RunFolder(path), Listener())
+    training = TrainingSession(config, RunFolder(path), Listener())
     training.signals = SignalAt(training, step)
     results = training.run()
     assert results["ended"] == "signal" and results["steps"] == step
@@ -94,7 +94,7 @@ def stop(config: ExperimentConfig, path: Path, step: int) -> None:
 
 
 def kill(config: ExperimentConfig, path: Path, step: int) -> None:
-    training = Training(config, RunFolder(path))
+    training = TrainingSession(config, RunFolder(path))
     training.signals = SignalAt(training, step, dies=True)
     with pytest.raises(Killed):
         training.run()
@@ -107,14 +107,14 @@ def without_clocks(value: Any) -> Any:
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """All that a run is: every file of every checkpoint, the pointers, the record, the results."""
+    """Collect everything in a run folder: checkpoint files, pointers, events and results."""
     folder = RunFolder(path)
     found: dict[str, Any] = {"events": [without_clocks(event) for event in folder.events]}
     for file in sorted((path / "checkpoints").rglob("*")):
         name = str(file.relative_to(path))
         if file.name == "state.json":
             state = json.loads(file.read_bytes())
-            del state["events_bytes"], state["events_sha256"]  # the record has clocks in it
+            del state["events_bytes"], state["events_sha256"]  # the event log has clock fields
             found[name] = without_clocks(state)
         elif file.is_file() and file.name != "manifest.json":
             found[name] = file_sha256(file)
@@ -140,13 +140,13 @@ def left_alone(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> Ca
     ("name", "stops"),
     [
         ("plain", [1]),
-        ("plain", [8]),  # the end of an epoch: in the middle of a validation
+        ("plain", [8]),  # end of an epoch: during a validation
         ("plain", [8, 8, 16, 24, 24]),
         ("plain", [7, 8, 9, 23]),
         ("everything", [1, 4, 8]),
         ("everything", [17]),
         ("averaging", [4, 13, 22, 23]),
-        ("averaging", [5, 15, 24]),  # the last validation is that of the end
+        ("averaging", [5, 15, 24]),  # the last validation is the final one
         ("decoder", [2, 5]),
         ("looking", [8, 12, 24, 24]),
     ],
@@ -204,7 +204,7 @@ def test_killed_in_the_last_save_equals_left_alone(
             train(config, tmp_path)
     train(config, tmp_path)
     mine, others = facts(tmp_path), left_alone(name)
-    # A run killed before old checkpoints went has them still; nothing else may differ.
+    # A run killed before old checkpoints were deleted still has them; nothing else may differ.
     assert {key: mine[key] for key in others} == others
     assert mine.keys() == others.keys() or moment == "before old ones go"
 
@@ -236,15 +236,15 @@ def test_resuming_a_finished_run_changes_nothing(left_alone: Any, tiny_config: A
 def test_the_curve_is_the_same_from_run_to_run(tiny_config: Any, tmp_path: Path) -> None:
     config = tiny_config(CONFIGS["everything"])
     train(config, tmp_path / "first")
-    Training(config, RunFolder(tmp_path / "second"), Listener()).run()
+    TrainingSession(config, RunFolder(tmp_path / "second"), Listener()).run()
     assert facts(tmp_path / "first") == facts(tmp_path / "second")
     other = config.with_overrides({"seed": 1})
     train(other, tmp_path / "third")
     assert facts(tmp_path / "third")["events"] != facts(tmp_path / "first")["events"]
 
 
-def test_a_longer_run_goes_on_from_the_end(tiny_config: Any, tmp_path: Path) -> None:
-    """With a schedule that does not look at the end, more steps later equal more steps at once."""
+def test_a_longer_run_resumes_from_the_end(tiny_config: Any, tmp_path: Path) -> None:
+    """With a schedule without an end, a longer resumed run equals an uninterrupted long run."""
     short = {"training.schedule.kind": "constant", "training.max_steps": 10}
     long = {"training.schedule.kind": "constant", "training.max_steps": 24}
     assert train(tiny_config(short), tmp_path / "grown")["steps"] == 10
@@ -256,14 +256,14 @@ def test_a_longer_run_goes_on_from_the_end(tiny_config: Any, tmp_path: Path) -> 
         assert file_sha256(tmp_path / "grown" / file) == file_sha256(tmp_path / "at-once" / file)
 
 
-def test_a_shorter_run_ends_where_it_stands(tiny_config: Any, tmp_path: Path) -> None:
+def test_a_shorter_run_ends_at_its_current_step(tiny_config: Any, tmp_path: Path) -> None:
     stop(tiny_config(), tmp_path, 12)
     results = train(tiny_config({"training.max_steps": 10}), tmp_path)
     assert results["steps"] == 12 and results["ended"] == "max_steps"
     assert [event["event"] for event in RunFolder(tmp_path).events][-1] == "end"
 
 
-def test_what_a_signal_saved_goes_with_the_next_checkpoint(tiny_config: Any, tmp_path: Path) -> None:
+def test_the_next_checkpoint_replaces_what_a_signal_saved(tiny_config: Any, tmp_path: Path) -> None:
     stop(tiny_config(), tmp_path, 3)
     store = RunFolder(tmp_path).checkpoints()
     assert store.names() == [f"step-00000003{EXTRA}"]
@@ -272,7 +272,7 @@ def test_what_a_signal_saved_goes_with_the_next_checkpoint(tiny_config: Any, tmp
     assert store.names() == store.regular()
 
 
-def test_a_changed_config_is_refused_with_the_differences(tiny_config: Any, tmp_path: Path) -> None:
+def test_a_changed_config_is_rejected_with_the_differences(tiny_config: Any, tmp_path: Path) -> None:
     stop(tiny_config(), tmp_path, 3)
     before = facts(tmp_path)
     changed = tiny_config({"model.num_layers": 2, "training.optimizer.learning_rate": 0.5})
@@ -285,7 +285,7 @@ def test_a_changed_config_is_refused_with_the_differences(tiny_config: Any, tmp_
     assert facts(tmp_path) == before
 
 
-def test_changed_data_are_refused(tiny_config: Any, tmp_path: Path) -> None:
+def test_changed_data_are_rejected(tiny_config: Any, tmp_path: Path) -> None:
     stop(tiny_config(), tmp_path, 3)
     environment = json.loads((tmp_path / "environment.json").read_text())
     environment["data_sha256"] = "0" * 64
@@ -304,7 +304,7 @@ def test_events_have_no_gap_and_no_duplicate(tiny_config: Any, tmp_path: Path) -
 
 
 def test_the_order_of_examples_is_that_of_the_plan(tiny_config: Any, tmp_path: Path) -> None:
-    """Each example once an epoch, and the hash in the state is over what really went in."""
+    """Use each example once per epoch; the hash in the state covers the examples really used."""
     trainer: Trainer = Experiment(tiny_config()).build_trainer()
     digest = ""
     for epoch in range(3):

@@ -1,4 +1,4 @@
-"""A step in parts, a thread each, against the whole step; and what is drawn does not depend on threads."""
+"""Threaded micro-batches against whole steps; random numbers do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.core.threads import ThreadPool
+from glassformer.core.system import ThreadPool
 from glassformer.data.batching import Examples, collate_seq2seq, split_balanced
 from glassformer.training import strategies
-from glassformer.training.strategies import ThreadedStrategy, can_learn_in_parts
+from glassformer.training.strategies import ThreadedStrategy, supports_threads
 from glassformer.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step is worth four parts, if it has so many examples."""
-    monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
-    monkeypatch.setattr(ThreadedStrategy, "parts", lambda self, lengths: min(4, len(lengths)))
+def split_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split every step with enough examples into four micro-batches."""
+    monkeypatch.setattr(strategies, "MIN_FLOPS_TO_SPLIT", 0.0)
+    monkeypatch.setattr(ThreadedStrategy, "count_micro_batches", lambda self, lengths: min(4, len(lengths)))
 
 
 @pytest.fixture(params=[1, 3])
@@ -38,13 +38,13 @@ def threads(request: Any) -> Iterator[int]:
 
 def weights_after(trainer: Trainer, steps: int) -> dict[str, Tensor]:
     trainer.model.train()
-    groups = trainer._groups()
+    groups = trainer.step_batches()
     for _ in range(steps):
         trainer.step(next(groups))
     return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
 
 
-def test_parts_give_the_whole_gradient(
+def test_micro_batches_give_the_whole_gradient(
     make_trainer: MakeTrainer, ragged_task: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {
@@ -55,17 +55,19 @@ def test_parts_give_the_whole_gradient(
     }
     whole, parted = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
     plan = whole.plan(0)[0]
-    (batch,) = whole.batches(plan, 0)
+    (batch,) = whole.micro_batches(plan, 0)
     whole.step([batch])
-    monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
-    monkeypatch.setattr(parted.strategy, "parts", lambda lengths: 4)
+    monkeypatch.setattr(strategies, "MIN_FLOPS_TO_SPLIT", 0.0)
+    monkeypatch.setattr(parted.strategy, "count_micro_batches", lambda lengths: 4)
     names: set[str] = set()
-    score = parted.strategy.score
+    compute_loss = parted.strategy.compute_loss
     monkeypatch.setattr(
-        parted.strategy, "compute_loss", lambda *a: (names.add(threading.current_thread().name), score(*a))[1]
+        parted.strategy,
+        "compute_loss",
+        lambda *a: (names.add(threading.current_thread().name), compute_loss(*a))[1],
     )
-    parted.step(parted.batches(plan, 0))
-    assert len(parted.batches(plan, 0)) == 4
+    parted.step(parted.micro_batches(plan, 0))
+    assert len(parted.micro_batches(plan, 0)) == 4
     assert all(name.startswith("training" if threads > 1 else "MainThread") for name in names)
     for (name, one), other in zip(whole.model.named_parameters(), parted.model.parameters(), strict=True):
         torch.testing.assert_close(other.grad, one.grad, rtol=1e-5, atol=1e-7, msg=name)
@@ -75,7 +77,7 @@ def test_parts_give_the_whole_gradient(
     assert torch.get_num_threads() == threads
 
 
-def test_what_is_drawn_does_not_depend_on_threads(make_trainer: MakeTrainer, parts: None) -> None:
+def test_random_numbers_do_not_depend_on_threads(make_trainer: MakeTrainer, split_steps: None) -> None:
     before = torch.get_num_threads()
     try:
         outcomes = [
@@ -89,7 +91,9 @@ def test_what_is_drawn_does_not_depend_on_threads(make_trainer: MakeTrainer, par
             torch.testing.assert_close(other[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_the_same_seed_gives_the_same_bits(make_trainer: MakeTrainer, parts: None, threads: int) -> None:
+def test_the_same_seed_gives_the_same_bits(
+    make_trainer: MakeTrainer, split_steps: None, threads: int
+) -> None:
     options = {"model.dropout": 0.5, "training.threads": threads}
     once, again = (weights_after(make_trainer(options), 5) for _ in range(2))
     other = weights_after(make_trainer({**options, "seed": 1}), 5)
@@ -97,7 +101,7 @@ def test_the_same_seed_gives_the_same_bits(make_trainer: MakeTrainer, parts: Non
     assert not all(torch.equal(once[name], other[name]) for name in once)
 
 
-def test_it_is_resumed_to_the_bit(make_trainer: MakeTrainer, parts: None, threads: int) -> None:
+def test_resume_is_exact(make_trainer: MakeTrainer, split_steps: None, threads: int) -> None:
     options = {"model.dropout": 0.5, "training.threads": threads}
     first = make_trainer(options)
     weights_after(first, 3)
@@ -111,15 +115,17 @@ def test_it_is_resumed_to_the_bit(make_trainer: MakeTrainer, parts: None, thread
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
-def test_what_is_frozen_gets_no_gradient(make_trainer: MakeTrainer, parts: None, threads: int) -> None:
+def test_frozen_parameters_get_no_gradient(
+    make_trainer: MakeTrainer, split_steps: None, threads: int
+) -> None:
     trainer = make_trainer({"training.freeze": ["embedding"], "training.threads": threads})
     weights_after(trainer, 1)
     for name, parameter in trainer.model.named_parameters():
         assert (parameter.grad is None) == name.startswith("embedding"), name
 
 
-def test_a_fault_in_a_part_is_a_fault_of_the_step(
-    make_trainer: MakeTrainer, parts: None, threads: int, monkeypatch: pytest.MonkeyPatch
+def test_an_error_in_a_micro_batch_is_raised_by_the_step(
+    make_trainer: MakeTrainer, split_steps: None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer({"training.threads": threads})
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
@@ -134,7 +140,7 @@ def test_a_fault_in_a_part_is_a_fault_of_the_step(
     assert torch.get_num_threads() == threads
 
 
-def test_a_worker_that_cannot_be_started_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, []
 
     def fail_at_second(thread: threading.Thread) -> None:
@@ -154,10 +160,10 @@ def test_a_worker_that_cannot_be_started_leaves_nobody_waiting(monkeypatch: pyte
     assert not started[0].is_alive()
 
 
-def test_small_steps_stay_whole(make_trainer: MakeTrainer) -> None:
+def test_small_steps_are_not_split(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer()
     assert isinstance(trainer.strategy, ThreadedStrategy)
-    assert len(next(trainer._groups())) == 1
+    assert len(next(trainer.step_batches())) == 1
 
 
 @pytest.mark.parametrize(
@@ -174,61 +180,61 @@ def test_small_steps_stay_whole(make_trainer: MakeTrainer) -> None:
         (1, 100_000, 64, 16),
     ],
 )
-def test_parts_are_a_power_of_two_that_grows_with_the_work(
+def test_the_number_of_micro_batches_is_a_power_of_two_that_grows_with_the_work(
     millions: float, tokens: int, examples: int, expected: int
 ) -> None:
     lengths = np.full(examples, tokens // examples)
-    assert strategies.number_of_parts(int(millions * 1e6), lengths) == expected
+    assert strategies.count_micro_batches(int(millions * 1e6), lengths) == expected
 
 
 @pytest.mark.parametrize("count, workers, expected", [(2, 2, 3), (4, 2, 4), (8, 1, 2), (16, 4, 6)])
-def test_no_more_gradients_are_held_than_are_told(
+def test_no_more_gradients_are_held_than_estimated(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, count: int, workers: int, expected: int
 ) -> None:
-    assert strategies.gradients_held(count, workers) == expected
-    monkeypatch.setattr(strategies, "WORTH_PARTING", 0.0)
-    monkeypatch.setattr(ThreadedStrategy, "parts", lambda self, lengths: min(count, len(lengths)))
+    assert strategies.count_gradient_copies(count, workers) == expected
+    monkeypatch.setattr(strategies, "MIN_FLOPS_TO_SPLIT", 0.0)
+    monkeypatch.setattr(
+        ThreadedStrategy, "count_micro_batches", lambda self, lengths: min(count, len(lengths))
+    )
     before = torch.get_num_threads()
     trainer = make_trainer({"training.threads": workers, "training.batch_size": 16})
     begun, added, most = [0], [0], [0]
-    score, add = trainer.strategy.score, strategies._add
+    compute_loss, add = trainer.strategy.compute_loss, strategies._add_gradients
 
-    def counting_score(*arguments: Any) -> Any:
+    def counting_loss(*arguments: Any) -> Any:
         begun[0] += 1
         most[0] = max(most[0], begun[0] - added[0])
-        return score(*arguments)
+        return compute_loss(*arguments)
 
     def counting_add(*arguments: Any) -> None:
         add(*arguments)
         added[0] += 1
 
-    monkeypatch.setattr(trainer.strategy, "compute_loss", counting_score)
-    monkeypatch.setattr(strategies, "_add", counting_add)
+    monkeypatch.setattr(trainer.strategy, "compute_loss", counting_loss)
+    monkeypatch.setattr(strategies, "_add_gradients", counting_add)
     try:
         weights_after(trainer, 2)
     finally:
         torch.set_num_threads(before)
     assert 1 + most[0] <= expected
-    assert strategies.gradients_held(1, workers) == 1
+    assert strategies.count_gradient_copies(1, workers) == 1
 
 
 @pytest.mark.parametrize("longer", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("parameters", [300_000, 600_000, 900_000, 10_000_000])
-def test_what_is_parted_is_worked_on_side_by_side(
-    make_trainer: MakeTrainer, longer: float, parameters: int
-) -> None:
-    """Also where the side by whose length batches are planned is not the one that is read."""
-    parallel = make_trainer().parallel
-    assert isinstance(parallel, ThreadedStrategy)
-    parallel._parameters = parameters
+def test_micro_batches_run_concurrently(make_trainer: MakeTrainer, longer: float, parameters: int) -> None:
+    """Also where batches are planned by the length of the other side of a pair."""
+    strategy = make_trainer().strategy
+    assert isinstance(strategy, ThreadedStrategy)
+    strategy._parameters = parameters
     rng = np.random.default_rng(0)
     rows = [np.full(length, 3) for length in rng.integers(4, 60, 100)]
     targets = [np.full(int(longer * len(row)), 3) for row in rows]
     examples, indices = Examples(rows, targets), np.arange(100)
-    count = parallel.parts(examples.lengths())
-    parts = [collate_seq2seq(examples, part) for part in split_balanced(examples, indices, count)]
-    assert len(parts) == count
-    assert count == 1 or parallel._is_much(parts)
+    count = strategy.count_micro_batches(examples.lengths())
+    micro_batches = [collate_seq2seq(examples, part) for part in split_balanced(examples, indices, count)]
+    assert len(micro_batches) == count
+    assert count == 1 or strategy._is_worth_threads(micro_batches)
 
 
 class OwnNoise(nn.Module):
@@ -236,18 +242,18 @@ class OwnNoise(nn.Module):
         return x + torch.randn_like(x)
 
 
-def test_models_that_draw_otherwise_stay_whole(make_trainer: MakeTrainer) -> None:
-    """One generator that several threads draw from would give each of them something else in each run."""
+def test_models_with_other_random_numbers_are_not_split(make_trainer: MakeTrainer) -> None:
+    """A generator shared by threads would give other numbers in each run."""
     model = make_trainer({"model.dropout": 0.5}).model
-    assert can_learn_in_parts(model)
-    assert not can_learn_in_parts(make_trainer({"model.attention_dropout": 0.1}).model)
+    assert supports_threads(model)
+    assert not supports_threads(make_trainer({"model.attention_dropout": 0.1}).model)
     for module in (OwnNoise(), nn.Dropout(0.1), nn.AlphaDropout(0.1)):
         model.add_module("more", module)
-        assert not can_learn_in_parts(model)
+        assert not supports_threads(model)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_a_batch_falls_into_parts_of_like_work(count: int) -> None:
+def test_a_batch_is_split_into_balanced_work(count: int) -> None:
     rng = np.random.default_rng(0)
     rows = [np.zeros(length, dtype=np.int64) for length in rng.integers(1, 40, 300)]
     targets = [np.zeros(length, dtype=np.int64) for length in rng.integers(1, 40, 300)]
@@ -261,7 +267,7 @@ def test_a_batch_falls_into_parts_of_like_work(count: int) -> None:
     assert max(work) - min(work) <= 2 * 80
 
 
-def test_examples_with_one_answer_are_parted_by_their_length() -> None:
+def test_examples_with_one_target_are_split_by_length() -> None:
     rows = [np.zeros(length, dtype=np.int64) for length in (5, 1, 9, 3)]
     short, long = split_balanced(Examples(rows, np.arange(4)), np.arange(4), 2)
     assert max(len(rows[i]) for i in short) <= min(len(rows[i]) for i in long)

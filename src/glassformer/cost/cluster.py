@@ -1,4 +1,4 @@
-"""Projection of a training's time and memory onto many devices."""
+"""Projection of the time, memory and traffic of a training run on many devices."""
 
 from __future__ import annotations
 
@@ -17,87 +17,92 @@ _BLOCK = re.compile(r"(.*\blayers\.\d+)(\.|$)")
 
 
 class ClusterConfig(Node):
-    """Devices that are all alike. The defaults are those of a GPU with 80 GB on a network of 400 Gbit/s."""
+    """Cluster of equal devices. The defaults describe a GPU with 80 GB on a network of 400 Gbit/s."""
 
-    devices: int = Field(8, ge=1, description="one process each")
-    tokens: float = Field(1e9, gt=0, description="to train on")
-    peak: float = Field(989e12, gt=0, description="operations a second of a device, by its data sheet")
-    utilization: float = Field(0.4, gt=0, le=1, description="the share of the peak that a training reaches")
-    memory: float = Field(80e9, gt=0, description="bytes a device")
-    bandwidth: float = Field(50e9, gt=0, description="bytes a second and device, between devices")
+    devices: int = Field(8, ge=1, description="number of devices, one process per device")
+    tokens: float = Field(1e9, gt=0, description="number of tokens to train on")
+    peak: float = Field(989e12, gt=0, description="FLOP/s of a device by its data sheet")
+    utilization: float = Field(0.4, gt=0, le=1, description="fraction of the peak that training reaches")
+    memory: float = Field(80e9, gt=0, description="bytes of memory per device")
+    bandwidth: float = Field(50e9, gt=0, description="bytes per second between devices, per device")
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """One way to share the work: what a device holds, and what it sends and receives in a step."""
+class StrategyCost:
+    """Costs of one strategy: memory per device, and traffic per device and step."""
 
     memory_bytes: float
     fits: bool
     traffic_bytes: float
     traffic_seconds: float
     seconds: tuple[float, float]
-    """Of the whole training, if traffic is hidden behind computing as far as it can be, and if none is."""
+    """Time of the whole training if traffic overlaps with computing as far as possible, and if not at all."""
 
 
 @dataclass(frozen=True)
 class Projection:
+    """Projected costs of a training run."""
+
     operations: float
     steps: int
     tokens_per_step: int
     seconds_per_step: float
-    """Of computing alone."""
+    """Computing time, without traffic."""
     checkpoint_bytes: int
-    by_copies: Sharing
-    by_shards: Sharing
+    ddp: StrategyCost
+    fsdp: StrategyCost
 
 
 def project(
     size: Size, batch: int, cluster: ClusterConfig, optimizer_floats: int, *, is_averaged: bool = False
 ) -> Projection:
-    """For a batch of so many sequences, which all devices share evenly, as `size` was traced for."""
+    """Project the costs of a model whose `size` was traced for a batch of this many sequences.
+
+    The devices share the sequences evenly.
+    """
     training = size.flops_per_token()["training"]
     if training is None or size.activation_bytes is None:
-        raise user_error("cannot be told for this model", path="--cluster", hint=size.why_not)
+        raise user_error("cannot be computed for this model", path="--cluster", hint=size.why_not)
     if batch % cluster.devices:
         raise user_error(
-            f"{cluster.devices} devices do not share {batch} sequences evenly",
+            f"{batch} sequences cannot be divided evenly among {cluster.devices} devices",
             path="training.batch_size",
             value=batch,
             hint=f"training.batch_size={cluster.devices * max(1, round(batch / cluster.devices))}",
         )
-    rate = cluster.devices * cluster.peak * cluster.utilization
+    flops_per_second = cluster.devices * cluster.peak * cluster.utilization
     memory = size.memory_bytes(optimizer_floats, is_averaged)
-    kept = sum(memory[name] or 0 for name in ("weights", "gradients", "optimizer", "average"))
+    resident = sum(memory[name] or 0 for name in ("weights", "gradients", "optimizer", "average"))
     activations = size.activation_bytes / cluster.devices
     block, rest = _largest_block(size)
     blocks = size.weight_bytes - rest
     others = (cluster.devices - 1) / cluster.devices
-    # Around a block: its weights, those of the next one, and its gradient. What is no block stays whole.
+    # Per block: its weights, those of the next block, and its gradient. Other parameters stay gathered.
     gathered = 3 * block + 2 * rest
     steps = math.ceil(cluster.tokens / size.tokens)
-    computing = training * size.tokens / rate
+    computing = training * size.tokens / flops_per_second
 
-    def sharing(memory: float, traffic: float) -> Sharing:
+    def strategy_cost(memory: float, traffic: float) -> StrategyCost:
         seconds = traffic / cluster.bandwidth
         whole = steps * max(computing, seconds), steps * (computing + seconds)
-        return Sharing(memory, memory <= cluster.memory, traffic, seconds, whole)
+        return StrategyCost(memory, memory <= cluster.memory, traffic, seconds, whole)
 
     return Projection(
         operations=training * cluster.tokens,
         steps=steps,
         tokens_per_step=size.tokens,
         seconds_per_step=computing,
-        checkpoint_bytes=kept - size.trainable_bytes,
-        by_copies=sharing(kept + activations, 2 * others * size.trainable_bytes),
-        by_shards=sharing(
-            kept / cluster.devices + (gathered if cluster.devices > 1 else 0) + activations,
+        checkpoint_bytes=resident - size.trainable_bytes,
+        ddp=strategy_cost(resident + activations, 2 * others * size.trainable_bytes),
+        fsdp=strategy_cost(
+            resident / cluster.devices + (gathered if cluster.devices > 1 else 0) + activations,
             others * (3 * blocks + 2 * rest),
         ),
     )
 
 
 def _largest_block(size: Size) -> tuple[int, int]:
-    """Bytes of the largest block, and of all that is in none."""
+    """Bytes of the largest block, and of all parameters outside of blocks."""
     counts: Counter[str] = Counter()
     for path, count in size.by_module.items():
         found = _BLOCK.match(path)

@@ -1,19 +1,17 @@
-"""Time and memory that a training will take, from a few measured steps."""
+"""Expected time and memory of a training run, from a few measured steps."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import resource
 import statistics
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from glassformer.core.system import available_memory, peak_memory
 from glassformer.evaluation.evaluate import evaluation_batches
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
@@ -21,15 +19,17 @@ from glassformer.training.context import TrainingContext
 from glassformer.training.state import random_tensors, restore_random
 from glassformer.training.trainer import Diverged, Trainer
 
-WARMING_STEPS = 2
+WARMUP_STEPS = 2
 ENOUGH_SECONDS = 5.0
-"""A large model is timed by few steps, at least one: nobody waits minutes to hear how long it will take."""
+"""Timing ends after this time; a large model is timed by few steps, at least one."""
 FEW_ROWS = 32
-"""Of a batch: as many as such a model is timed on in evaluation."""
+"""Rows of a batch on which the evaluation of a large model is timed."""
 
 
 @dataclass(frozen=True)
 class Estimate:
+    """Expected cost of a run on this machine."""
+
     seconds_per_step: float
     seconds_per_validation: float
     steps: int | None
@@ -40,6 +40,7 @@ class Estimate:
     may_end_early: bool
 
     def describe(self) -> str:
+        """Return steps, time and memory in one line."""
         steps = "any number of" if self.steps is None else f"{self.steps:,}"
         time_needed = "until stopped" if self.seconds is None else f"{self._word()} {duration(self.seconds)}"
         return (
@@ -51,39 +52,40 @@ class Estimate:
         return "at most about" if self.may_end_early else "about"
 
     def fits(self) -> bool:
+        """Return False if the run needs more memory than the machine has."""
         return self.available_bytes is None or self.peak_bytes <= self.available_bytes
 
 
 def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
-    """Times steps spread over an epoch and a part of a validation. The trainer is left as it was."""
+    """Time steps spread over an epoch and a part of a validation, on a copy of the trainer."""
     before = random_tensors()
     twin = Trainer(
         trainer.task,
         copy.deepcopy(trainer.model),
         trainer.config.with_overrides(
             {"freeze": [], "unfreeze": {"every": None}}
-        ),  # what is thawed later takes its time too
+        ),  # time the run with all layers unfrozen
         trainer.evaluation,
         trainer.seed,
         TrainingContext(),
     )
     twin.model.train()
     plan = twin.plan(0)
-    spread = np.linspace(0, len(plan) - 1, min(steps + WARMING_STEPS, len(plan))).astype(int)
+    spread = np.linspace(0, len(plan) - 1, min(steps + WARMUP_STEPS, len(plan))).astype(int)
     seconds = []
     try:
-        for place in spread:
+        for index in spread:
             started = time.perf_counter()
-            with contextlib.suppress(Diverged):  # the run itself will say so
-                twin.step(twin.batches(plan[place], 0))
+            with contextlib.suppress(Diverged):  # the run itself will report it
+                twin.step(twin.micro_batches(plan[index], 0))
             seconds.append(time.perf_counter() - started)
             if sum(seconds) > ENOUGH_SECONDS:
                 break
-        per_step = statistics.fmean(seconds[WARMING_STEPS:] or seconds[-1:])
+        per_step = statistics.fmean(seconds[WARMUP_STEPS:] or seconds[-1:])
         is_large = sum(seconds) > ENOUGH_SECONDS
         rows = FEW_ROWS if is_large else None
         per_validation = _evaluation_seconds(twin, "validation", twin.evaluation.training_decoding, rows)
-        # Not for its time: the end of a run may need the most memory, but not that of a large model.
+        # Run for its memory, not its time: the end of a run may need the most, except for a large model.
         if "test" in twin.task.splits and not is_large:
             _evaluation_seconds(twin, "test", twin.evaluation.decoding, rows)
     finally:
@@ -109,6 +111,7 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
 
 
 def duration(seconds: float) -> str:
+    """Format a time in hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
     if hours:
@@ -117,7 +120,7 @@ def duration(seconds: float) -> str:
 
 
 def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, rows: int | None) -> float:
-    """Some rows of one batch of a split, as if all took as long; decoding is counted by measuring it too."""
+    """Extrapolate a split's evaluation time from a sample of one batch, decoding included."""
     batches = evaluation_batches(twin.task, split, twin.evaluation)
     batch = batches[len(batches) // 2]
     sample = batch[:rows]
@@ -128,20 +131,3 @@ def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, row
         if twin.evaluation.decode_during_training and twin.task.generates_outputs:
             twin.task.decode(twin.model, split, [sample], decoding)
     return (time.perf_counter() - started) * len(batch) / len(sample) * len(batches)
-
-
-def peak_memory() -> int:
-    """The most memory this process has held so far."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-
-def available_memory() -> int | None:
-    """What the machine can give this process, with what it has already."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return None
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return free + resident_pages * resource.getpagesize()

@@ -1,8 +1,7 @@
-"""What a model costs: parameters by module, FLOPs, memory. Nothing is computed and hardly anything allocated.
+"""Parameters by module, FLOPs and memory of a model, without computing anything.
 
-A forward pass is traced on tensors that have a shape and no content (PyTorch's fake tensors), so that the
-numbers hold for every kind, a plug-in's too, and a model that does not fit into memory can still be sized.
-It knows nothing of tasks or training: it is handed a way to build the model, a batch, and sizes.
+A forward pass is traced on PyTorch's fake tensors, which have a shape and no data. So the numbers hold for
+every kind, a plug-in's too, and a model that does not fit into memory can still be measured.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
@@ -26,14 +26,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.data.batching import Batch
 from glassformer.models.base import Model
+from glassformer.tasks.base import Task
+from glassformer.training.config import TrainingConfig
+from glassformer.training.precision import choose_device
+from glassformer.training.strategies import concurrent_fraction, count_gradient_copies, count_micro_batches
 
 BACKWARD_PER_FORWARD = 2
-"""The convention: each matrix product of the forward pass is followed by two of the same size backwards."""
+"""Convention: each matrix product of the forward pass needs two of the same size in the backward pass."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Counted on the built model, and traced for one batch; `why_not` says why a trace is missing."""
+    """Parameters counted on the model, and costs traced for one batch; `why_not` explains a missing trace."""
 
     by_module: dict[str, int]
     weight_bytes: int
@@ -48,7 +52,7 @@ class Size:
         return sum(self.by_module.values())
 
     def flops_per_token(self) -> dict[str, int | None]:
-        """Forward, and training: forward plus backward."""
+        """FLOPs of the forward pass, and of training: forward plus backward."""
         if self.forward_flops is None:
             return {"forward": None, "training": None}
         forward = round(self.forward_flops / self.tokens)
@@ -57,10 +61,10 @@ class Size:
     def memory_bytes(
         self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1, concurrency: float = 1.0
     ) -> dict[str, int | None]:
-        """In training: `optimizer_floats` a parameter, and another copy of the weights if averaged.
+        """Memory in training: `optimizer_floats` per parameter, and a copy of the weights if averaged.
 
-        Where a step is done in parts, `concurrency` of it are worked on at a time, and this many `gradients`
-        for all parameters are held.
+        With threaded micro-batches, a fraction `concurrency` of the batch is processed at a time, and
+        `gradients` copies of all gradients are held.
         """
         memory = {
             "weights": self.weight_bytes,
@@ -80,7 +84,7 @@ def measure(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Size:
-    """Build the model without content and send `batch` through it; another `dtype` means mixed precision."""
+    """Build the model with fake tensors and trace `batch`; a `dtype` other than fp32 is autocast."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs: dict[str, Tensor | None] = {
         name: None if x is None else mode.from_tensor(x) for name, x in batch.inputs.items()
@@ -96,7 +100,7 @@ def measure(
             DynamicOutputShapeException,
             UnsupportedOperatorException,
         ) as error:
-            why_not = f"the model's shapes depend on its data ({type(error).__name__}: {error})"
+            why_not = f"the shapes of the model depend on its data ({type(error).__name__}: {error})"
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Size(
         by_module=count_by_module(model),
@@ -109,8 +113,33 @@ def measure(
     )
 
 
+def longest_batch(task: Task, training: TrainingConfig) -> Batch:
+    """Return the batch that needs most memory: the longest training examples, as many as one batch holds."""
+    lengths = task.splits["train"].lengths()
+    count = training.batch_size
+    if training.batch_tokens is not None:
+        count = max(1, training.batch_tokens // int(lengths.max()))
+    return task.batch("train", np.argsort(lengths, kind="stable")[-count:])
+
+
+def training_memory(size: Size, task: Task, training: TrainingConfig, batch: Batch) -> dict[str, int | None]:
+    """Return the memory of training on this batch; on a CPU, threaded micro-batches add gradients."""
+    gradients, concurrency = 1, 1.0
+    if choose_device(training.device).type == "cpu":
+        micro_batches = count_micro_batches(size.total, task.splits["train"].lengths()[batch.indices])
+        threads = training.threads or torch.get_num_threads()
+        gradients = count_gradient_copies(micro_batches, threads)
+        concurrency = concurrent_fraction(micro_batches, threads)
+    return size.memory_bytes(
+        training.optimizer.state_floats_per_parameter,
+        is_averaged=training.ema_decay is not None,
+        gradients=gradients,
+        concurrency=concurrency,
+    )
+
+
 def count_by_module(model: nn.Module) -> dict[str, int]:
-    """Parameters by the module that owns them; a shared one counts once, so they add up to the total."""
+    """Count parameters by the module that owns them; a shared one counts once: they sum to the total."""
     counts: Counter[str] = Counter()
     for path, parameter in model.named_parameters():
         counts[path.rpartition(".")[0]] += parameter.numel()
@@ -118,37 +147,37 @@ def count_by_module(model: nn.Module) -> dict[str, int]:
 
 
 def count_tokens(batch: Batch) -> int:
-    """Positions that pass through the model, padding and both sides of an encoder-decoder included."""
+    """Count positions that pass through the model, padding and both sides of an encoder-decoder included."""
     tensors = [tensor for tensor in batch.inputs.values() if tensor is not None]
     return sum(tensor.numel() for tensor in tensors if tensor.dtype != torch.bool)
 
 
 def trace(model: Model, inputs: dict[str, Tensor | None]) -> tuple[int, int]:
-    """FLOPs of the forward pass, and the bytes that autograd keeps of it for the backward pass.
+    """Return the FLOPs of the forward pass, and the bytes that autograd saves for the backward pass.
 
-    FLOPs are those of matrix products, two for a multiply-add, attention's scores and mixing included and a
-    causal mask not deducted; what is done number by number (norms, softmax, activations) is left out.
+    FLOPs are those of matrix products, two per multiply-add. Attention scores and mixing are included, and a
+    causal mask is not deducted. Elementwise operations (norms, softmax, activations) are left out.
     """
     weights = {tensor.untyped_storage()._cdata for tensor in [*model.parameters(), *model.buffers()]}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
-            kept[storage._cdata] = storage.nbytes()
+            saved[storage._cdata] = storage.nbytes()
         return tensor
 
     counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
-    with _NoValues(), counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        answers = model(**inputs)
-    del answers  # only now may storages go: until here each had an address of its own
-    return counter.get_total_flops(), sum(kept.values())
+    with _ZeroValues(), counter, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        outputs = model(**inputs)
+    del outputs  # held until here, so that no two storages have the same address
+    return counter.get_total_flops(), sum(saved.values())
 
 
-class _NoValues(TorchFunctionMode):
-    """Answers 0 where a model asks a fake tensor for its value, such as for the last position."""
+class _ZeroValues(TorchFunctionMode):
+    """Return 0 if a model reads the value of a fake tensor, such as the last position."""
 
-    ANSWERS: dict[Any, Any] = {  # noqa: RUF012
+    VALUES: dict[Any, Any] = {  # noqa: RUF012
         Tensor.__int__: 0,
         Tensor.__float__: 0.0,
         Tensor.__bool__: False,
@@ -156,15 +185,15 @@ class _NoValues(TorchFunctionMode):
     }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self.ANSWERS and isinstance(args[0], FakeTensor):
-            return self.ANSWERS[func]
+        if func in self.VALUES and isinstance(args[0], FakeTensor):
+            return self.VALUES[func]
         return func(*args, **(kwargs or {}))
 
 
 def _attention_flops(
     query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any
 ) -> int:
-    """PyTorch's counter knows the fused kernels of GPUs and not the one of the CPU. Shapes come in."""
+    """FLOPs of the CPU's fused attention, which PyTorch's counter does not know; arguments are shapes."""
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[2] * (width + value[3])
 

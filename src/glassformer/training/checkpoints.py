@@ -256,7 +256,7 @@ class CheckpointStore:
             manifest = json.loads(data)
             # Every value is compared with a file, and the rest must equal what we write: all damage is found.
             if data != json_bytes(manifest):
-                raise ValueError("it is not what was written")
+                raise ValueError("its content was changed")
             if manifest["format"] != FORMAT:
                 raise ValueError(f"it has format {manifest['format']}, not {FORMAT}")
             files = manifest["files"]

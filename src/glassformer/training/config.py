@@ -1,4 +1,4 @@
-"""The options of the training loop."""
+"""Options of the training loop."""
 
 from __future__ import annotations
 
@@ -6,97 +6,121 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-import glassformer.training.optimizers  # noqa: F401  registers its kind
+import glassformer.training.optimizers  # noqa: F401  registers its kinds
 from glassformer.core.config import Node
 from glassformer.core.errors import ErrorDetail
-from glassformer.training.embedding_init import FirstVectorsConfig, RandomVectorsConfig
+from glassformer.training.embedding_init import EmbeddingInitConfig, RandomInitConfig
 from glassformer.training.optimizers import AdamWConfig, OptimizerConfig, ScheduleConfig, WarmupCosineConfig
-from glassformer.training.strategies import DataParallelConfig, ParallelConfig
+from glassformer.training.strategies import DDPConfig, ParallelConfig
 
 Count = Annotated[int, Field(ge=1)]
 
 
 class DivergenceConfig(Node):
-    """What happens when the loss is no number, or jumps."""
+    """Guard against a loss that is not finite, or that jumps."""
 
     action: Literal["stop", "roll-back"] = Field(
-        "stop", description="roll-back: return to the last checkpoint and halve the rate"
+        "stop",
+        description="stop: end with an error; roll-back: restore a checkpoint and halve the learning rate",
     )
     spike_factor: float | None = Field(
         8.0,
         gt=1,
-        description="a loss this many times the recent median is a spike; none: only NaN and infinity",
+        description="a loss above this multiple of the recent median diverges; null: only NaN and infinity",
     )
-    max_rollbacks: Count = 5
+    max_rollbacks: Count = Field(5, description="number of roll-backs before training ends with an error")
 
 
 class StoppingConfig(Node):
-    """When a run may end before its last step. Both look at the headline metric of the validation set."""
+    """Early stopping by the primary metric of the validation split."""
 
-    target: float | None = Field(None, description="stop when the metric reaches this")
-    times: Count = Field(1, description="so many validations in a row must reach the target")
-    patience: Count | None = Field(None, description="stop after this many validations without a better one")
+    target: float | None = Field(None, description="stop when the metric reaches this value")
+    consecutive: Count = Field(1, description="number of consecutive validations that must reach the target")
+    patience: Count | None = Field(None, description="stop after this many validations without improvement")
 
 
 class UnfreezeConfig(Node):
-    """What is frozen is released layer by layer, from the top down (Howard and Ruder 2018)."""
+    """Gradual unfreezing, layer by layer from the top down (Howard and Ruder 2018)."""
 
     every: Count | None = Field(
-        None, description="one more layer is trained after each so many units; none: what is frozen stays so"
+        None,
+        description="number of units after which one more layer is unfrozen; null: frozen layers stay frozen",
     )
-    unit: Literal["epochs", "steps"] = "epochs"
+    unit: Literal["epochs", "steps"] = Field("epochs", description="unit of `every`")
 
 
 class TrainingConfig(Node):
+    """Training: optimizer, batches, limits, checkpoints and hardware."""
+
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = WarmupCosineConfig()
-    batch_size: Count = Field(128, description="sequences a step")
+    batch_size: Count = Field(128, description="sequences per batch")
     batch_tokens: Count | None = Field(
-        None, description="tokens a step, padding included, instead of batch_size"
+        None, description="tokens per batch, padding included; replaces batch_size"
     )
-    gradient_accumulation: Count = Field(1, description="batches that make one step")
-    max_epochs: Count | None = 10
-    max_steps: int | None = Field(None, ge=0, description="none: no limit; 0: the first weights as they are")
-    max_minutes: float | None = Field(None, gt=0)
-    gradient_clip_norm: float | None = Field(1.0, gt=0, description="the gradient's norm is at most this")
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    ema_decay: float | None = Field(None, gt=0, lt=1, description="keep and use an average of the weights")
-    average_last: Count | None = Field(None, description="at the end, average this many last checkpoints")
+    gradient_accumulation: Count = Field(1, description="batches per optimizer step")
+    max_epochs: Count | None = Field(
+        10, description="limit on passes over the training split; null: no limit"
+    )
+    max_steps: int | None = Field(
+        None, ge=0, description="limit on optimizer steps; null: no limit; 0: keep the initial weights"
+    )
+    max_minutes: float | None = Field(None, gt=0, description="limit on the time in minutes; null: no limit")
+    gradient_clip_norm: float | None = Field(
+        1.0, gt=0, description="clip the gradient to this norm; null: do not clip"
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="probability mass of a target that is spread over all classes"
+    )
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="decay of an exponential moving average of the weights, used for evaluation; null: none",
+    )
+    average_last: Count | None = Field(
+        None, description="average this many last checkpoints at the end; null: none"
+    )
     start_from: str | None = Field(
         None,
         min_length=1,
-        description="a run's folder: its embedding and blocks are copied,"
-        " and its head too if the task asks the same",
+        description="folder of a run whose embedding and blocks are copied;"
+        " its head too if both tasks have the same outputs",
     )
-    embedding_init: FirstVectorsConfig = RandomVectorsConfig()
+    embedding_init: EmbeddingInitConfig = RandomInitConfig()
     freeze: list[str] = Field(
         [],
-        description="what is not trained: backbone (all but the head), or names such as embedding and"
-        " encoder.layers.0; dropout in it stays on",
+        description="modules that are not trained: backbone (all but the head), or names such as embedding"
+        " and encoder.layers.0; their dropout stays on",
     )
     unfreeze: UnfreezeConfig = UnfreezeConfig()
     layerwise_lr_decay: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="the head learns at the full rate, each layer at this share of the one above it,"
-        " the embedding slowest",
+        description="ratio of each layer's learning rate to that of the layer above it; the head has the full"
+        " learning rate, the embedding the lowest",
     )
-    precision: Literal["fp32", "bf16"] = "fp32"
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="bf16: matrix products in bfloat16 (autocast), weights in fp32"
+    )
+    device: str = Field(
+        "auto", description="auto, cpu, cuda, cuda:1 or mps; auto prefers cuda, then mps, then cpu"
+    )
     parallel: ParallelConfig = Field(
-        DataParallelConfig(), description="how several processes share the work (--processes, torchrun)"
+        DDPConfig(), description="strategy for several processes (--processes, torchrun)"
     )
-    threads: Count | None = Field(None, le=1024, description="CPU threads; none: what PyTorch chooses")
-    log_every: Count = Field(10, description="steps between two lines of the record")
-    validate_every: Count | None = Field(None, description="steps; none: at the end of each epoch")
+    threads: Count | None = Field(None, le=1024, description="CPU threads; null: PyTorch's choice")
+    log_every: Count = Field(10, description="steps between two events in the log")
+    validate_every: Count | None = Field(None, description="steps between validations; null: one epoch")
     validation_examples: Count | None = Field(
-        None, description="validate on the first so many; the end of a run measures on all"
+        None,
+        description="validate on this many examples during training; null: all; the last evaluation uses all",
     )
-    save_every: Count | None = Field(
-        None, description="steps between checkpoints; none: with each validation"
+    save_every: Count | None = Field(None, description="steps between checkpoints; null: at each validation")
+    keep_checkpoints: Count = Field(
+        2, description="number of newest checkpoints to keep, besides the best one"
     )
-    keep_checkpoints: Count = Field(2, description="besides the best one")
     stopping: StoppingConfig = StoppingConfig()
     divergence: DivergenceConfig = DivergenceConfig()
     tensorboard: bool = Field(False, description="also write TensorBoard events")
@@ -104,16 +128,16 @@ class TrainingConfig(Node):
     @field_validator("freeze", mode="before")
     @classmethod
     def _list_names(cls, value: Any) -> Any:
-        """One name needs no brackets, and none means nothing."""
+        """Accept a single name, and null for an empty list."""
         if value is None:
             return []
         return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _check_thaw(self) -> Self:
+    def _check_unfreeze(self) -> Self:
         if self.unfreeze.every is not None and not self.freeze:
             raise ErrorDetail(
-                "nothing is frozen",
+                "no module is frozen",
                 path="unfreeze.every",
                 value=self.unfreeze.every,
                 hint="training.freeze=backbone",
@@ -123,22 +147,22 @@ class TrainingConfig(Node):
     @model_validator(mode="after")
     def _check_end(self) -> Self:
         if self.max_epochs is None and self.max_steps is None and self.max_minutes is None:
-            raise ErrorDetail(
-                "when does training end?", path="max_epochs", value="null", hint="max_epochs=10"
-            )
+            raise ErrorDetail("training has no end", path="max_epochs", value="null", hint="max_epochs=10")
         if self.max_epochs is None and self.max_steps is None and self.schedule.needs_end:
             raise ErrorDetail(
-                "this schedule must know the number of steps",
+                "this schedule needs a number of steps",
                 path="schedule.kind",
                 value=self.schedule.kind,
                 hint="set max_steps or max_epochs, or schedule.kind=constant",
             )
         return self
 
-    def checkpoints_kept(self) -> int:
+    def num_checkpoints_kept(self) -> int:
+        """Number of newest checkpoints to keep, for averaging too."""
         return max(self.keep_checkpoints, self.average_last or 0)
 
     def count_steps(self, steps_per_epoch: int) -> int | None:
+        """Number of steps by `max_steps` and `max_epochs`; None without either."""
         limits = []
         if self.max_steps is not None:
             limits.append(self.max_steps)
@@ -146,7 +170,8 @@ class TrainingConfig(Node):
             limits.append(self.max_epochs * steps_per_epoch)
         return min(limits) if limits else None
 
-    def steps_between_thaws(self, steps_per_epoch: int) -> int | None:
+    def steps_between_unfreezing(self, steps_per_epoch: int) -> int | None:
+        """Number of steps after which one more layer is unfrozen; None if layers stay frozen."""
         if self.unfreeze.every is None:
             return None
         return self.unfreeze.every * (steps_per_epoch if self.unfreeze.unit == "epochs" else 1)

@@ -18,31 +18,33 @@ from glassformer.training.progress import Reporter
 from glassformer.training.state import TrainingState
 
 
-class Watch(Protocol):
-    """Looks, and leaves the model and every random number as they were."""
+class Probe(Protocol):
+    """Periodic measurement during training; it changes neither the model nor any random state."""
 
     @property
-    def keeps_weights(self) -> bool:
-        """Whether the weights of each look are kept."""
+    def keeps_snapshots(self) -> bool:
+        """True if a snapshot of the weights is kept for each measurement."""
         ...
 
-    def is_due(self, step: int) -> bool: ...
+    def is_due(self, step: int) -> bool:
+        """Return True if this step is measured."""
+        ...
 
-    def look(self, model: Model) -> Mapping[str, Any]:
-        """What goes into the record."""
+    def measure(self, model: Model) -> Mapping[str, Any]:
+        """Return the fields of a `head_probe` event."""
         ...
 
 
 class Interrupted(Exception):
-    """Of something long that can be done anew, since somebody asked to stop."""
+    """A stop was requested during work that a resumed run repeats, such as a validation."""
 
 
 class StopSignals:
-    """While entered, remembers the first signal. More of them change nothing."""
+    """Context: catch SIGINT and SIGTERM and remember the first; later ones are ignored."""
 
-    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, report: Callable[[str], None] = lambda text: None) -> None:
         self.number: int | None = None
-        self.say = say
+        self.report = report
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -58,27 +60,28 @@ class StopSignals:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-            with contextlib.suppress(RuntimeError):  # it came in the middle of another line
-                self.say(f"{signal.Signals(number).name}: finishing this step and saving")
+            with contextlib.suppress(RuntimeError):  # reentrant call: the signal interrupted a print
+                self.report(f"{signal.Signals(number).name}: finishing this step and saving")
 
     def is_set(self) -> bool:
         return self.number is not None
 
     @property
     def exit_code(self) -> int:
+        """128 + signal number, or 0 without a signal."""
         return 0 if self.number is None else 128 + self.number
 
 
 @dataclass
 class TrainingContext:
-    """What a run has around it; every part may be left out."""
+    """Services that a Trainer uses; each is optional."""
 
     store: CheckpointStore | None = None
     events: EventLog | None = None
     reporter: Reporter = field(default_factory=Reporter)
     heartbeat: Callable[[TrainingState], None] = lambda state: None
     stop_requested: Callable[[], bool] = lambda: False
-    watch: Watch | None = None
-    """Asked before the first step, whenever it is due, and after the last."""
+    probe: Probe | None = None
+    """Called before the first step, whenever it is due, and after the last step."""
     process_group: ProcessGroup = field(default_factory=ProcessGroup)
-    """The processes that train together; of several, only one has events and somebody to report to."""
+    """Processes that train together; only rank 0 has an event log and a reporter that prints."""

@@ -1,4 +1,4 @@
-"""Process groups: collectives, rank 0, and a checkpoint store shared by all ranks."""
+"""Process group of a distributed run: collectives, rank 0, rendezvous and a shared checkpoint store."""
 
 from __future__ import annotations
 
@@ -18,86 +18,85 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed as collective
 from torch import Tensor
 
 from glassformer.core.errors import ErrorDetail, UserError, user_error
-from glassformer.data.batching import Batch
-from glassformer.tasks.base import Task
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-
-PATIENCE = timedelta(minutes=30)
-"""How long a rank waits for the others: the first one may be reading data or writing a large checkpoint."""
+TIMEOUT = timedelta(minutes=30)
+"""Longest wait for another rank: rank 0 may be reading data or writing a large checkpoint."""
 
 ROLL_CALL_SECONDS = 3.0
-"""How long the ranks that are left wait for each other's word before they say who is gone."""
+"""Time that the remaining ranks wait for each other before they report which ranks are gone."""
 
 SIOCGIFADDR = 0x8915
-"""Linux's request for the address of a network interface."""
+"""Linux ioctl request for the address of a network interface."""
 
-OUR_RUN = "glassformer"
-"""The elastic launcher's name for a run that `--processes` has started."""
+RUN_ID = "glassformer"
+"""Run ID that the elastic launcher gives to a run started by `--processes`."""
 
-BROKEN = re.compile(r"gloo|nccl|[Cc]onnection|[Ss]ocket|[Tt]imed out|timeout|Broken pipe", re.ASCII)
-"""In PyTorch's errors, when another rank did not answer."""
+CONNECTION_ERROR = re.compile(r"gloo|nccl|[Cc]onnection|[Ss]ocket|[Tt]imed out|timeout|Broken pipe", re.ASCII)
+"""Matches PyTorch's errors about a rank that does not respond."""
 
 
 class LostRanks(Exception):
-    """ProcessGroup that were there and are gone; the others cannot go on without them."""
+    """Ranks that have disappeared; the others cannot continue without them."""
 
     def __init__(self, lost: Mapping[int, str], count: int) -> None:
         self.lost = dict(lost)
         names = "; ".join(f"rank {rank} of {count} is gone ({where})" for rank, where in lost.items())
-        super().__init__(names or "a rank did not answer, though all of them are there")
+        super().__init__(names or "a rank did not respond, although all of them are running")
 
 
-class WriterFailed(UserError):
-    """The rank that writes has failed, and says so itself."""
+class RankZeroFailed(UserError):
+    """Work on rank 0 failed; rank 0 reports the error itself."""
 
 
 class ProcessGroup:
-    """The only process: it has all of the work, and everyone agrees with it."""
+    """Group of one process, and the interface of larger groups."""
 
     rank = 0
-    count = 1
+    world_size = 1
 
     @property
     def is_rank_zero(self) -> bool:
-        """One of them writes the record, checkpoints and results, and speaks to people."""
+        """True on the rank that writes events, checkpoints and results, and prints."""
         return self.rank == 0
 
     def sum(self, *numbers: float) -> list[float]:
+        """Sum each number over all ranks."""
         return list(numbers)
 
-    def largest(self, *numbers: float) -> list[float]:
+    def max(self, *numbers: float) -> list[float]:
+        """Maximum of each number over all ranks."""
         return list(numbers)
 
-    def from_rank_zero(self, value: Any) -> Any:
-        """What the writer has, anything that JSON can hold; the others' value is not looked at."""
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value on all ranks; it must be JSON."""
         return value
 
-    def tensors_from_writer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return rank 0's tensors on all ranks."""
         return dict(tensors)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everyone's: `name` is the writer's, `name.1` that of rank 1. All have the same names and shapes."""
+        """Collect all ranks' tensors: `name` is rank 0's, `name.1` rank 1's. Names and shapes must agree."""
         return dict(tensors)
 
-    def own(self, gathered: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What this rank gave to `gather`; nothing if there was no such rank then."""
+    def select_own(self, gathered: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what this rank gave to `gather`; empty if this rank did not exist then."""
         if self.is_rank_zero:
             return {name: tensor for name, tensor in gathered.items() if "." not in name}
         ending = f".{self.rank}"
         return {name.removesuffix(ending): t for name, t in gathered.items() if name.endswith(ending)}
 
     def on_rank_zero(self, work: Callable[[], Any]) -> Any:
-        """What the writer's work gives, if JSON can hold it. If it fails, all ranks fail."""
+        """Do the work on rank 0 and return its JSON result on all ranks; if it fails, all ranks fail."""
         failure: Exception | None = None
         outcome: dict[str, Any] = {}
         if self.is_rank_zero:
@@ -105,48 +104,32 @@ class ProcessGroup:
                 outcome = {"value": work()}
             except Exception as error:
                 failure, outcome = error, {"failure": str(error)}
-        outcome = self.from_rank_zero(outcome)
+        outcome = self.broadcast(outcome)
         if failure is not None:
             raise failure
         if "failure" in outcome:
-            raise WriterFailed(ErrorDetail(outcome["failure"], path="rank 0"))
+            raise RankZeroFailed(ErrorDetail(outcome["failure"], path="rank 0"))
         return outcome["value"]
 
-    def part(self, task: Task, indices: np.ndarray, epoch: int) -> Batch:
-        """This rank's share of a batch of the training split; `indices` stay those of the whole batch."""
-        share = indices[self.rank :: self.count]
-        kind = Batch if len(share) else IdleBatch
-        batch = task.batch("train", share if len(share) else indices[:1], epoch)
-        return kind(batch.inputs, batch.targets, indices)
-
-    def is_said_by_writer(self, text: str) -> bool:
-        """Whether another rank tells people the same, so that this one need not."""
+    def is_reported_by_rank_zero(self, text: str) -> bool:
+        """True if rank 0 already prints this message."""
         return False
 
     def explain(self, error: Exception) -> Exception:
-        """The error itself or, if it came from a rank that is gone, which one that is."""
+        """Return the error, or a LostRanks that names the ranks whose loss caused it."""
         return error
 
-    def leave(self) -> None: ...
+    def leave(self) -> None:
+        """Leave the group."""
 
 
-class IdleBatch(Batch):
-    """For a rank that a small batch has no example for: it computes to keep in step, and does not count."""
-
-    def target_count(self) -> int:
-        return 0
-
-    def token_count(self) -> int:
-        return 0
-
-
-class Group(ProcessGroup):
-    """One of several processes, joined by `torch.distributed`."""
+class TorchProcessGroup(ProcessGroup):
+    """Group of several processes, connected by `torch.distributed`."""
 
     def __init__(self, store: Store, rank: int, count: int) -> None:
         from torch._C._distributed_c10d import PrefixStore
 
-        self.rank, self.count = rank, count
+        self.rank, self.world_size = rank, count
         self._store = PrefixStore("glassformer", store)
         has_gpus = torch.cuda.is_available() and collective.is_nccl_available()
         collective.init_process_group(
@@ -154,27 +137,29 @@ class Group(ProcessGroup):
             store=PrefixStore("group", store),
             rank=rank,
             world_size=count,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
-        self._where: list[str] = self._everyones(f"process {os.getpid()} on {socket.gethostname()}")
+        self._locations: list[str] = self._exchange_locations(
+            f"process {os.getpid()} on {socket.gethostname()}"
+        )
 
-    def _everyones(self, text: str) -> list[str]:
-        """Known from the beginning: who is gone cannot be asked where it was."""
-        self._store.set(f"where.{self.rank}", text)
-        return [self._store.get(f"where.{rank}").decode() for rank in range(self.count)]
+    def _exchange_locations(self, text: str) -> list[str]:
+        """Exchange process and host of all ranks now; a lost rank cannot be asked later."""
+        self._store.set(f"location.{self.rank}", text)
+        return [self._store.get(f"location.{rank}").decode() for rank in range(self.world_size)]
 
     def sum(self, *numbers: float) -> list[float]:
         return self._reduce(numbers, collective.ReduceOp.SUM)
 
-    def largest(self, *numbers: float) -> list[float]:
+    def max(self, *numbers: float) -> list[float]:
         return self._reduce(numbers, collective.ReduceOp.MAX)
 
     def _reduce(self, numbers: tuple[float, ...], operation: Any) -> list[float]:
-        together = torch.tensor(numbers, dtype=torch.float64)
-        collective.all_reduce(together, operation)
-        return [float(number) for number in together]
+        reduced = torch.tensor(numbers, dtype=torch.float64)
+        collective.all_reduce(reduced, operation)
+        return [float(number) for number in reduced]
 
-    def from_rank_zero(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         data = json.dumps(value).encode() if self.is_rank_zero else b""
         size = torch.tensor(len(data))
         collective.broadcast(size, 0)
@@ -184,10 +169,10 @@ class Group(ProcessGroup):
         collective.broadcast(content, 0)
         return json.loads(content.numpy().tobytes())
 
-    def tensors_from_writer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         listed = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()]
         received = {}
-        for name, dtype, shape in self.from_rank_zero(listed):
+        for name, dtype, shape in self.broadcast(listed):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             if self.is_rank_zero:
                 tensor = tensors[name].detach().cpu().contiguous()
@@ -199,38 +184,39 @@ class Group(ProcessGroup):
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         gathered: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            everyones = [torch.empty_like(tensor) for _ in range(self.count)]
-            collective.all_gather(everyones, tensor)
-            gathered |= {f"{name}.{rank}" if rank else name: t for rank, t in enumerate(everyones)}
+            by_rank = [torch.empty_like(tensor) for _ in range(self.world_size)]
+            collective.all_gather(by_rank, tensor)
+            gathered |= {f"{name}.{rank}" if rank else name: t for rank, t in enumerate(by_rank)}
         return gathered
 
-    def is_said_by_writer(self, text: str) -> bool:
+    def is_reported_by_rank_zero(self, text: str) -> bool:
         try:
             if self.is_rank_zero:
-                self._store.set("said", text)
+                self._store.set("reported", text)
             return (
                 not self.is_rank_zero
-                and self._wait_for(["said"])
-                and self._store.get("said").decode() == text
+                and self._wait_for(["reported"])
+                and self._store.get("reported").decode() == text
             )
-        except RuntimeError:  # the store is gone, and so is who kept it
+        except RuntimeError:  # the store ended with the process that hosted it
             return False
 
     def explain(self, error: Exception) -> Exception:
-        is_broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
-        return LostRanks(self._roll_call(), self.count) if is_broken else error
+        is_lost = isinstance(error, RuntimeError) and CONNECTION_ERROR.search(str(error)) is not None
+        return LostRanks(self._roll_call(), self.world_size) if is_lost else error
 
     def _roll_call(self) -> dict[int, str]:
-        """Who does not answer within a while. Collectives are broken now, the store may still be there."""
+        """Return the ranks that do not respond, by the store: collectives no longer work."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher ends us soon; this is said before
-        names = [f"here.{rank}" for rank in range(self.count)]
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # report before the launcher ends this process
+        names = [f"present.{rank}" for rank in range(self.world_size)]
         try:
             self._store.set(names[self.rank], "")
             self._wait_for(names)
-            return {r: self._where[r] for r in range(self.count) if not self._store.check([names[r]])}
-        except RuntimeError:  # it went with the process that kept it
-            return {0: self._where[0]}
+            missing = [r for r in range(self.world_size) if not self._store.check([names[r]])]
+            return {rank: self._locations[rank] for rank in missing}
+        except RuntimeError:  # the store ended with rank 0, which hosted it
+            return {0: self._locations[0]}
 
     def _wait_for(self, names: list[str]) -> bool:
         end = time.monotonic() + ROLL_CALL_SECONDS
@@ -245,12 +231,12 @@ class Group(ProcessGroup):
 
 
 def is_launched() -> bool:
-    """Whether `torchrun`, or another program that speaks its language, has started this process."""
+    """Return True if `torchrun` or a launcher with the same environment variables started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def join() -> ProcessGroup:
-    """Become one of the processes that were started together; alone if there is only one."""
+    """Join the processes that were started together; a single process forms a group of its own."""
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         return ProcessGroup()
     from torch.distributed.rendezvous import rendezvous
@@ -258,74 +244,74 @@ def join() -> ProcessGroup:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     if is_one_machine:
-        stay_on_this_machine()
-    elif (interface := interface_towards(os.environ["MASTER_ADDR"])) is not None:
+        use_loopback()
+    elif (interface := interface_to(os.environ["MASTER_ADDR"])) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise user_error(
-                f"rank {os.environ['RANK']} has no GPU of its own",
+                f"no GPU is left for rank {os.environ['RANK']}",
                 path="processes",
                 value=os.environ.get("LOCAL_WORLD_SIZE"),
-                hint=f"{torch.cuda.device_count()} processes on this machine, one for each GPU",
+                hint=f"{torch.cuda.device_count()} processes on this machine, one per GPU",
             )
         torch.cuda.set_device(local_rank)
-    store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
-    return Group(fresh_store(store, rank, count), rank, count)
+    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+    return TorchProcessGroup(fresh_store(store, rank, count), rank, count)
 
 
 def fresh_store(store: Store, rank: int, count: int) -> Store:
-    """A part of the store that no earlier attempt has written to.
+    """Return a namespace of the store that no earlier attempt has used.
 
-    A launcher keeps its store when it starts ranks again, and what they left there leads nowhere now. Of the
-    attempt's number each machine has its own idea; so every rank makes up a name, and the first one's counts.
+    A launcher keeps its store when it restarts ranks, with the stale entries of the earlier attempt. Machines
+    may disagree on the number of the attempt. So every rank draws a random name, and all use rank 0's.
     """
     from torch._C._distributed_c10d import PrefixStore
 
     name = uuid.uuid4().hex
     if rank:
         store.set(f"name.{rank}", name)
-        store.wait([f"group.{name}"], PATIENCE)
+        store.wait([f"group.{name}"], TIMEOUT)
         group = store.get(f"group.{name}").decode()
         store.set(f"{group}.{rank}", "")
         return PrefixStore(group, store)
-    missing, end = list(range(1, count)), time.monotonic() + PATIENCE.total_seconds()
+    missing, end = list(range(1, count)), time.monotonic() + TIMEOUT.total_seconds()
     while missing:
-        for other in missing:  # its name may still be that of an earlier attempt: the next round sees
+        for other in missing:  # a name of an earlier attempt may still be there: try again in the next round
             if store.check([f"name.{other}"]):
                 store.set(f"group.{store.get(f'name.{other}').decode()}", name)
         missing = [other for other in missing if not store.check([f"{name}.{other}"])]
         if missing and time.monotonic() > end:
-            raise LostRanks(dict.fromkeys(missing, "it never came"), count)
+            raise LostRanks(dict.fromkeys(missing, "it never joined"), count)
         time.sleep(0.02 if missing else 0)
     return PrefixStore(name, store)
 
 
-def is_ours() -> bool:
-    """Whether `--processes` has started this process: then the one that started it tells the result."""
-    return os.environ.get("TORCHELASTIC_RUN_ID") == OUR_RUN
+def is_launched_by_us() -> bool:
+    """Return True if `--processes` started this process; then its parent prints the result."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
 
 
 def restarts() -> int:
-    """How often the launcher has started this process again."""
+    """Number of times that the launcher has restarted this process."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def stay_on_this_machine() -> None:
-    """Let ranks listen on the loopback interface alone: nobody else gets in, and no name is looked up."""
+def use_loopback() -> None:
+    """Let ranks listen on the loopback interface only: no access from outside, and no name lookup."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
 
 
-def interface_towards(host: str) -> str | None:
-    """The network interface that leads to a machine; gloo would take the one of this machine's own name."""
+def interface_to(host: str) -> str | None:
+    """Return the network interface that reaches a host; gloo would use that of this machine's host name."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # nothing is sent
         address = socket.inet_aton(probe.getsockname()[0])
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no address
+            with contextlib.suppress(OSError):  # the interface has no address
                 found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
                 if found[20:24] == address:
                     return name
@@ -333,7 +319,7 @@ def interface_towards(host: str) -> str | None:
 
 
 class SharedStore(CheckpointStore):
-    """Only the writer's folder is looked at, so that the others need not see it."""
+    """Checkpoint store that only rank 0 reads and writes; other machines need no access to its folder."""
 
     def __init__(self, store: CheckpointStore, process_group: ProcessGroup) -> None:
         super().__init__(store.folder, store.keep)
@@ -345,14 +331,14 @@ class SharedStore(CheckpointStore):
             self.process_group.on_rank_zero(lambda: str(self._own.save(name, checkpoint, is_best=is_best)))
         )
 
-    def keep_watched(self, name: str, checkpoint: Checkpoint) -> Path:
-        return Path(self.process_group.on_rank_zero(lambda: str(self._own.keep_watched(name, checkpoint))))
+    def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> Path:
+        return Path(self.process_group.on_rank_zero(lambda: str(self._own.keep_snapshot(name, checkpoint))))
 
-    def forget_watched(self, after_step: int) -> None:
-        self.process_group.on_rank_zero(lambda: self._own.forget_watched(after_step))
+    def delete_snapshots_after(self, after_step: int) -> None:
+        self.process_group.on_rank_zero(lambda: self._own.delete_snapshots_after(after_step))
 
-    def mend_pointers(self, best: int | None, latest: int, tell: Callable[[str], None]) -> None:
-        self.process_group.on_rank_zero(lambda: self._own.mend_pointers(best, latest, tell))
+    def repair_pointers(self, best: int | None, latest: int, report: Callable[[str], None]) -> None:
+        self.process_group.on_rank_zero(lambda: self._own.repair_pointers(best, latest, report))
 
     def states(self) -> list[str]:
         return list(self.process_group.on_rank_zero(self._own.states))
@@ -371,7 +357,7 @@ class SharedStore(CheckpointStore):
         return self._read(lambda: self._own.load_newest(warn, only_regular=only_regular))
 
     def _read(self, read: Callable[[], tuple[str, Checkpoint] | None]) -> tuple[str, Checkpoint] | None:
-        """Every rank gets the whole checkpoint; what it keeps of it is its own business."""
+        """Read on rank 0 and broadcast the whole checkpoint to all ranks."""
         found: tuple[str, Checkpoint] | None = None
 
         def describe() -> dict[str, Any] | None:
@@ -390,7 +376,7 @@ class SharedStore(CheckpointStore):
         if "damage" in described:
             raise DamagedCheckpoint(described["damage"])
         tensors = {
-            group: self.process_group.tensors_from_writer(found[1].tensors[group] if found else {})
+            group: self.process_group.broadcast_tensors(found[1].tensors[group] if found else {})
             for group in described["groups"]
         }
         return described["name"], Checkpoint(tensors, described["state"])

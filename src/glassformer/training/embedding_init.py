@@ -1,4 +1,4 @@
-"""Embedding initialisation from co-occurrence counts (PPMI and SVD)."""
+"""Embedding initialisation: random, or from co-occurrence counts (PPMI and truncated SVD)."""
 
 from __future__ import annotations
 
@@ -18,70 +18,74 @@ from glassformer.data.token_rows import Windows
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 
-TOKENS_AT_A_TIME = 1 << 20
-SPARE = 16
-"""Directions more than asked for: the last ones of a random start are the worst."""
+TOKENS_PER_BLOCK = 1 << 20
+OVERSAMPLING = 16
+"""Additional directions of the randomised SVD, whose last directions are the least accurate."""
 ITERATIONS = 4
 SMOOTHING = 0.75
-"""Rare neighbours count as somewhat less rare than they are, else chance meetings look telling."""
+"""Exponent that raises the frequency of rare contexts, so that chance pairs weigh less."""
 
 
 def co_occurrence_vectors(
-    rows: Iterable[np.ndarray], vocabulary: int, dim: int, window: int, tell: Callable[[str], None]
+    rows: Iterable[np.ndarray], vocabulary: int, dim: int, window: int, report: Callable[[str], None]
 ) -> Tensor:
-    """A vector of length 1 for each token that has a neighbour, and zeros for each that has none."""
+    """Unit vectors of tokens by their neighbours in a window; zeros for tokens without neighbours."""
     keys, counts = _count_pairs(rows, vocabulary, window)
-    tell(f"{len(keys):,} pairs of tokens stand within {window} of each other")
+    report(f"{len(keys):,} pairs of tokens occur within {window} positions of each other")
     if not len(keys):
         return torch.zeros(vocabulary, dim)
-    token, neighbour, counts = _both_ways(keys // vocabulary, keys % vocabulary, counts)
+    token, neighbour, counts = _symmetric(keys // vocabulary, keys % vocabulary, counts)
     return _vectors(token, neighbour, counts, (vocabulary, vocabulary), dim)
 
 
 def same_text_vectors(
-    texts: Iterable[np.ndarray], vocabulary: int, dim: int, tell: Callable[[str], None]
+    texts: Iterable[np.ndarray], vocabulary: int, dim: int, report: Callable[[str], None]
 ) -> Tensor:
-    """A vector of length 1 for each token that some texts have more than others, and zeros for the rest.
+    """Unit vectors of tokens by the texts that they occur in; zeros for tokens that are equally frequent.
 
-    What a text is about, and what it thinks of that, runs through all of it, further than a window.
+    Topic and opinion extend over a whole text, further than a window.
     """
-    tokens, places, counts = [], [], []
+    tokens, text_numbers, counts = [], [], []
     number = 0
     for number, text in enumerate(texts, 1):
         found, often = np.unique(np.asarray(text, dtype=np.int64), return_counts=True)
         tokens.append(found)
-        places.append(np.full(len(found), number - 1))
+        text_numbers.append(np.full(len(found), number - 1))
         counts.append(often.astype(np.float64))
     if not number:
         return torch.zeros(vocabulary, dim)
-    tell(f"{sum(map(len, tokens)):,} pairs of a token and one of {number:,} texts that it stands in")
-    table = (np.concatenate(tokens), np.concatenate(places), np.concatenate(counts))
+    report(f"{sum(map(len, tokens)):,} pairs of a token and one of {number:,} texts that contain it")
+    table = (np.concatenate(tokens), np.concatenate(text_numbers), np.concatenate(counts))
     return _vectors(*table, (vocabulary, number), dim)
 
 
 def _vectors(
     token: np.ndarray, context: np.ndarray, counts: np.ndarray, shape: tuple[int, int], dim: int
 ) -> Tensor:
-    """How much oftener than by chance a token meets a context; what is not oftener counts as nothing."""
+    """Factorise the positive pointwise mutual information of tokens and contexts into unit vectors."""
     vocabulary, contexts = shape
     totals = np.bincount(context, counts, contexts)
     chances = totals**SMOOTHING / (totals**SMOOTHING).sum()
     information = np.log(counts / (np.bincount(token, counts, vocabulary)[token] * chances[context]))
-    is_kept = information > 0
+    is_positive = information > 0
     padded_VD = torch.zeros(vocabulary, dim)
-    if is_kept.any():
+    if is_positive.any():
         vectors_VD = _factors(
-            _sparse(token[is_kept], context[is_kept], information[is_kept], (vocabulary, contexts)),
-            _sparse(context[is_kept], token[is_kept], information[is_kept], (contexts, vocabulary)),
+            _sparse(
+                token[is_positive], context[is_positive], information[is_positive], (vocabulary, contexts)
+            ),
+            _sparse(
+                context[is_positive], token[is_positive], information[is_positive], (contexts, vocabulary)
+            ),
             min(dim, vocabulary, contexts),
         )
-        meets_any = torch.from_numpy(np.unique(token[is_kept]))  # all others have but rounding
-        padded_VD[meets_any, : vectors_VD.shape[1]] = vectors_VD[meets_any]
+        has_context = torch.from_numpy(np.unique(token[is_positive]))  # other rows hold only rounding errors
+        padded_VD[has_context, : vectors_VD.shape[1]] = vectors_VD[has_context]
     return torch.nn.functional.normalize(padded_VD, dim=1)
 
 
 def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each pair that stands together, its lower token first, as one number; and how often it does."""
+    """Count pairs of tokens within the window; a pair is one integer, lower * vocabulary + higher."""
     keys: np.ndarray = np.empty(0, np.int64)
     counts: np.ndarray = np.empty(0)
     for tokens, ends in _blocks(rows):
@@ -94,119 +98,117 @@ def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tu
             new, often = np.unique(pairs, return_counts=True)
             found.append(new)
             weights.append(often.astype(np.float64))
-        keys, place = np.unique(np.concatenate(found), return_inverse=True)
-        counts = np.bincount(place, np.concatenate(weights), len(keys))
+        keys, inverse = np.unique(np.concatenate(found), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate(weights), len(keys))
     return keys, counts
 
 
 def _blocks(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Many rows as one: the tokens, and for each where its row ends."""
-    kept: list[np.ndarray] = []
+    """Concatenate rows into blocks: the tokens, and for each token the end of its row."""
+    block: list[np.ndarray] = []
     size = 0
     for row in rows:
-        kept.append(np.asarray(row, dtype=np.int64))
-        size += len(kept[-1])
-        if size >= TOKENS_AT_A_TIME:
-            yield _joined(kept)
-            kept, size = [], 0
-    if kept:
-        yield _joined(kept)
+        block.append(np.asarray(row, dtype=np.int64))
+        size += len(block[-1])
+        if size >= TOKENS_PER_BLOCK:
+            yield _concatenate(block)
+            block, size = [], 0
+    if block:
+        yield _concatenate(block)
 
 
-def _joined(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _concatenate(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.array([len(row) for row in rows])
     return np.concatenate(rows), np.repeat(np.cumsum(lengths), lengths)
 
 
-def _both_ways(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
-    is_apart = first != second
+def _symmetric(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Add the reverse of each pair of different tokens."""
+    differs = first != second
     return (
-        np.append(first, second[is_apart]),
-        np.append(second, first[is_apart]),
-        np.append(counts, counts[is_apart]),
+        np.append(first, second[differs]),
+        np.append(second, first[differs]),
+        np.append(counts, counts[differs]),
     )
 
 
 def _sparse(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Tensor:
-    places = torch.from_numpy(np.stack([rows, columns]))
+    indices = torch.from_numpy(np.stack([rows, columns]))
     entries = torch.from_numpy(values).float()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that compressed rows are new in PyTorch
-        return torch.sparse_coo_tensor(places, entries, shape, check_invariants=True).to_sparse_csr()
+        warnings.simplefilter("ignore", UserWarning)  # CSR support is in beta
+        return torch.sparse_coo_tensor(indices, entries, shape, check_invariants=True).to_sparse_csr()
 
 
 def _factors(matrix_VC: Tensor, transposed_CV: Tensor, dim: int) -> Tensor:
-    """The directions of the largest singular values, each by its root (Halko et al. 2011)."""
-    width = min(dim + SPARE, *matrix_VC.shape)
+    """Left singular vectors times the root of the singular values, by randomised SVD (Halko et al. 2011)."""
+    width = min(dim + OVERSAMPLING, *matrix_VC.shape)
     start_CK = generator(0, "co-occurrence").standard_normal((matrix_VC.shape[1], width), dtype=np.float32)
     basis_VK = torch.linalg.qr(matrix_VC @ torch.from_numpy(start_CK)).Q
     for _ in range(ITERATIONS):
         basis_VK = torch.linalg.qr(matrix_VC @ torch.linalg.qr(transposed_CV @ basis_VK).Q).Q
-    turned_KK, values_K, _ = torch.linalg.svd((transposed_CV @ basis_VK).T, full_matrices=False)
-    return basis_VK @ turned_KK[:, :dim] * values_K[:dim].sqrt()
+    rotation_KK, values_K, _ = torch.linalg.svd((transposed_CV @ basis_VK).T, full_matrices=False)
+    return basis_VK @ rotation_KK[:, :dim] * values_K[:dim].sqrt()
 
 
-PLACE = "training.embedding_init.kind"
+class EmbeddingInitConfig(Kind):
+    """Initial values of the token embedding."""
 
-
-class FirstVectorsConfig(Kind):
-    """How the vectors of the tokens begin."""
-
-    def apply(self, model: Model, task: Task, tell: Callable[[str], None]) -> None:
-        """Change the vectors of a fresh model in place."""
+    def apply(self, model: Model, task: Task, report: Callable[[str], None]) -> None:
+        """Initialise the token embedding of a new model in place."""
         raise NotImplementedError
 
 
 @register
-class RandomVectorsConfig(FirstVectorsConfig):
-    """As the model made them."""
+class RandomInitConfig(EmbeddingInitConfig):
+    """The model's own random initial values."""
 
     kind: Literal["random"] = "random"
 
-    def apply(self, model: Model, task: Task, tell: Callable[[str], None]) -> None:
+    def apply(self, model: Model, task: Task, report: Callable[[str], None]) -> None:
         pass
 
 
 @register
-class CoOccurrenceConfig(FirstVectorsConfig):
-    """From which tokens stand together in the inputs of the training split: no step is needed."""
+class CoOccurrenceInitConfig(EmbeddingInitConfig):
+    """Vectors from co-occurrence counts in the inputs of the training split, before any training step."""
 
     kind: Literal["co-occurrence"] = "co-occurrence"
-    window: int = Field(8, ge=1, le=1000, description="tokens that are at most this far apart are neighbours")
-    text_share: float = Field(
+    window: int = Field(8, ge=1, le=1000, description="tokens at most this far apart are neighbours")
+    document_fraction: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="of the width, for which tokens stand in the same text, at any distance",
+        description="fraction of the dimensions taken from co-occurrence in the same text, at any distance",
     )
 
-    def apply(self, model: Model, task: Task, tell: Callable[[str], None]) -> None:
+    def apply(self, model: Model, task: Task, report: Callable[[str], None]) -> None:
         table_VD = model.token_embedding()
         if table_VD is None:
             raise user_error(
-                "a model of this kind does not say where its vectors are",
-                path=PLACE,
+                "a model of this kind has no token embedding to initialise",
+                path="training.embedding_init.kind",
                 value=self.kind,
                 hint="training.embedding_init.kind=random",
             )
         vocabulary, dim = table_VD.shape
-        vectors_VD = self._vectors(task.splits["train"].inputs, vocabulary, dim, tell)
+        vectors_VD = self._vectors(task.splits["train"].inputs, vocabulary, dim, report)
         has_vector_V = vectors_VD.any(1)
         with torch.no_grad():
-            # As long as the random ones, which the layers above are made for.
+            # Scale to the mean norm of the random vectors, which the layers above expect.
             length = float(table_VD.norm(dim=1).mean())
             table_VD[has_vector_V] = vectors_VD[has_vector_V] * length
 
-    def _vectors(self, inputs: Sequences, vocabulary: int, dim: int, tell: Callable[[str], None]) -> Tensor:
-        """Both kinds side by side; a component of either is as large as one of the other."""
-        far = round(dim * self.text_share)
+    def _vectors(self, inputs: Sequences, vocabulary: int, dim: int, report: Callable[[str], None]) -> Tensor:
+        """Concatenate window and document vectors, scaled so that their components are equally large."""
+        far = round(dim * self.document_fraction)
         texts = inputs.rows if isinstance(inputs, Windows) else inputs
         parts = []
         if far < dim:
-            near_VD = co_occurrence_vectors(_each(inputs), vocabulary, dim - far, self.window, tell)
+            near_VD = co_occurrence_vectors(_each(inputs), vocabulary, dim - far, self.window, report)
             parts.append(near_VD * (1 - far / dim) ** 0.5)
         if far:
-            parts.append(same_text_vectors(_each(texts), vocabulary, far, tell) * (far / dim) ** 0.5)
+            parts.append(same_text_vectors(_each(texts), vocabulary, far, report) * (far / dim) ** 0.5)
         return torch.cat(parts, 1)
 
 

@@ -13,20 +13,29 @@ from glassformer.core.errors import user_error
 from glassformer.storage.files import ESCAPED, storage_error
 
 CLOCK_FIELDS = frozenset({"elapsed", "seconds", "tokens_per_second", "time"})
-"""Fields that a clock writes: the only ones that differ between two equal runs."""
+"""Fields measured by a clock: the only ones that differ between two identical runs."""
 
-
-MOST_LINE_BYTES = 16 << 20
+MAX_LINE_BYTES = 16 << 20
+"""Longer lines are read in pieces, none of which is an event."""
 
 
 class EventLog:
+    """Append-only JSONL file of a run, with a checksum that checkpoints refer to."""
+
+    NO_CHECKSUM: ClassVar[Mapping[str, Any]] = {
+        "events_bytes": 0,
+        "events_sha256": hashlib.sha256().hexdigest(),
+    }
+    """Checksum of an empty log."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mirror: Callable[[dict[str, Any]], None] | None = None
-        """DataReport every event too, after it is written."""
+        """Receives every event after it was written."""
         self._hashed, self._hash = 0, hashlib.sha256()
 
     def append(self, kind: str, **fields: Any) -> None:
+        """Write one event as one line."""
         event = {"event": kind, **fields}
         line = json.dumps(event, ensure_ascii=False) + "\n"
         try:
@@ -40,10 +49,8 @@ class EventLog:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    NO_SEAL: ClassVar[Mapping[str, Any]] = {"events_bytes": 0, "events_sha256": None}
-
-    def seal(self) -> Mapping[str, Any]:
-        """Bytes and SHA-256 of the record as it is now: its beginning must stay the same."""
+    def checksum(self) -> Mapping[str, Any]:
+        """Return size and SHA-256 of the log; only the bytes added since the last call are read."""
         if self.size() > self._hashed:
             with open(self.path, "rb") as file:
                 file.seek(self._hashed)
@@ -52,43 +59,43 @@ class EventLog:
                     self._hashed += len(piece)
         return {"events_bytes": self._hashed, "events_sha256": self._hash.hexdigest()}
 
-    def cut_back(self, seal: Mapping[str, Any], tell: Callable[[str], None]) -> None:
-        """To what a checkpoint knows; what is wrong with that is told."""
-        self.truncate(seal["events_bytes"])
-        damage = self.damage(seal)
+    def restore(self, checksum: Mapping[str, Any], report: Callable[[str], None]) -> None:
+        """Truncate the log to the size that a checkpoint recorded, and report damage before that point."""
+        self.truncate(checksum["events_bytes"])
+        damage = self.find_damage(checksum)
         if damage is not None:
-            tell(damage)
+            report(damage)
 
-    def damage(self, seal: Mapping[str, Any]) -> str | None:
-        """What is wrong with what was sealed; a checkpoint of the first versions cannot tell."""
-        digest, left, sha256 = hashlib.sha256(), seal["events_bytes"], seal.get("events_sha256")
+    def find_damage(self, checksum: Mapping[str, Any]) -> str | None:
+        """Compare the beginning of the log with a checkpoint's checksum; None if it is intact."""
+        digest, left = hashlib.sha256(), checksum["events_bytes"]
         if self.path.exists():
             with open(self.path, "rb") as file:
                 while left and (piece := file.read(min(left, 1 << 20))):
                     digest.update(piece)
                     left -= len(piece)
-        if not left and sha256 in (None, digest.hexdigest()):
+        if not left and digest.hexdigest() == checksum["events_sha256"]:
             return None
-        return f"{self.path} is not what was written: the curves of this run may be wrong"
+        return f"{self.path} was changed after it was written: the curves of this run may be wrong"
 
     def sync(self) -> None:
-        """Before a checkpoint refers to it, the record is on the disk."""
+        """Flush the log to disk; called before a checkpoint refers to it."""
         if self.path.exists():
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
 
     def truncate(self, size: int) -> None:
-        """Forget what came after a checkpoint: it will happen again."""
+        """Delete the events after a checkpoint; a resumed run writes them again."""
         try:
-            if self.size() > size:  # a longer size would fill up with zeros
+            if self.size() > size:  # truncating to a larger size would append zeros
                 os.truncate(self.path, size)
             self._hashed, self._hash = 0, hashlib.sha256()
         except OSError as error:
             raise storage_error(error, self.path, 0) from error
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Every whole line; a line that a crash cut short is passed over."""
-        for line in lines_of(self.path):
+        """Yield every complete event; a line that a crash cut short is skipped."""
+        for line in read_lines(self.path):
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError):
@@ -97,14 +104,16 @@ class EventLog:
                 yield event
 
 
-def lines_of(path: Path) -> Iterator[bytes]:
-    """Of a file that is one; a line longer than any of ours comes in pieces, which are no events."""
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a regular file; a line above 16 MiB comes in pieces."""
     if path.is_file():
         with open(path, "rb") as file:
-            yield from iter(lambda: file.readline(MOST_LINE_BYTES), b"")
+            yield from iter(lambda: file.readline(MAX_LINE_BYTES), b"")
 
 
 class TensorBoardMirror:
+    """Writes the numbers of each event to TensorBoard."""
+
     def __init__(self, folder: Path, from_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -115,7 +124,7 @@ class TensorBoardMirror:
                 value=True,
                 hint="pip install 'glassformer[tensorboard]'",
             ) from None
-        # What a crash left beyond the checkpoint is hidden, as the record forgets it too.
+        # Hide events after the checkpoint, which the event log has deleted too.
         self.writer = SummaryWriter(str(folder), purge_step=from_step + 1 if from_step else None)
 
     def __call__(self, event: Mapping[str, Any]) -> None:

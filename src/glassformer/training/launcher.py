@@ -1,4 +1,4 @@
-"""Several processes on this machine under PyTorch's elastic agent, out of reach from anywhere else."""
+"""Launch several processes on this machine with PyTorch's elastic agent, on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -27,61 +27,63 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from glassformer.training.distributed import OUR_RUN
+from glassformer.training.distributed import RUN_ID
 
 LOOPBACK = "127.0.0.1"
 BACKEND = "glassformer-loopback"
 SECONDS_TO_SAVE = 50
-"""After a signal, before the processes are killed."""
+"""Time between a stop signal and the kill of the processes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """Result of a launch."""
+
     exit_code: int
-    said: str
-    """What the first rank wrote to standard output."""
-    problem: str = ""
-    """Which rank died of what, if none of them can have said it."""
+    output: str
+    """Standard output of rank 0."""
+    failure: str = ""
+    """The rank that failed and why, if no rank could report it."""
 
 
 def launch(command: Sequence[str], processes: int, max_restarts: int) -> Outcome:
-    """Run a command so many times as ranks of one group, to its end; all are started again if one dies."""
+    """Run a command as the ranks of one group until it ends; restart all ranks if one dies."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SECONDS_TO_SAVE))
-    with tempfile.TemporaryDirectory(prefix="glassformer-") as folder, _quiet_and_put_back():
+    with tempfile.TemporaryDirectory(prefix="glassformer-") as folder, _quiet_agent():
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=processes,
-            run_id=OUR_RUN,
+            run_id=RUN_ID,
             rdzv_backend=BACKEND,
             rdzv_endpoint=LOOPBACK,
             local_addr=LOOPBACK,
             max_restarts=max_restarts,
             logs_specs=DefaultLogsSpecs(log_dir=folder, redirects=Std.OUT),
         )
-        exit_code, problem = 0, ""
+        exit_code, failure = 0, ""
         try:
             elastic_launch(config, command[0])(*command[1:])
         except SignalException as stop:
             exit_code = 128 + stop.sigval
         except ChildFailedError as failed:
-            exit_code, problem = _first_failure(failed)
-        return Outcome(exit_code, _first_ranks_words(Path(folder)), problem)
+            exit_code, failure = _first_failure(failed)
+        return Outcome(exit_code, _output_of_rank_zero(Path(folder)), failure)
 
 
 def _first_failure(failed: ChildFailedError) -> tuple[int, str]:
-    """Of failures in the same second, a process that was killed is the cause and not the consequence."""
+    """Exit code and description of the first failure; within one second, a killed process is the cause."""
     rank, failure = min(failed.failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode >= 0))
     if failure.exitcode >= 0:
-        return failure.exitcode, "" if failure.exitcode > 1 else f"rank {rank} has failed"
+        return failure.exitcode, "" if failure.exitcode > 1 else f"rank {rank} failed"
     name = signal.Signals(-failure.exitcode).name
-    return 1, f"rank {rank} (process {failure.pid}) was killed by {name}; the others were ended"
+    return 1, f"rank {rank} (process {failure.pid}) was killed by {name}; the other ranks were stopped"
 
 
-def _first_ranks_words(folder: Path) -> str:
-    """Of the last attempt."""
+def _output_of_rank_zero(folder: Path) -> str:
+    """Read what rank 0 printed in the last attempt."""
     attempts = {
         int(found[1]): path
         for path in folder.glob("*/attempt_*/0/stdout.log")
@@ -91,8 +93,8 @@ def _first_ranks_words(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_and_put_back() -> Iterator[None]:
-    """The agent's log says what `Outcome` says, and its signal handlers are not for us."""
+def _quiet_agent() -> Iterator[None]:
+    """Context: silence the agent's log, which repeats `Outcome`; restore our signal handlers afterwards."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     handlers = {number: signal.getsignal(number) for number in numbers}
     logging.disable(logging.ERROR)
@@ -105,7 +107,7 @@ def _quiet_and_put_back() -> Iterator[None]:
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """One agent, and a store that listens on loopback alone: PyTorch's own would listen everywhere."""
+    """Rendezvous of one agent; its store listens on loopback only, PyTorch's own on all interfaces."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -119,7 +121,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return BACKEND
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """A new store for every attempt."""
+        """Create a new store for every attempt."""
         listener = socket.create_server((LOOPBACK, 0))
         port = listener.getsockname()[1]
         options: dict[str, Any] = {"wait_for_workers": False, "master_listen_fd": listener.detach()}

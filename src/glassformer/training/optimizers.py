@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, layer-wise rates and freezing."""
+"""Optimizers, learning-rate schedules, layer-wise learning rates and freezing."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from torch import Tensor, nn
 from glassformer.core.errors import user_error
 from glassformer.core.registry import Kind, register
 
-LearningRate = Annotated[float, Field(gt=0, description="the peak rate; the schedule multiplies it")]
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Decay = Annotated[float, Field(ge=0, description="decay of the matrices; biases and norms are spared")]
+LearningRate = Annotated[float, Field(gt=0, description="peak learning rate; the schedule multiplies it")]
+Beta = Annotated[float, Field(ge=0, lt=1, description="decay of a moving average of gradients")]
+Decay = Annotated[float, Field(ge=0, description="weight decay of matrices; biases and norms have none")]
 
 
 class OptimizerConfig(Kind):
-    """How gradients change the weights."""
+    """Optimizer, with weight decay on matrices only."""
 
     learning_rate: LearningRate = 1e-3
     weight_decay: Decay = 0.0
     state_floats_per_parameter: ClassVar[int] = 0
-    """For the memory estimate: at most so many."""
+    """Upper bound of the optimizer state per parameter, for the memory estimate."""
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return an optimizer of the model's parameters."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Matrices with weight decay, vectors without."""
+        """Parameter groups: matrices with weight decay, vectors without."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         return [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
@@ -41,6 +42,8 @@ class OptimizerConfig(Kind):
 
 @register
 class AdamWConfig(OptimizerConfig):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
     kind: Literal["adamw"] = "adamw"
     beta1: Beta = 0.9
     beta2: Beta = 0.99
@@ -54,7 +57,7 @@ class AdamWConfig(OptimizerConfig):
 
 @register
 class AdamConfig(OptimizerConfig):
-    """Adam, with the decay (if any) in the gradient."""
+    """Adam (Kingma and Ba 2015); weight decay, if any, is added to the gradient."""
 
     kind: Literal["adam"] = "adam"
     beta1: Beta = 0.9
@@ -69,6 +72,8 @@ class AdamConfig(OptimizerConfig):
 
 @register
 class SGDConfig(OptimizerConfig):
+    """Stochastic gradient descent with momentum."""
+
     kind: Literal["sgd"] = "sgd"
     momentum: Beta = 0.9
     nesterov: bool = False
@@ -76,15 +81,15 @@ class SGDConfig(OptimizerConfig):
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         nesterov = self.nesterov and self.momentum > 0
-        # PyTorch's fused form does not know weights that are spread over processes.
-        is_whole = not any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+        # The fused implementation does not support sharded weights.
+        is_sharded = any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
         return torch.optim.SGD(
-            self.groups(model), self.learning_rate, self.momentum, nesterov=nesterov, fused=is_whole
+            self.groups(model), self.learning_rate, self.momentum, nesterov=nesterov, fused=not is_sharded
         )
 
 
 class Lion(torch.optim.Optimizer):
-    """The sign of an interpolated momentum (Chen et al. 2023): one state a parameter instead of two."""
+    """Update by the sign of an interpolated momentum (Chen et al. 2023): one state per parameter, not two."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, beta1: float, beta2: float) -> None:
         super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2})
@@ -106,6 +111,8 @@ class Lion(torch.optim.Optimizer):
 
 @register
 class LionConfig(OptimizerConfig):
+    """Lion (Chen et al. 2023): the sign of the momentum decides the direction."""
+
     kind: Literal["lion"] = "lion"
     beta1: Beta = 0.9
     beta2: Beta = 0.99
@@ -117,27 +124,33 @@ class LionConfig(OptimizerConfig):
 
 Steps = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+FinalRatio = Annotated[float, Field(ge=0, le=1, description="factor of the learning rate at the last step")]
 
 
 class ScheduleConfig(Kind):
-    """What the learning rate is multiplied by, from the first step to the last."""
+    """Factor of the learning rate at each step: a linear warm-up, then the schedule."""
 
-    warmup_steps: Steps = Field(0, description="the rate rises in a line over these steps")
+    warmup_steps: Steps = Field(
+        0, description="steps over which the learning rate rises linearly to its peak"
+    )
     needs_end: ClassVar[bool] = True
-    """Whether it must know how many steps there will be."""
+    """True if the schedule needs the total number of steps."""
 
     def factor(self, step: int, total_steps: int) -> float:
-        """For step 1, 2, …, total_steps."""
+        """Return the factor for step 1, 2, …, total_steps."""
         if step <= self.warmup_steps:
             return step / self.warmup_steps
         return self.after_warmup(step - self.warmup_steps, max(1, total_steps - self.warmup_steps))
 
     def after_warmup(self, step: int, total_steps: int) -> float:
+        """Return the factor; steps are counted from the end of the warm-up."""
         raise NotImplementedError
 
 
 @register
 class ConstantConfig(ScheduleConfig):
+    """Constant learning rate after the warm-up."""
+
     kind: Literal["constant"] = "constant"
     needs_end: ClassVar[bool] = False
 
@@ -147,8 +160,10 @@ class ConstantConfig(ScheduleConfig):
 
 @register
 class WarmupCosineConfig(ScheduleConfig):
+    """Half a cosine from the peak down to `final_ratio`."""
+
     kind: Literal["warmup-cosine"] = "warmup-cosine"
-    final_ratio: Fraction = Field(0.0, description="where the cosine ends")
+    final_ratio: FinalRatio = 0.0
 
     def after_warmup(self, step: int, total_steps: int) -> float:
         progress = min(1.0, step / total_steps)
@@ -157,7 +172,7 @@ class WarmupCosineConfig(ScheduleConfig):
 
 @register
 class InverseSquareRootConfig(ScheduleConfig):
-    """Falls with the root of the step, from the end of the warm-up (Vaswani et al. 2017)."""
+    """Decay with the inverse square root of the step, from the end of the warm-up (Vaswani et al. 2017)."""
 
     kind: Literal["inverse-square-root"] = "inverse-square-root"
     needs_end: ClassVar[bool] = False
@@ -169,8 +184,10 @@ class InverseSquareRootConfig(ScheduleConfig):
 
 @register
 class LinearConfig(ScheduleConfig):
+    """Linear decay from the peak down to `final_ratio`."""
+
     kind: Literal["linear"] = "linear"
-    final_ratio: Fraction = 0.0
+    final_ratio: FinalRatio = 0.0
 
     def after_warmup(self, step: int, total_steps: int) -> float:
         return 1 - (1 - self.final_ratio) * min(1.0, step / total_steps)
@@ -178,11 +195,11 @@ class LinearConfig(ScheduleConfig):
 
 @register
 class WarmupStableDecayConfig(ScheduleConfig):
-    """Level for most of the run, then a line down."""
+    """Constant for most of the run, then a linear decay."""
 
     kind: Literal["warmup-stable-decay"] = "warmup-stable-decay"
-    decay_fraction: Fraction = Field(0.2, description="the share of the steps that decays")
-    final_ratio: Fraction = 0.0
+    decay_fraction: Fraction = Field(0.2, description="fraction of the steps that decay")
+    final_ratio: FinalRatio = 0.0
 
     def after_warmup(self, step: int, total_steps: int) -> float:
         decay_steps = max(1, round(total_steps * self.decay_fraction))
@@ -193,25 +210,25 @@ class WarmupStableDecayConfig(ScheduleConfig):
 # ---------------------------------------------------------------- layers
 
 BACKBONE = "backbone"
-"""All that is not the head: the name that `training.freeze` knows besides those of the model."""
+"""Name for all modules but the head, which `training.freeze` accepts besides module names."""
 
 _NUMBERED = re.compile(r"(.+?)\.(\d+)\.")
 
 
 def is_head(name: str) -> bool:
-    """Whether a parameter belongs to the answer and not to the reading; pooling is a part of the answer."""
+    """Return True for a parameter of the output head, pooling included."""
     return name.split(".")[0] in ("head", "pooling")
 
 
 def is_in_block(name: str) -> bool:
-    """Whether a parameter belongs to one of a stack of blocks, and to neither embeddings nor the head."""
+    """Return True for a parameter of a block, neither embedding nor head."""
     return not is_head(name) and _NUMBERED.match(name) is not None
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """The layer of each parameter, as the data go: embeddings 0, then block after block, then the head.
+    """Number the layer of each parameter in data-flow order: embeddings 0, then the blocks, then the head.
 
-    What stands beside the blocks of a stack, such as its last norm, goes with the uppermost of them.
+    Parameters beside the blocks of a stack, such as its final norm, belong to its last block.
     """
     numbers: dict[tuple[str, str], int] = {}
     uppermost: dict[str, int] = {}
@@ -229,27 +246,27 @@ def layers_of(model: nn.Module) -> dict[str, int]:
     return {name: layers[name] for name in names}
 
 
-def scale_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float) -> None:
-    """Part the optimizer's groups by layer; `rate_scale` is each one's share of the learning rate."""
+def scale_learning_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float) -> None:
+    """Split the optimizer's groups by layer; `lr_scale` is the factor of the group's learning rate."""
     layers = layers_of(model)
     top = max(layers.values())
     scales = {parameter: decay ** (top - layers[name]) for name, parameter in model.named_parameters()}
     optimizer.param_groups[:] = [
-        {**group, "params": [p for p in group["params"] if scales[p] == scale], "rate_scale": scale}
+        {**group, "params": [p for p in group["params"] if scales[p] == scale], "lr_scale": scale}
         for group in optimizer.param_groups
         for scale in dict.fromkeys(scales[parameter] for parameter in group["params"])
     ]
 
 
 class Freezing:
-    """What is not trained. It follows from the step alone, so that a resumed run needs no memory of it.
+    """Frozen parameters of each step. They depend on the step alone, so that resume needs no extra state.
 
-    The optimizer knows all parameters from the beginning; one without a gradient is left as it is,
-    weight decay and momentum included.
+    The optimizer holds all parameters from the start; it skips those without a gradient, weight decay and
+    momentum included.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], steps_between: int | None) -> None:
-        """With `steps_between`, the uppermost frozen layer is released after each so many steps."""
+        """Freeze modules by name; if given, unfreeze the uppermost layer every `steps_between` steps."""
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         frozen = _matching(list(trainable), names)
         layers = layers_of(model)
@@ -259,108 +276,116 @@ class Freezing:
         self._steps_between = steps_between
         if len(self._parameters) == len(trainable):
             raise user_error(
-                "nothing is left to train",
+                "every parameter is frozen",
                 path="training.freeze",
                 value=", ".join(names),
                 hint="freeze less: training.freeze=embedding",
             )
 
     def apply(self, step: int) -> None:
-        """Give gradients to what is trained in this step, and to nothing else."""
+        """Enable gradients of exactly the parameters that this step trains."""
         frozen = self.frozen(step)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name not in frozen)
 
     def frozen(self, step: int) -> dict[str, int]:
-        """The frozen parameters of a step, counted from 1, with the size of each."""
+        """Return the frozen parameters of a step, counted from 1, with their sizes."""
         released = 0 if self._steps_between is None else max(0, step - 1) // self._steps_between
         still = set(self._downwards[released:])
         return {name: p.numel() for name, p in self._parameters.items() if self._layers[name] in still}
 
     def released(self, step: int) -> list[str]:
-        """The blocks and other modules that this step is the first to train."""
+        """Return the modules that this step is the first to train."""
         now = self.frozen(step)
-        return list(dict.fromkeys(_place(name) for name in self.frozen(step - 1) if name not in now))
+        return list(dict.fromkeys(_module_of(name) for name in self.frozen(step - 1) if name not in now))
 
 
-def _place(name: str) -> str:
+def _module_of(name: str) -> str:
+    """Return the block of a parameter, or else its module."""
     numbered = _NUMBERED.match(name)
     return name.rpartition(".")[0] if numbered is None else ".".join(numbered.groups())
 
 
 def _matching(known: Sequence[str], names: Sequence[str]) -> set[str]:
-    """The parameters under these names, whole parts of a path: `layers.1` is not `layers.10`."""
+    """Return the parameters of these modules; `layers.1` does not match `layers.10`."""
     found: set[str] = set()
     for name in names:
         under = [other for other in known if other == name or other.startswith(f"{name}.")]
         under += [other for other in known if name == BACKBONE and not is_head(other)]
         if not under:
             parts = [other.split(".") for other in known]
-            places = {".".join(path[:depth]): None for path in parts for depth in range(1, len(path) + 1)}
+            modules = {".".join(path[:depth]): None for path in parts for depth in range(1, len(path) + 1)}
             raise user_error(
-                "no such part of the model",
+                "no such module in the model",
                 path="training.freeze",
                 value=name,
-                allowed=sorted([BACKBONE, *places], key=lambda place: place.count(".")),
+                allowed=sorted([BACKBONE, *modules], key=lambda module: module.count(".")),
                 hint=f"training.freeze={BACKBONE}",
             )
         found.update(under)
     return found
 
 
-ROUNDS = 5
+# ---------------------------------------------------------------- Muon
+
+NEWTON_SCHULZ_STEPS = 5
 FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315
-"""Coefficients of a polynomial that draws singular values of 0 to 1 near 1, fast rather than exactly."""
-LIKE_ADAM = 0.2
-"""The root mean square of a step of Adam: one learning rate serves both (Liu et al. 2025)."""
+"""Coefficients of a quintic that moves singular values of 0 to 1 near 1, fast rather than exactly."""
+ADAM_RMS = 0.2
+"""Root mean square of an Adam update: with it, one learning rate serves both (Liu et al. 2025)."""
 
 
 def orthogonal(matrices_BNM: Tensor) -> Tensor:
-    """Near the matrices of the same singular vectors whose singular values are all 1."""
+    """Move all singular values near 1 and keep the singular vectors, by a Newton-Schulz iteration."""
     is_tall = matrices_BNM.shape[-2] > matrices_BNM.shape[-1]
-    found = matrices_BNM.mT if is_tall else matrices_BNM
-    found = found / (found.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(ROUNDS):
-        square = found @ found.mT
-        cubic = torch.baddbmm(square, square, square, beta=THIRD, alpha=FIFTH)
-        found = torch.baddbmm(found, cubic, found, beta=FIRST)
-    return found.mT if is_tall else found
+    x = matrices_BNM.mT if is_tall else matrices_BNM
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        square = x @ x.mT
+        polynomial = torch.baddbmm(square, square, square, beta=THIRD, alpha=FIFTH)
+        x = torch.baddbmm(x, polynomial, x, beta=FIRST)
+    return x.mT if is_tall else x
 
 
 class Muon(torch.optim.Optimizer):
+    """Orthogonalised momentum for matrices of blocks (Jordan et al. 2024), Adam for other parameters.
+
+    `torch.optim.Muon` takes matrices only and one at a time; this one batches matrices of equal shape.
+    """
+
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, **constants: float) -> None:
         super().__init__(groups, {"lr": lr, **constants})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
-            for parameter in moving:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for parameter in parameters:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
             if group["is_orthogonal"]:
-                self._move_matrices(moving, group)
+                self._update_matrices(parameters, group)
             else:
-                for parameter in moving:
-                    self._move_like_adam(parameter, group)
+                for parameter in parameters:
+                    self._update_by_adam(parameter, group)
 
-    def _move_matrices(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
+    def _update_matrices(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = {}
         for parameter in parameters:
             by_shape.setdefault(parameter.shape, []).append(parameter)
-        for shape, split_balanced in by_shape.items():
-            ahead = []
-            for parameter in split_balanced:
+        for shape, same_shape in by_shape.items():
+            directions = []
+            for parameter in same_shape:
                 assert parameter.grad is not None
                 momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
                 momentum.lerp_(parameter.grad, 1 - group["momentum"])
-                ahead.append(torch.lerp(parameter.grad, momentum, group["momentum"]))
-            # Products of many small matrices at once keep the cores busier than one after the other.
-            steps = orthogonal(torch.stack(ahead))
-            size = group["lr"] * LIKE_ADAM * math.sqrt(max(shape))
-            for parameter, step in zip(split_balanced, steps, strict=True):
-                parameter.sub_(step, alpha=size)
+                directions.append(torch.lerp(parameter.grad, momentum, group["momentum"]))
+            # A batched product of small matrices keeps the cores busier than one product after another.
+            updates = orthogonal(torch.stack(directions))
+            size = group["lr"] * ADAM_RMS * math.sqrt(max(shape))
+            for parameter, update in zip(same_shape, updates, strict=True):
+                parameter.sub_(update, alpha=size)
 
-    def _move_like_adam(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update_by_adam(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state["steps"] = torch.zeros(())
@@ -380,7 +405,7 @@ class Muon(torch.optim.Optimizer):
 
 @register
 class MuonConfig(OptimizerConfig):
-    """Matrices of the blocks by their momentum made orthogonal, the rest by Adam; one rate for both."""
+    """Muon (Jordan et al. 2024) for matrices of blocks and Adam for the rest, with one learning rate."""
 
     kind: Literal["muon"] = "muon"
     momentum: Beta = 0.95
@@ -392,7 +417,7 @@ class MuonConfig(OptimizerConfig):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
             raise user_error(
-                "it needs whole matrices, and here they are spread over processes",
+                "Muon needs whole matrices, and these are sharded over processes",
                 path="training.optimizer.kind",
                 value=self.kind,
                 hint="training.optimizer.kind=adamw",

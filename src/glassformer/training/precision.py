@@ -1,7 +1,7 @@
-"""Devices, and which number formats really run on them.
+"""Choice of the device, and a test that a precision works on it.
 
-A CPU may advertise bf16 and kill the process with an illegal instruction, so a precision is tried in a
-child process, never in ours.
+A CPU may advertise bf16 and still stop the process with an illegal instruction, so a precision is tested in
+a child process.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ assert torch.isfinite(x.grad).all()
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 PROBE_SECONDS = 120
+"""Time limit of the test."""
 
 
 @cache
 def probe(precision: str, device: str = "cpu") -> str | None:
-    """None if a forward and a backward pass run in this precision, else one line that says what happened."""
+    """Test a forward and a backward pass: None if they work in this precision, else the error in one line."""
     command = [sys.executable, "-c", _PROBE, DTYPES[precision], device]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"no answer within {PROBE_SECONDS} seconds"
+        return f"no result within {PROBE_SECONDS} seconds"
     if child.returncode == 0:
         return None
     if child.returncode < 0:
-        return f"the processor stopped it with signal {-child.returncode}"
+        return f"the test was stopped by signal {-child.returncode}"
     lines = child.stderr.strip().splitlines()
     return lines[-1] if lines else f"exit code {child.returncode}"
 
 
 def check_precision(precision: str, device: torch.device) -> None:
+    """Raise a user error if the precision does not work on the device."""
     if precision == "fp32":
         return
     failure = probe(precision, str(device))
@@ -60,7 +62,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU."""
+    """Return the device of this name; `auto` prefers CUDA, then MPS, then the CPU."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -70,5 +72,7 @@ def choose_device(name: str) -> torch.device:
     available += ["cuda"] if torch.cuda.is_available() else []
     available += ["mps"] if torch.backends.mps.is_available() else []
     if name not in available:
-        raise user_error("no such device here", path="training.device", value=name, allowed=available)
+        raise user_error(
+            "no such device on this machine", path="training.device", value=name, allowed=available
+        )
     return torch.device(name)

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a training run for people: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -13,31 +13,35 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
-SECONDS_OF_SILENCE = 2.0
+"""Shortest time between two progress lines."""
+STATUS_DELAY_SECONDS = 2.0
+"""A status line is printed only if the work takes longer than this."""
 
 
 class Reporter:
-    """Says nothing. The others say the same things, each in its own way."""
+    """Silent reporter and base class of the others."""
 
-    is_heard = False
-    """Whether somebody listens: what is said to people only costs time."""
+    is_active = False
+    """False if the output is discarded: then work done only for the reader is skipped."""
 
     def begin(self, step: int, total_steps: int | None) -> None: ...
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None: ...
 
-    def measuring(self, what: str, done: int, total: int) -> None: ...
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Report how far a validation or a test is."""
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None: ...
 
-    def note(self, text: str) -> None: ...
+    def info(self, text: str) -> None:
+        """Print one line."""
 
     def end(self) -> None: ...
 
     @contextlib.contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """Say what is being done, if it takes a while."""
-        timer = threading.Timer(SECONDS_OF_SILENCE, self.note, [f"{what} …"])
+    def status(self, what: str) -> Iterator[None]:
+        """Context: print what is being done if it takes longer than two seconds."""
+        timer = threading.Timer(STATUS_DELAY_SECONDS, self.info, [f"{what} …"])
         timer.daemon = True
         timer.start()
         try:
@@ -47,51 +51,51 @@ class Reporter:
 
 
 class LineReporter(Reporter):
-    is_heard = True
+    """One line per validation, and a progress line at most every five seconds."""
+
+    is_active = True
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
         self.total_steps: int | None = None
-        self.last = 0.0
+        self._last_line = 0.0
 
     def begin(self, step: int, total_steps: int | None) -> None:
         self.total_steps = total_steps
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
         of = f"/{self.total_steps}" if self.total_steps else ""
-        self._say_now_and_then(
-            f"step {step}{of}  {_numbers(loss, accuracy)}  {tokens_per_second:,.0f} tokens/s"
-        )
+        self._print_rarely(f"step {step}{of}  {_numbers(loss, accuracy)}  {tokens_per_second:,.0f} tokens/s")
 
-    def measuring(self, what: str, done: int, total: int) -> None:
-        self._say_now_and_then(f"{what}: {done:,} of {total:,}")
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._print_rarely(f"{what}: {done:,} of {total:,}")
 
-    def _say_now_and_then(self, text: str) -> None:
-        if time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
-            self.last = time.monotonic()
-            self.note(text)
+    def _print_rarely(self, text: str) -> None:
+        if time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self.info(text)
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        self.note(_validation_line(step, metrics, is_best))
+        self.info(_validation_line(step, metrics, is_best))
 
-    def note(self, text: str) -> None:
+    def info(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
 
 
 class BarReporter(Reporter):
-    """A rich progress bar with loss, accuracy, speed and the time left."""
+    """Rich progress bar with loss, accuracy, speed and remaining time."""
 
-    is_heard = True
+    is_active = True
 
     def __init__(self) -> None:
-        self.progress: Progress | None = None
-        self.bar: TaskID | None = None
+        self._display: Progress | None = None
+        self._bar: TaskID | None = None
 
     def begin(self, step: int, total_steps: int | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.progress = Progress(
+        self._display = Progress(
             TextColumn(
                 "step {task.completed:,.0f}/{task.total:,.0f}" if total_steps else "step {task.completed}"
             ),
@@ -102,40 +106,43 @@ class BarReporter(Reporter):
             console=Console(stderr=True, highlight=False),
             transient=True,
         )
-        self.bar = self.progress.add_task("training", total=total_steps, completed=step, numbers="", speed="")
-        self.progress.start()
+        self._bar = self._display.add_task(
+            "training", total=total_steps, completed=step, numbers="", speed=""
+        )
+        self._display.start()
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
-        if self.progress is not None and self.bar is not None:
-            self.progress.update(
-                self.bar,
+        if self._display is not None and self._bar is not None:
+            self._display.update(
+                self._bar,
                 completed=step,
                 numbers=_numbers(loss, accuracy),
                 speed=f"{tokens_per_second:,.0f} tokens/s",
             )
 
-    def measuring(self, what: str, done: int, total: int) -> None:
-        if self.progress is not None and self.bar is not None:
-            self.progress.update(self.bar, numbers=what, speed=f"{done:,} of {total:,}")
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._display is not None and self._bar is not None:
+            self._display.update(self._bar, numbers=what, speed=f"{done:,} of {total:,}")
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        if self.progress is not None and self.bar is not None:
-            self.progress.update(self.bar, completed=step, numbers="", speed="")
-        self.note(_validation_line(step, metrics, is_best))
+        if self._display is not None and self._bar is not None:
+            self._display.update(self._bar, completed=step, numbers="", speed="")
+        self.info(_validation_line(step, metrics, is_best))
 
-    def note(self, text: str) -> None:
+    def info(self, text: str) -> None:
         from rich.console import Console
 
-        console = self.progress.console if self.progress else Console(stderr=True, highlight=False)
+        console = self._display.console if self._display else Console(stderr=True, highlight=False)
         console.print(text, markup=False, style="bold red" if text.startswith("WARNING") else None)
 
     def end(self) -> None:
-        if self.progress is not None:
-            self.progress.stop()
-            self.progress = None
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
 
 
 def reporter_for(stream: TextIO) -> Reporter:
+    """Return a bar for a terminal, otherwise plain lines."""
     return BarReporter() if stream.isatty() else LineReporter(stream)
 
 

@@ -1,4 +1,4 @@
-"""Everything a run must remember to go on to the bit: what is small as JSON, what is large as tensors."""
+"""State that makes resume exact: counters as JSON; optimizer and random-number states as tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from glassformer.core.errors import is_out_of_memory, user_error
 
-RECENT = 64
-"""How many losses the spike guard looks back on."""
+RECENT_LOSSES = 64
+"""Number of losses that the divergence guard takes the median of."""
 
 
 @dataclass
 class Window:
-    """Sums since the last line of the record."""
+    """Sums since the last `step` event."""
 
     loss: float = 0.0
     correct: int = 0
@@ -38,39 +38,46 @@ class Window:
 
 @dataclass
 class TrainingState:
+    """Counters and metrics of a run, saved as JSON in each checkpoint."""
+
     step: int = 0
     epoch: int = 0
     steps_in_epoch: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    """In steps: what the speed is measured by."""
+    """Time spent in training steps; the speed is measured by it."""
     elapsed: float = 0.0
-    """In everything: steps, validations, saves."""
+    """Time spent in steps, validations and saves; `training.max_minutes` limits it."""
     best: float | None = None
     best_loss: float | None = None
-    """Of two validations with the same headline metric, the one with the lower loss is better."""
+    """Loss of the best validation; it breaks ties of the primary metric."""
     best_step: int | None = None
     validations_without_best: int = 0
-    targets_in_a_row: int = 0
+    consecutive_targets: int = 0
+    """Validations in a row that reached `training.stopping.target`."""
     last_metrics: dict[str, float] = field(default_factory=dict)
     last_validation: int = 0
     rollbacks: int = 0
-    rate_factor: float = 1.0
+    lr_factor: float = 1.0
+    """Halved by each roll-back."""
     first_loss: float | None = None
     recent_losses: list[float] = field(default_factory=list)
     order: str = ""
-    """A hash over the numbers of all examples so far, in their order."""
+    """Running SHA-256 over the indices of all examples so far, in order."""
     window: Window = field(default_factory=Window)
     ended: str = ""
-    """Why training is over; empty while it is not."""
+    """Reason why training ended; empty while it runs."""
 
-    def remember_loss(self, loss: float) -> None:
+    def record_loss(self, loss: float) -> None:
         if self.first_loss is None:
             self.first_loss = loss
-        self.recent_losses = [*self.recent_losses, loss][-RECENT:]
+        self.recent_losses = [*self.recent_losses, loss][-RECENT_LOSSES:]
 
-    def usual_loss(self) -> float | None:
-        """What a spike is measured against, but at least a fifth of the first loss: guessing is no spike."""
+    def typical_loss(self) -> float | None:
+        """Median of the recent losses, at least a fifth of the first loss.
+
+        The floor keeps the loss of a random guess from counting as a spike of a well-trained model.
+        """
         if self.first_loss is None:
             return None
         return max(statistics.median(self.recent_losses), 0.2 * self.first_loss)
@@ -84,7 +91,7 @@ class TrainingState:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's memory, by the number of the parameter."""
+    """Return the optimizer's state tensors as `{parameter index}.{state name}`."""
     return {
         f"{number}.{name}": value
         for number, parameter in enumerate(_parameters(optimizer))
@@ -94,12 +101,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Load what `optimizer_tensors` returned."""
     optimizer.state.clear()
     parameters = _parameters(optimizer)
     for key, value in tensors.items():
         number, name = key.split(".", 1)
         parameter = parameters[int(number)]
-        # A copy: what was loaded is a view of the checkpoint's file, which will be removed.
+        # Copy: loaded tensors are views of the checkpoint file, which will be deleted.
         optimizer.state[parameter][name] = value.to(parameter.device, copy=True)
 
 
@@ -108,6 +116,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def random_tensors() -> dict[str, Tensor]:
+    """Return the states of PyTorch's random-number generators."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -115,7 +124,7 @@ def random_tensors() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: Mapping[str, Tensor]) -> None:
-    """What is not there stays as it is: that of a process that was not among those which saved."""
+    """Restore generator states; one that was not saved, as for an additional rank, is left unchanged."""
     if "cpu" in tensors:
         torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
@@ -123,15 +132,15 @@ def restore_random(tensors: Mapping[str, Tensor]) -> None:
 
 
 @contextlib.contextmanager
-def refusing_others(place: str) -> Iterator[None]:
-    """What cannot be made of a checkpoint that is whole: it is of another run, or of another hand."""
+def reject_foreign_checkpoint(path: str) -> Iterator[None]:
+    """Context: report an intact checkpoint that does not match this run's model as a user error."""
     try:
         yield
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
         raise user_error(
-            f"the checkpoint is not one of this run: {error}",
-            path=place,
-            hint="restore the run's folder from a copy, or train anew",
+            f"the checkpoint does not belong to this run: {error}",
+            path=path,
+            hint="restore the run folder from a backup, or train again",
         ) from error
