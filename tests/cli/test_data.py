@@ -94,7 +94,7 @@ def test_fetch_then_list_then_check(ask: Ask, small_set: Path, folder: Path) -> 
     assert row["fetched"] == [str(folder / "data" / "small" / "a.txt")]
     assert {row["name"]: row["state"] for row in ask("list")["sets"]}["small"] == "whole"
     assert ask("fetch", "small", says="already here and complete")["sets"][0]["fetched"] == []
-    assert ask("check", "small", says="ready to train on")["passed"]
+    assert ask("check", "small", says="ready for training")["passed"]
     (folder / "data" / "small" / "a.txt").write_text(TRAIN.upper(), encoding="utf-8")
     document = ask("check", "small", code=2)
     assert [finding["kind"] for finding in document["findings"]] == ["wrong-checksum"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from glassformer.cli.arguments import add_run, open_run
 from glassformer.cli.output import Output
 from glassformer.core.errors import shorten
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 GROUP_LINES = 256
 """Inputs that the model receives together; it splits them into batches of similar length."""
@@ -66,7 +69,8 @@ def _cut(lines: list[str]) -> list[list[str]]:
 def _available_lines() -> Iterator[list[bytes]]:
     """Yield the complete lines that have arrived, so that a program that waits for each reply gets one."""
     rest = b""
-    while chunk := sys.stdin.buffer.read1(READ_BYTES):
+    stream = cast("BufferedReader", sys.stdin.buffer)
+    while chunk := stream.read1(READ_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         yield lines
     if rest:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         maps=arguments.maps,
         checkpoint=arguments.checkpoint,
         plugins=[str(path) for path in arguments.plugin],
-        say=output.print,
+        log=output.print,
     )
     for option in ("out", "markdown", "latex"):
         if document[option] is not None:
