@@ -1,4 +1,4 @@
-"""A tiny experiment of each shape, on sequences of unequal length, whose model a test may break."""
+"""Tiny experiments of each task type, on sequences of unequal length, whose model a test may break."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from glassformer.blocks.heads import IGNORED
 from glassformer.data.batching import Batch, Examples, collate_token_classification
-from glassformer.doctor.checks import Subject
+from glassformer.doctor.checks import CheckContext
 from glassformer.models.base import Model
 from glassformer.models.task_types import (
     CausalLM,
@@ -37,7 +37,7 @@ BEGIN, END = 7, 8
 SMALL = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "feed_forward_dim": 16}
 
 Sabotage = Callable[[Model], object]
-SubjectOf = Callable[..., Subject]
+ContextOf = Callable[..., CheckContext]
 
 
 def rows(seed: int, shortest: int, longest: int) -> list[np.ndarray]:
@@ -46,7 +46,7 @@ def rows(seed: int, shortest: int, longest: int) -> list[np.ndarray]:
 
 
 class HiddenWordsTask(Task):
-    """Every third token is hidden, and asked for."""
+    """Masked language modelling: every third token is masked."""
 
     def batch(self, split: str, indices: np.ndarray, epoch: int = 0) -> Batch:
         batch = collate_token_classification(self.splits[split], indices)
@@ -74,7 +74,7 @@ def make_task(name: str) -> Task:
         ),
         "real number": (
             SequenceClassificationTask,
-            SequenceClassification(VOCABULARY, LENGTH, 1, is_real=True),
+            SequenceClassification(VOCABULARY, LENGTH, 1, is_regression=True),
             sums * 100.0,
         ),
         "next token": (CausalLMTask, CausalLM(VOCABULARY, LENGTH), inputs),
@@ -97,7 +97,7 @@ def make_subject(
     task: Task | None = None,
     trained: Model | None = None,
     **options: Any,
-) -> Subject:
+) -> CheckContext:
     class BrokenConfig(TransformerConfig):
         def build(self, task_type: TaskType) -> Model:
             model = super().build(task_type)
@@ -107,9 +107,9 @@ def make_subject(
 
     model = BrokenConfig(**{**SMALL, **options})
     config = ExperimentConfig.model_validate({"task": {"kind": "reversal"}, "model": model})
-    return Subject(Experiment(config, task or make_task(shape)), trained)
+    return CheckContext(Experiment(config, task or make_task(shape)), trained)
 
 
 @pytest.fixture
-def subject_of() -> SubjectOf:
+def context_of() -> ContextOf:
     return make_subject

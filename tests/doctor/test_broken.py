@@ -1,4 +1,4 @@
-"""Each check proved: a model, a task or an engine that is broken in one way, and the check that says so."""
+"""Each check detects a model, task or engine that is broken in one way."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from glassformer.blocks.masks import Mask
 from glassformer.blocks.positions import Position
 from glassformer.data.batching import Batch
 from glassformer.doctor import checks, learning
-from glassformer.doctor.checks import Measurement, Subject
-from glassformer.doctor.examination import examine_model
+from glassformer.doctor.checks import CheckContext
+from glassformer.doctor.report import Measurement
+from glassformer.doctor.runner import check_model
 from glassformer.models.base import DecodingState, Model
 from glassformer.models.seq2seq import EncoderDecoder
 from glassformer.models.transformer import CausalLanguageModel
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore
 from glassformer.training.trainer import Trainer
 
-SubjectOf = Callable[..., Subject]
-Check = Callable[[Subject], Measurement]
+ContextOf = Callable[..., CheckContext]
+Check = Callable[[CheckContext], Measurement]
 
 
-def found(check: Check, subject: Subject) -> Measurement:
+def found(check: Check, context: CheckContext) -> Measurement:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return check(subject)
+        return check(context)
 
 
-def assert_caught(check: Check, subject: Subject, detail: str = "") -> None:
-    measurement = found(check, subject)
+def assert_caught(check: Check, context: CheckContext, detail: str = "") -> None:
+    measurement = found(check, context)
     assert measurement.verdict == "failed"
     assert detail in measurement.detail
 
@@ -65,7 +66,7 @@ def not_causal(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None,
 
 
 def one_too_far(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> Tensor:
-    """A causal mask that is off by one."""
+    """Causal mask that is off by one."""
     if not mask.is_causal:
         return fused_kernel(q, k, v, mask, bias, dropout)
     allowed = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2] + 1)
@@ -73,7 +74,7 @@ def one_too_far(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None
 
 
 def faint_leak(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> Tensor:
-    """A mask of −10 instead of −∞: some ten-thousandths come through."""
+    """Mask with −10 instead of −∞, which lets some ten-thousandths of the weight through."""
     scores = explicit_scores(q, k, bias)
     allowed = mask.dense(q.shape[2], k.shape[2], q.device)
     return (scores if allowed is None else scores - 10.0 * ~allowed).softmax(-1) @ v
@@ -90,7 +91,7 @@ def wrong_scale(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None
 def wrong_gradient(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """Right answers, but keys never learn."""
+    """Correct outputs, but keys get no gradient."""
     return fused_kernel(q, k.detach(), v, mask, bias, dropout)
 
 
@@ -101,7 +102,7 @@ def no_number(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, 
 
 
 def even_share(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> Tensor:
-    """A finite number instead of −∞: who may see nobody sees everybody."""
+    """Mask with a finite number instead of −∞: a query without keys attends to all."""
     scores = explicit_scores(q, k, bias)
     allowed = mask.dense(q.shape[2], k.shape[2], q.device)
     return (scores if allowed is None else scores.masked_fill(~allowed, -1e9)).softmax(-1) @ v
@@ -112,35 +113,35 @@ def even_share(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None,
 
 @pytest.mark.parametrize("kernel", [not_causal, one_too_far, faint_leak])
 @pytest.mark.parametrize("shape", ["next token", "sequence to sequence"])
-def test_attention_that_sees_the_future(kernel: Kernel, shape: str, subject_of: SubjectOf) -> None:
-    assert_caught(checks.future, subject_of(shape, with_kernel(kernel)), "reach answers before it")
+def test_attention_that_sees_the_future(kernel: Kernel, shape: str, context_of: ContextOf) -> None:
+    assert_caught(checks.future, context_of(shape, with_kernel(kernel)), "affect earlier outputs")
 
 
-def test_a_predictor_that_should_look_only_back(subject_of: SubjectOf) -> None:
-    assert_caught(checks.future, subject_of("per token", with_kernel(not_causal), is_causal=True))
+def test_a_classifier_that_should_be_causal(context_of: ContextOf) -> None:
+    assert_caught(checks.future, context_of("per token", with_kernel(not_causal), is_causal=True))
 
 
 class LooksAhead(nn.Module):
-    """A head that reads the next position's vector too."""
+    """Head that also reads the next position's vector."""
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         return x_BLD + x_BLD.roll(-1, dims=1) if x_BLD.ndim == 3 else x_BLD
 
 
-def test_a_leak_that_starts_at_zero(subject_of: SubjectOf) -> None:
-    """With a head of zeros nothing can be seen of it, unless the weights are shaken."""
+def test_a_leak_that_starts_at_zero(context_of: ContextOf) -> None:
+    """A head of zeros hides a leak unless noise is added to the weights."""
 
     def sabotage(model: Model) -> None:
         model.head.body = LooksAhead()
         nn.init.zeros_(model.head.weight)
 
-    assert_caught(checks.future, subject_of("next token", sabotage))
+    assert_caught(checks.future, context_of("next token", sabotage))
 
 
 @pytest.mark.parametrize("kernel", [not_padded, faint_leak])
 @pytest.mark.parametrize("shape", ["per token", "per sequence", "masked token", "sequence to sequence"])
-def test_attention_to_padding(kernel: Kernel, shape: str, subject_of: SubjectOf) -> None:
-    assert_caught(checks.padding, subject_of(shape, with_kernel(kernel)), "changes answers")
+def test_attention_to_padding(kernel: Kernel, shape: str, context_of: ContextOf) -> None:
+    assert_caught(checks.padding, context_of(shape, with_kernel(kernel)), "affects outputs")
 
 
 class PlainMean(nn.Module):
@@ -148,46 +149,46 @@ class PlainMean(nn.Module):
         return x_BLD.mean(1)
 
 
-def test_pooling_over_padding(subject_of: SubjectOf) -> None:
+def test_pooling_over_padding(context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.pooling = PlainMean()
 
-    assert_caught(checks.padding, subject_of("real number", sabotage), "padding changes answers")
+    assert_caught(checks.padding, context_of("real number", sabotage), "padding affects outputs")
 
 
 class CountsPadding(ClassHead):
-    def compute_loss(self, answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        return super().compute_loss(answers, targets.clamp(min=0), label_smoothing)
+    def compute_loss(self, logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
+        return super().compute_loss(logits, targets.clamp(min=0), label_smoothing)
 
 
 @pytest.mark.parametrize("shape", ["per token", "next token", "sequence to sequence"])
-def test_a_loss_that_counts_padding(shape: str, subject_of: SubjectOf) -> None:
+def test_a_loss_that_counts_padding(shape: str, context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.head.__class__ = CountsPadding
 
-    assert_caught(checks.padding, subject_of(shape, sabotage), "changes the loss")
+    assert_caught(checks.padding, context_of(shape, sabotage), "affects the loss")
 
 
 class MixesRows(nn.Module):
-    """As a reshape does that takes the batch for another axis."""
+    """Mixes rows, like a reshape that confuses the batch with another axis."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + 0.1 * x.roll(1, dims=0)
 
 
 @pytest.mark.parametrize("shape", ["per token", "per sequence", "next token", "sequence to sequence"])
-def test_rows_that_mix(shape: str, subject_of: SubjectOf) -> None:
+def test_rows_that_mix(shape: str, context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.head.body = MixesRows()
 
-    assert_caught(checks.neighbours, subject_of(shape, sabotage))
+    assert_caught(checks.neighbours, context_of(shape, sabotage))
 
 
 # ---------------------------------------------------------------- caches
 
 
 class WithState:
-    """A model whose decoding state is made by `make_state`."""
+    """Model whose decoding state is made by `make_state`."""
 
     make_state: type[DecodingState]
 
@@ -199,14 +200,14 @@ class WithState:
 class FromZero(DecodingState):
     """Forgets how many tokens there are already."""
 
-    def place(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
-        positions_BL, mask = super().place(tokens_BL, attention_mask_BL)
+    def append(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
+        positions_BL, mask = super().append(tokens_BL, attention_mask_BL)
         return positions_BL - positions_BL[:, :1], mask
 
 
-class PaddingIsReal(DecodingState):
-    def place(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
-        positions_BL, mask = super().place(tokens_BL, attention_mask_BL)
+class IgnoresMask(DecodingState):
+    def append(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
+        positions_BL, mask = super().append(tokens_BL, attention_mask_BL)
         return positions_BL, Mask(is_causal=mask.is_causal)
 
 
@@ -217,7 +218,7 @@ class DropsKey(LayerCache):
 
 
 class StaysInOrder(LayerCache):
-    """A beam that changes places finds the keys of another."""
+    """Cache that is not reordered, so that a beam finds the keys of another."""
 
     def select(self, rows: Tensor) -> None:
         pass
@@ -234,15 +235,15 @@ def with_caches(kind: type[LayerCache]) -> type[DecodingState]:
 
 
 @pytest.mark.parametrize("shape", ["next token", "sequence to sequence"])
-@pytest.mark.parametrize("state", [FromZero, PaddingIsReal, with_caches(DropsKey), with_caches(StaysInOrder)])
-def test_caches_that_disagree(state: type[DecodingState], shape: str, subject_of: SubjectOf) -> None:
+@pytest.mark.parametrize("state", [FromZero, IgnoresMask, with_caches(DropsKey), with_caches(StaysInOrder)])
+def test_caches_that_disagree(state: type[DecodingState], shape: str, context_of: ContextOf) -> None:
     whole = {"next token": CausalLanguageModel, "sequence to sequence": EncoderDecoder}[shape]
     broken = type("Broken", (WithState, whole), {"make_state": state})
 
     def sabotage(model: Model) -> None:
         model.__class__ = broken
 
-    assert_caught(checks.cached_decoding, subject_of(shape, sabotage, position={"kind": "rotary"}), "step")
+    assert_caught(checks.cached_decoding, context_of(shape, sabotage, position={"kind": "rotary"}), "step")
 
 
 # ---------------------------------------------------------------- kernels against the reference
@@ -250,14 +251,14 @@ def test_caches_that_disagree(state: type[DecodingState], shape: str, subject_of
 
 @pytest.mark.parametrize("kernel", [wrong_scale, wrong_gradient, not_padded])
 @pytest.mark.parametrize("shape", ["per token", "sequence to sequence"])
-def test_a_kernel_that_is_not_the_reference(kernel: Kernel, shape: str, subject_of: SubjectOf) -> None:
-    assert_caught(checks.fused_attention, subject_of(shape, with_kernel(kernel)), "differ by")
+def test_a_kernel_that_is_not_the_reference(kernel: Kernel, shape: str, context_of: ContextOf) -> None:
+    assert_caught(checks.fused_attention, context_of(shape, with_kernel(kernel)), "differ by")
 
 
 @pytest.mark.parametrize("kernel", [no_number, even_share])
 @pytest.mark.parametrize("shape", ["per token", "next token"])
-def test_a_masked_row_that_is_not_zero(kernel: Kernel, shape: str, subject_of: SubjectOf) -> None:
-    assert_caught(checks.masked_row, subject_of(shape, with_kernel(kernel)), "does not get zeros")
+def test_a_masked_row_that_is_not_zero(kernel: Kernel, shape: str, context_of: ContextOf) -> None:
+    assert_caught(checks.masked_row, context_of(shape, with_kernel(kernel)), "does not give zeros")
 
 
 class DividesByLength(nn.Module):
@@ -268,18 +269,18 @@ class DividesByLength(nn.Module):
         return (x_BLD * weights_BL[..., None]).sum(1) / weights_BL.sum(1, keepdim=True)
 
 
-def test_pooling_over_nothing(subject_of: SubjectOf) -> None:
+def test_pooling_over_nothing(context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.pooling = DividesByLength()
 
-    assert_caught(checks.masked_row, subject_of("per sequence", sabotage), "all padding")
+    assert_caught(checks.masked_row, context_of("per sequence", sabotage), "only padding")
 
 
-# ---------------------------------------------------------------- positions, dropout, answers
+# ---------------------------------------------------------------- positions, dropout, targets
 
 
-class Unheard(Position):
-    """Is there, and says nothing."""
+class NoEffect(Position):
+    """Position module without any effect."""
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
         return x_BLD
@@ -290,21 +291,21 @@ class AllTheSame(Position):
         return x_BLD + (positions_BL * 0 + 1).to(x_BLD.dtype)[..., None].expand_as(x_BLD) * 0.3
 
 
-class TakenOutByTheNorm(Position):
-    """One number on all components: a layer norm sees no difference."""
+class RemovedByNorm(Position):
+    """Adds the same number to all components, which a layer norm removes."""
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
         return x_BLD + positions_BL.to(x_BLD.dtype)[..., None]
 
 
-@pytest.mark.parametrize("position", [Unheard, AllTheSame, TakenOutByTheNorm])
+@pytest.mark.parametrize("position", [NoEffect, AllTheSame, RemovedByNorm])
 @pytest.mark.parametrize("shape", ["per token", "per sequence", "next token"])
-def test_positions_without_effect(position: type[Position], shape: str, subject_of: SubjectOf) -> None:
+def test_positions_without_effect(position: type[Position], shape: str, context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.embedding.position = position()
 
-    # With a causal mask alone a model of several blocks can tell the order: that is not asked here.
-    assert_caught(checks.positions, subject_of(shape, sabotage), "no effect")
+    # A causal mask alone gives several blocks information about the order; it is not tested here.
+    assert_caught(checks.positions, context_of(shape, sabotage), "no effect")
 
 
 class AlwaysOn(nn.Dropout):
@@ -318,23 +319,23 @@ class AlwaysOff(nn.Dropout):
 
 
 @pytest.mark.parametrize(
-    ("kind", "detail"), [(AlwaysOn, "something random stays on"), (AlwaysOff, "dropout is off")]
+    ("kind", "detail"), [(AlwaysOn, "something random is active"), (AlwaysOff, "dropout is off")]
 )
-def test_dropout_at_the_wrong_time(kind: type[nn.Dropout], detail: str, subject_of: SubjectOf) -> None:
+def test_dropout_at_the_wrong_time(kind: type[nn.Dropout], detail: str, context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.__class__ = kind
 
-    assert_caught(checks.dropout, subject_of("per token", sabotage), detail)
+    assert_caught(checks.dropout, context_of("per token", sabotage), detail)
 
 
 @pytest.mark.parametrize("shape", ["next token", "sequence to sequence", "masked token"])
-def test_answers_that_stand_in_the_question(
-    shape: str, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
+def test_inputs_that_contain_their_targets(
+    shape: str, context_of: ContextOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = subject_of(shape)
-    batch = subject.task.batch
+    context = context_of(shape)
+    batch = context.task.batch
 
     def unshifted(*arguments: object) -> Batch:
         right = batch(*arguments)  # type: ignore[arg-type]
@@ -343,22 +344,22 @@ def test_answers_that_stand_in_the_question(
         assert read is not None
         return replace(right, inputs={**right.inputs, name: torch.where(is_asked, right.targets, read)})
 
-    assert found(checks.own_answer, subject_of(shape)).verdict == "passed"
-    monkeypatch.setattr(subject.task, "batch", unshifted)
-    assert_caught(checks.own_answer, subject)
+    assert found(checks.target_leak, context_of(shape)).verdict == "passed"
+    monkeypatch.setattr(context.task, "batch", unshifted)
+    assert_caught(checks.target_leak, context)
 
 
 # ---------------------------------------------------------------- learning
 
 
-def test_a_head_that_is_too_loud(subject_of: SubjectOf) -> None:
+def test_a_head_with_large_initial_logits(context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         with torch.no_grad():
             model.head.weight *= 50
 
     for shape in ("per token", "per sequence", "next token", "masked token", "sequence to sequence"):
-        assert found(learning.initial_loss, subject_of(shape)).verdict == "passed"
-        assert_caught(learning.initial_loss, subject_of(shape, sabotage), "ln ")
+        assert found(learning.initial_loss, context_of(shape)).verdict == "passed"
+        assert_caught(learning.initial_loss, context_of(shape, sabotage), "ln ")
 
 
 class Blind(nn.Module):
@@ -367,21 +368,21 @@ class Blind(nn.Module):
 
 
 class Reversed(nn.Module):
-    """The gradient goes the wrong way."""
+    """Reverses the gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x.detach() - x
 
 
 @pytest.mark.parametrize("shape", ["per sequence", "real number", "next token", "masked token"])
-def test_a_model_that_cannot_learn(shape: str, subject_of: SubjectOf) -> None:
+def test_a_model_that_cannot_learn(shape: str, context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.head.body = Blind()
 
-    assert_caught(learning.overfitting, subject_of(shape, sabotage), "in 120 steps")
+    assert_caught(learning.overfitting, context_of(shape, sabotage), "in 120 steps")
 
 
-def test_a_model_that_climbs(subject_of: SubjectOf) -> None:
+def test_a_model_that_climbs(context_of: ContextOf) -> None:
     class Climbs(ClassHead):
         def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
             return Reversed()(super().forward(hidden, tied_VD))
@@ -389,11 +390,11 @@ def test_a_model_that_climbs(subject_of: SubjectOf) -> None:
     def sabotage(model: Model) -> None:
         model.head.__class__ = Climbs
 
-    assert_caught(learning.overfitting, subject_of("per token", sabotage))
+    assert_caught(learning.overfitting, context_of("per token", sabotage))
 
 
 class AveragesBatches(Trainer):
-    """Every batch counts the same, however few targets it has."""
+    """Weights every batch equally, however few targets it has."""
 
     def step(self, batches: list[Batch]) -> bool:
         self.optimizer.zero_grad()
@@ -405,7 +406,7 @@ class AveragesBatches(Trainer):
 
 
 class AddsBatches(Trainer):
-    """The mean of each, summed: accumulation makes the gradient larger."""
+    """Sums the mean of each batch, so that accumulation makes the gradient larger."""
 
     def step(self, batches: list[Batch]) -> bool:
         self.optimizer.zero_grad()
@@ -417,7 +418,7 @@ class AddsBatches(Trainer):
 
 
 class ForgetsBatches(Trainer):
-    """Only the last batch is left."""
+    """Keeps only the gradient of the last batch."""
 
     def step(self, batches: list[Batch]) -> bool:
         return super().step(batches[-1:])
@@ -426,18 +427,18 @@ class ForgetsBatches(Trainer):
 @pytest.mark.parametrize("engine", [AveragesBatches, AddsBatches, ForgetsBatches])
 @pytest.mark.parametrize("shape", ["per sequence", "next token", "masked token"])
 def test_accumulation_that_is_not_the_big_batch(
-    engine: type[Trainer], shape: str, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
+    engine: type[Trainer], shape: str, context_of: ContextOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "Trainer", engine)
-    assert_caught(learning.gradient_accumulation, subject_of(shape), "targets")
+    assert_caught(learning.gradient_accumulation, context_of(shape), "targets")
 
 
-def test_accumulation_that_counts_padding(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulation_that_counts_padding(context_of: ContextOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "target_count", lambda batch: batch.targets.numel())
-    assert_caught(learning.gradient_accumulation, subject_of("per token"))
+    assert_caught(learning.gradient_accumulation, context_of("per token"))
 
 
-def test_parameters_that_never_learn(subject_of: SubjectOf) -> None:
+def test_parameters_that_never_learn(context_of: ContextOf) -> None:
     def frozen(model: Model) -> None:
         model.head.bias.requires_grad_(False)
 
@@ -456,12 +457,12 @@ def test_parameters_that_never_learn(subject_of: SubjectOf) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + 0 * self.spare
 
-    assert_caught(learning.every_gradient, subject_of("per token", frozen), "head.bias is frozen")
-    assert_caught(learning.every_gradient, subject_of("per token", unused), "spare is not used")
-    assert_caught(learning.every_gradient, subject_of("per token", without_effect), "gradient of zero")
+    assert_caught(learning.every_gradient, context_of("per token", frozen), "head.bias is frozen")
+    assert_caught(learning.every_gradient, context_of("per token", unused), "spare is not used")
+    assert_caught(learning.every_gradient, context_of("per token", without_effect), "gradient of zero")
 
 
-def test_a_save_that_rounds(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_rounds(context_of: ContextOf, monkeypatch: pytest.MonkeyPatch) -> None:
     save = CheckpointStore.save
 
     def rounded(store: CheckpointStore, name: str, checkpoint: Checkpoint) -> object:
@@ -469,11 +470,11 @@ def test_a_save_that_rounds(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPat
         return save(store, name, Checkpoint({"model": tensors}, checkpoint.state))
 
     monkeypatch.setattr(CheckpointStore, "save", rounded)
-    assert_caught(learning.saving, subject_of("next token"), "not as it was")
+    assert_caught(learning.saving, context_of("next token"), "changed: ")
 
 
 class RandomFeatures(nn.Module):
-    """Drawn when the model is built, and kept out of the state."""
+    """Random features that are not part of the state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -483,20 +484,20 @@ class RandomFeatures(nn.Module):
         return x * self.directions
 
 
-def test_what_is_not_in_the_state(subject_of: SubjectOf) -> None:
+def test_outputs_that_depend_on_more_than_the_state(context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.head.body = RandomFeatures()
 
-    assert_caught(learning.saving, subject_of("per token", sabotage), "not all in the state")
+    assert_caught(learning.saving, context_of("per token", sabotage), "the state does not contain")
 
 
-def test_weights_that_cannot_be_saved(subject_of: SubjectOf) -> None:
-    """Two names for one tensor, which the file format refuses: better known before the first checkpoint."""
+def test_weights_that_cannot_be_saved(context_of: ContextOf) -> None:
+    """Two names for one tensor: safetensors rejects them, so it must be known before the first checkpoint."""
 
     def sabotage(model: Model) -> None:
         model.again = model.head
 
-    report = examine_model(subject_of("per token", sabotage).experiment)
+    report = check_model(context_of("per token", sabotage).experiment)
     saving = report["saving and loading is exact"]
     assert not saving.passed and saving.measurement.detail.startswith("raised ")
     assert not report.passed
@@ -507,10 +508,12 @@ class Raises(nn.Module):
         raise ValueError("a plug-in's own mistake")
 
 
-def test_a_model_that_raises_fails_every_check_that_runs_it(subject_of: SubjectOf) -> None:
+def test_a_model_that_raises_fails_every_check_that_runs_it(context_of: ContextOf) -> None:
     def sabotage(model: Model) -> None:
         model.head.body = Raises()
 
-    report = examine_model(subject_of("next token", sabotage).experiment)
+    report = check_model(context_of("next token", sabotage).experiment)
     assert not report.passed
-    assert "a plug-in's own mistake" in report["the future cannot change the past"].measurement.detail
+    assert (
+        "a plug-in's own mistake" in report["future tokens do not affect earlier outputs"].measurement.detail
+    )

@@ -1,4 +1,4 @@
-"""Healthy models of every shape with every kind of position, and every preset, pass every check."""
+"""Healthy models of every task type with every position, and every preset, pass every check."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from glassformer.blocks.heads import ClassHead
 from glassformer.blocks.positions import PositionConfig
 from glassformer.core.errors import UserError
 from glassformer.core.registry import kinds
-from glassformer.doctor.checks import Report, Subject
-from glassformer.doctor.examination import MODEL_CHECKS, examine_model
+from glassformer.doctor.checks import CheckContext
+from glassformer.doctor.report import Report
+from glassformer.doctor.runner import MODEL_CHECKS, check_model
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig, presets, resolve
 
 SHAPES = ["per token", "per sequence", "next token", "masked token", "sequence to sequence"]
 
-SubjectOf = Callable[..., Subject]
+ContextOf = Callable[..., CheckContext]
 
 
 def failures(report: Report) -> dict[str, str]:
@@ -29,8 +30,8 @@ def failures(report: Report) -> dict[str, str]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("position", sorted(kinds(PositionConfig)))
-def test_every_shape_with_every_position(shape: str, position: str, subject_of: SubjectOf) -> None:
-    report = examine_model(subject_of(shape, num_layers=1, position={"kind": position}).experiment)
+def test_every_shape_with_every_position(shape: str, position: str, context_of: ContextOf) -> None:
+    report = check_model(context_of(shape, num_layers=1, position={"kind": position}).experiment)
     assert failures(report) == {}
     assert [check.name for check in report.checks] == list(MODEL_CHECKS)
     assert "fp64" in report.note
@@ -50,20 +51,20 @@ def test_every_shape_with_every_position(shape: str, position: str, subject_of: 
     ],
 )
 @pytest.mark.parametrize("shape", ["per token", "real number", "next token", "sequence to sequence"])
-def test_other_blocks(shape: str, options: dict[str, Any], subject_of: SubjectOf) -> None:
-    assert failures(examine_model(subject_of(shape, **options).experiment)) == {}
+def test_other_blocks(shape: str, options: dict[str, Any], context_of: ContextOf) -> None:
+    assert failures(check_model(context_of(shape, **options).experiment)) == {}
 
 
-def test_what_does_not_apply_says_why(subject_of: SubjectOf) -> None:
-    report = examine_model(subject_of("real number", position={"kind": "none"}).experiment)
+def test_what_does_not_apply_says_why(context_of: ContextOf) -> None:
+    report = check_model(context_of("real number", position={"kind": "none"}).experiment)
     skipped = {
         check.name: check.measurement for check in report.checks if check.measurement.verdict == "skipped"
     }
     assert set(skipped) == {
-        "the future cannot change the past",
-        "no position is shown its own answer",
+        "future tokens do not affect earlier outputs",
+        "inputs do not contain their targets",
         "cached decoding equals full decoding",
-        "the model knows where a token stands",
+        "positions affect the outputs",
         "initial loss is near ln V",
     }
     for found in skipped.values():
@@ -71,48 +72,46 @@ def test_what_does_not_apply_says_why(subject_of: SubjectOf) -> None:
 
 
 class WordCounts(Model):
-    """A model without any of our blocks: it averages the words, and computes in fp32 only."""
+    """Model without our blocks that averages word embeddings, in fp32 only."""
 
     def __init__(self, shape: Any) -> None:
         super().__init__(shape)
         self.words = nn.Embedding(shape.vocabulary, 32)
-        self.head = ClassHead(nn.Identity(), 32, shape.outputs)
+        self.head = ClassHead(32, shape.outputs)
 
-    def hidden(self, *, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        attention_mask_BL = (
-            torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
-        )
+    def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        attention_mask_BL = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         shares_BL = attention_mask_BL.float() / attention_mask_BL.sum(1, keepdim=True).clamp(min=1)
         return torch.bmm(shares_BL[:, None], self.words(tokens))[:, 0]
 
 
-def test_a_model_of_ones_own_that_knows_no_fp64(subject_of: SubjectOf) -> None:
-    subject = subject_of("per sequence")
-    subject.experiment.build_model = lambda: WordCounts(subject.shape)  # type: ignore[method-assign]
-    type(subject.experiment.config.model).build = lambda self, shape: WordCounts(shape)  # type: ignore[method-assign]
-    report = examine_model(subject.experiment)
+def test_a_users_model_without_fp64(context_of: ContextOf) -> None:
+    context = context_of("per sequence")
+    context.experiment.build_model = lambda: WordCounts(context.task_type)  # type: ignore[method-assign]
+    type(context.experiment.config.model).build = lambda self, shape: WordCounts(shape)  # type: ignore[method-assign]
+    report = check_model(context.experiment)
     assert failures(report) == {}
     assert "fp32" in report.note
     fused = report["fused attention equals the reference"].measurement
     assert fused.verdict == "skipped"
 
 
-def test_a_trained_model_is_examined_as_it_is(subject_of: SubjectOf) -> None:
-    subject = subject_of("next token")
-    trained = subject.experiment.build_model()
+def test_a_trained_model_is_checked_unchanged(context_of: ContextOf) -> None:
+    context = context_of("next token")
+    trained = context.experiment.build_model()
     with torch.no_grad():
-        trained.head.weight.mul_(50)  # as after long training: the first loss is not looked at
-    report = examine_model(subject.experiment, trained)
+        trained.head.weight.mul_(50)  # as after long training; the initial loss uses a fresh model
+    report = check_model(context.experiment, trained)
     assert failures(report) == {}
     assert "fresh" in report["initial loss is near ln V"].measurement.detail
 
 
-def test_nothing_is_changed_by_an_examination(subject_of: SubjectOf) -> None:
-    subject = subject_of("next token")
-    trained = subject.experiment.build_model()
+def test_checks_change_nothing(context_of: ContextOf) -> None:
+    context = context_of("next token")
+    trained = context.experiment.build_model()
     before, random = {k: v.clone() for k, v in trained.state_dict().items()}, torch.get_rng_state()
     kernels = [module.kernel for module in trained.modules() if hasattr(module, "kernel")]
-    examine_model(subject.experiment, trained)
+    check_model(context.experiment, trained)
     assert all(torch.equal(tensor, before[name]) for name, tensor in trained.state_dict().items())
     assert torch.equal(random, torch.get_rng_state())
     assert kernels == [module.kernel for module in trained.modules() if hasattr(module, "kernel")]
@@ -120,7 +119,7 @@ def test_nothing_is_changed_by_an_examination(subject_of: SubjectOf) -> None:
 
 
 def shrunk(preset: str) -> ExperimentConfig:
-    """The preset at most two blocks deep, narrow, and with few examples where they are generated."""
+    """Reduce a preset to two narrow blocks and few generated examples."""
     config = resolve(preset)
     model = config.model.dump()
     overrides: dict[str, Any] = {}
@@ -142,4 +141,4 @@ def test_every_preset(preset: str) -> None:
         _ = experiment.task.splits
     except UserError as error:
         pytest.skip(f"the data of {preset} are not here: {error}")
-    assert failures(examine_model(experiment)) == {}
+    assert failures(check_model(experiment)) == {}

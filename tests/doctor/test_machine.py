@@ -1,4 +1,4 @@
-"""The machine's checks: what is needed fails, what can be done without is told."""
+"""Checks of the machine: a missing requirement fails, a missing option is reported."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import pytest
 import torch
 
 from glassformer.doctor import machine
-from glassformer.doctor.checks import DoesNotApply, Report
-from glassformer.doctor.machine import examine_machine
+from glassformer.doctor.machine import check_machine
+from glassformer.doctor.report import DoesNotApply, Report
 from glassformer.training import precision
 
 
 @pytest.fixture
 def no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Child processes take seconds; one test runs them."""
+    """Skip the child processes, which take seconds; one test runs them."""
     monkeypatch.setattr(precision, "probe", lambda name, device: None)
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    report = examine_machine(tmp_path / "runs")
+    report = check_machine(tmp_path / "runs")
     assert report.passed
     assert report["processor"].measurement.value >= 1
     assert report["threads"].measurement.value == torch.get_num_threads()
     assert report["PyTorch"].measurement.value == torch.__version__
     assert report["fp32 on cpu"].measurement.value == "runs"
-    # bf16 is a fact, whichever it is; it must agree with what training goes by.
+    # bf16 may or may not run; the check must agree with what training uses.
     runs = precision.probe("bf16", "cpu") is None
     assert (report["bf16 on cpu"].measurement.value == "runs") is runs
     assert report["bf16 on cpu"].passed
-    assert report["fp32 matrix products"].measurement.value > 0
+    assert report["fp32 matmul"].measurement.value > 0
     assert report["runs folder"].measurement.value > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_precision_that_kills_is_told_and_fp32_is_needed(
+def test_a_precision_that_crashes_is_reported_and_fp32_is_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "probe", lambda name, device: "the processor stopped it with signal 4")
-    report = examine_machine(tmp_path)
+    monkeypatch.setattr(precision, "probe", lambda name, device: "the test was stopped by signal 4")
+    report = check_machine(tmp_path)
     assert report["bf16 on cpu"].measurement.verdict == "skipped"
     assert "signal 4" in report["bf16 on cpu"].measurement.detail
     assert not report["fp32 on cpu"].passed and not report.passed
@@ -52,19 +52,19 @@ def test_a_precision_that_kills_is_told_and_fp32_is_needed(
 def test_a_folder_without_permission(tmp_path: Path, no_probes: None) -> None:
     tmp_path.chmod(0o500)
     try:
-        report = examine_machine(tmp_path / "runs")
+        report = check_machine(tmp_path / "runs")
     finally:
         tmp_path.chmod(0o700)
     assert_not_writable(report)
 
 
 def test_a_file_system_that_cannot_be_written(no_probes: None) -> None:
-    assert_not_writable(examine_machine(Path("/proc/runs")))
+    assert_not_writable(check_machine(Path("/proc/runs")))
 
 
 def test_a_file_where_the_runs_should_be(tmp_path: Path, no_probes: None) -> None:
     (tmp_path / "runs").write_text("")
-    assert_not_writable(examine_machine(tmp_path / "runs"))
+    assert_not_writable(check_machine(tmp_path / "runs"))
 
 
 def assert_not_writable(report: Report) -> None:
@@ -75,10 +75,10 @@ def assert_not_writable(report: Report) -> None:
 
 def test_a_broken_torch(tmp_path: Path, no_probes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    report = examine_machine(tmp_path)
+    report = check_machine(tmp_path)
     assert [check.name for check in report.checks if not check.passed] == ["PyTorch"]
     assert "cannot be used" in report["PyTorch"].measurement.detail
-    assert report["fp32 matrix products"].measurement.verdict == "skipped"
+    assert report["fp32 matmul"].measurement.verdict == "skipped"
 
 
 def test_a_torch_that_computes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,22 +88,22 @@ def test_a_torch_that_computes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(machine, "cores_for_us", lambda: 1.5)
+    monkeypatch.setattr(machine, "available_cores", lambda: 1.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     found = machine.threads()
     assert found.verdict == "warning" and "OMP_NUM_THREADS=1" in found.detail
-    monkeypatch.setattr(machine, "cores_for_us", lambda: 8)
+    monkeypatch.setattr(machine, "available_cores", lambda: 8)
     assert machine.threads().verdict == "passed"
 
 
 def test_the_share_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     monkeypatch.setattr(machine, "usable_cores", lambda: 64)
-    assert machine.cores_for_us() == 64
+    assert machine.available_cores() == 64
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.cores_for_us() == 64
+    assert machine.available_cores() == 64
     (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert machine.cores_for_us() == 1.5
+    assert machine.available_cores() == 1.5
     (tmp_path / "memory.max").write_text(f"{2**30}\n")
     (tmp_path / "memory.current").write_text(f"{2**29}\n")
     found = machine.memory()
@@ -121,7 +121,7 @@ def test_packages_that_are_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> No
         'glassformer[sweep]; extra == "all"',
     ]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs)
-    found = machine.needed_packages()
+    found = machine.required_packages()
     assert (found.verdict, found.value) == ("failed", 2)
     assert "nonsense-of-nobody is missing" in found.detail and "is older than 999.0" in found.detail
     assert machine.extras() == {"studio": {"uvicorn": "0.1"}, "sweep": {"nobody": "0"}}
@@ -137,4 +137,4 @@ def test_a_source_folder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(importlib.metadata, "requires", missing)
     assert machine.extras() == {}
     with pytest.raises(DoesNotApply):
-        machine.needed_packages()
+        machine.required_packages()

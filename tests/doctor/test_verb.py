@@ -11,24 +11,24 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.core.registry import kinds, unregister
-from glassformer.doctor.checks import Measurement
-from glassformer.doctor.examination import MODEL_CHECKS
+from glassformer.doctor.report import Measurement
+from glassformer.doctor.runner import MODEL_CHECKS
 from glassformer.models.base import ModelConfig
 from glassformer.runs.folder import RunFolder
 
-CHECKSUMS = "checkpoints are what was written"
-FILES = "the run's other files are what was written"
+CHECKSUMS = "checkpoint checksums match"
+FILES = "checksums of the other run files match"
 
 
 @pytest.fixture
 def only_quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(MODEL_CHECKS) - {"padding cannot change real positions", "initial loss is near ln V"}:
+    for name in set(MODEL_CHECKS) - {"padding does not affect outputs or loss", "initial loss is near ln V"}:
         monkeypatch.delitem(MODEL_CHECKS, name)
 
 
 @pytest.fixture
 def forget_plugins() -> Iterator[None]:
-    """Kinds that a test's plug-in registers must not reach the contract tests."""
+    """Unregister the kinds of a test's plug-in, which the contract tests must not see."""
     before = set(kinds(ModelConfig).values())
     yield
     for kind in set(kinds(ModelConfig).values()) - before:
@@ -58,7 +58,7 @@ def test_a_failed_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(
-        MODEL_CHECKS, "always wrong", lambda subject: Measurement("failed", 2.5, 1.0, "see [bold] here")
+        MODEL_CHECKS, "always wrong", lambda context: Measurement("failed", 2.5, 1.0, "see [bold] here")
     )
     code, document, said = doctor(capsys, str(tiny_file))
     assert code == 1 and document["passed"] is False
@@ -92,7 +92,16 @@ def test_a_damaged_run(
 
 
 @pytest.mark.parametrize(
-    "name", ["config.yaml", "task.json", "environment.json", "results.json", "status.json", "events.jsonl"]
+    "name",
+    [
+        "config.yaml",
+        "config.json",
+        "task.json",
+        "environment.json",
+        "results.json",
+        "status.json",
+        "events.jsonl",
+    ],
 )
 def test_one_bit_of_any_file_is_seen(
     name: str, run_folder: RunFolder, only_quick_checks: None, capsys: pytest.CaptureFixture[str]
@@ -105,12 +114,14 @@ def test_one_bit_of_any_file_is_seen(
     assert str(run_folder.path / name) in document["checks"][1]["detail"]
 
 
-def test_a_run_is_checked_as_it_is(run_folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_a_run_cannot_be_changed(
+    run_folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, said = doctor(capsys, str(run_folder.path), "model.num_layers=2")
-    assert code == 2 and "as it is" in said
+    assert code == 2 and "cannot be changed" in said
 
 
-def test_a_wrong_config_is_the_users(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_config_is_a_user_error(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = doctor(capsys, str(tiny_file), "model.num_heads=3")
     assert code == 2 and "model.num_heads" in said
 
@@ -131,9 +142,9 @@ class Recurrent(Model):
         self.is_causal = not {bidirectional}
         self.words = nn.Embedding(shape.vocabulary, 32)
         self.recurrent = nn.GRU(32, 32, batch_first=True, bidirectional={bidirectional})
-        self.head = ClassHead(nn.Identity(), {width}, shape.classes)
+        self.head = ClassHead({width}, shape.classes)
 
-    def hidden(self, *, tokens, real=None):
+    def hidden(self, tokens, mask=None):
         return self.recurrent(self.words(tokens))[0]
 
 
@@ -154,7 +165,7 @@ def test_a_plug_ins_model(
     forget_plugins: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Read backwards, padding comes first: the classic mistake with recurrent networks."""
+    """Reading backwards meets padding first, the classic mistake with recurrent networks."""
     plugin = tmp_path / f"recurrent_{bidirectional}.py"
     name = f"recurrent-{bidirectional}".lower()
     plugin.write_text(
@@ -165,7 +176,7 @@ def test_a_plug_ins_model(
     tiny_file.write_text(f"{task}model:\n  kind: {name}\n")
     code, document, _ = doctor(capsys, str(tiny_file), "--plugin", str(plugin))
     failed = {check["name"] for check in document["checks"] if not check["passed"]}
-    expected = {"padding cannot change real positions", "gradient accumulation equals the big batch"}
+    expected = {"padding does not affect outputs or loss", "gradient accumulation equals one large batch"}
     assert failed == (expected if bidirectional else set())
     assert code == bool(failed)
 

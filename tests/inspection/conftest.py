@@ -1,4 +1,4 @@
-"""Small models to look into."""
+"""Small experiments and attention maps for tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def experiment(task: dict[str, Any], **model: Any) -> Experiment:
 
 
 def make_maps(weights: np.ndarray, allowed: np.ndarray | None = None, **about: str) -> AttentionMaps:
-    """Maps of one site, from weights of two axes or four."""
+    """Make the maps of one site from weights with two or four axes."""
     four = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float32)
     mask = None if allowed is None else allowed.reshape((1,) * (4 - allowed.ndim) + allowed.shape)
     layers, heads, queries, keys = four.shape

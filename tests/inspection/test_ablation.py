@@ -1,4 +1,4 @@
-"""What a change does, against models that are changed by hand; and that the model is as it was afterwards."""
+"""Ablations equal models that are changed by hand, and leave the model as it was."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_without_a_change_it_is_what_the_evaluator_measures(
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_shape_can_be_asked_and_is_left_as_it_was(
+def test_every_task_type_can_be_ablated_and_is_restored(
     name: str, built: dict[str, tuple[Experiment, Model]]
 ) -> None:
     of, model = built[name]
@@ -122,10 +122,10 @@ def test_every_shape_can_be_asked_and_is_left_as_it_was(
 # ---------------------------------------------------------------- a head
 
 
-def test_a_head_switched_off_equals_a_projection_without(
+def test_an_ablated_head_equals_a_projection_without(
     built: dict[str, tuple[Experiment, Model]],
 ) -> None:
-    """Zero: the head's columns of the output projection might as well be zero."""
+    """Ablation by zero equals an output projection with the head's columns set to zero."""
     of, model = built["sequence to sequence"]
     groups = group_examples(of.task, "test", 6)
     where = HeadId("cross", 1, 1)
@@ -145,7 +145,7 @@ def test_a_head_switched_off_equals_a_projection_without(
 def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[Experiment, Model]]) -> None:
     of, model = built["texts of all lengths"]
     groups = group_examples(of.task, "test", 5)
-    assert len(groups) > 1  # of several lengths, none of them padded
+    assert len(groups) > 1  # several lengths, none of them padded
     seen: list[Tensor] = []
     where = HeadId("encoder", 1, 0)
     attention = attention_at(model, where)
@@ -171,7 +171,7 @@ def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[
 
 
 @pytest.mark.parametrize("renormalise", [True, False])
-def test_a_cut_row_is_the_softmax_without_the_key(renormalise: bool) -> None:
+def test_an_ablated_row_is_the_softmax_without_the_key(renormalise: bool) -> None:
     _, model = sharp(experiment(TASKS["per token"]))
     where = HeadId("encoder", 0, 1)
     q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
@@ -202,10 +202,10 @@ def test_the_only_key_of_a_row_leaves_zeros() -> None:
 
 @pytest.mark.parametrize("site", ["decoder", "cross"])
 @pytest.mark.parametrize("decoding", [GreedyConfig(), BeamConfig(size=3)], ids=lambda each: each.kind)
-def test_an_edge_is_cut_in_the_cached_decoding_too(
+def test_an_edge_is_ablated_in_cached_decoding_too(
     site: Any, decoding: Any, built: dict[str, tuple[Experiment, Model]]
 ) -> None:
-    """Against a decoding without a cache, which runs over all that was written at each step."""
+    """Compare with decoding without a cache, which reads the whole sequence at each step."""
     from glassformer.generation import NoCache, generate
 
     of, model = built["sequence to sequence"]
@@ -215,22 +215,22 @@ def test_an_edge_is_cut_in_the_cached_decoding_too(
         change = ablate_edge(model, Edge(HeadId(site, 0, 1), query, key))
         options = {"begin": 10, "end": 11, "max_length": 5, "strategy": decoding}
         with change():
-            cached = generate(model, {"tokens": tokens, "attention_mask": None}, **options)
+            cached = generate(model, {"tokens": tokens, "mask": None}, **options)
 
         class Anew(NoCache):
             def advance(self, *arguments: Any, change: Any = change) -> Tensor:
                 with change():  # each pass begins with the first query
                     return super().advance(*arguments)
 
-        whole = generate(Anew(model), {"tokens": tokens, "attention_mask": None}, **options)
+        whole = generate(Anew(model), {"tokens": tokens, "mask": None}, **options)
         assert [h.tokens for h in cached[0]] == [h.tokens for h in whole[0]]
         np.testing.assert_allclose(cached[0][0].log_probabilities, whole[0][0].log_probabilities, atol=1e-4)
         answers.append(cached[0][0].log_probabilities)
-    untouched = generate(model, {"tokens": tokens, "attention_mask": None}, **options)[0][0].log_probabilities
+    untouched = generate(model, {"tokens": tokens, "mask": None}, **options)[0][0].log_probabilities
     assert all(not np.allclose(each, untouched, atol=1e-6) for each in answers[1:])
 
 
-def test_what_is_not_there_is_said(built: dict[str, tuple[Experiment, Model]]) -> None:
+def test_unknown_heads_edges_and_tokens_are_refused(built: dict[str, tuple[Experiment, Model]]) -> None:
     of, model = built["sequence to sequence"]
     example = reference_input(model, of.task, tokens_of(of))
     for where, path in (
@@ -256,7 +256,7 @@ def test_what_is_not_there_is_said(built: dict[str, tuple[Experiment, Model]]) -
         token_effects(model, of.task, example, 99, split="test", examples=5)
     with pytest.raises(ErrorDetail, match="at least 1"):
         group_examples(of.task, "test", 0)
-    with pytest.raises(ErrorDetail, match="not one of the choices"):
+    with pytest.raises(ErrorDetail, match="no such ablation"):
         ablate_head(model, HeadId("cross", 0, 0), "half", [])  # type: ignore[arg-type]
 
 
@@ -275,33 +275,33 @@ def test_without_its_only_head_a_reversal_model_guesses(ablation: Any, reversing
     effects = reversing.ablate_head("encoder", 0, 0, ablation=ablation, examples=100, text="0 1 2 3 4 5 6 7")
     accuracy, chance = effects.metrics["accuracy"], 1 / 8
     assert accuracy.before > 0.99
-    # One place in eight may still be known without reading any other, none can be in this task.
+    # One position in eight could be guessed without reading another; none can be in this task.
     assert accuracy.after == pytest.approx(chance, abs=0.06)
     assert accuracy.interval is not None and accuracy.interval[1] < -0.7
     assert effects.metrics["loss"].interval is not None and effects.metrics["loss"].interval[0] > 1
     assert effects.metrics["exact_match"].after < 0.05
-    assert effects.answer is not None and effects.answer["before"] == "7 6 5 4 3 2 1 0"
-    assert effects.answer["after"] != effects.answer["before"]
+    assert effects.output is not None and effects.output["before"] == "7 6 5 4 3 2 1 0"
+    assert effects.output["after"] != effects.output["before"]
 
 
 def test_the_edge_that_matters_is_the_bright_one(reversing: Run) -> None:
-    """Position 2 reads position 5: without that edge its answer is wrong, and without another it is not."""
+    """Position 2 reads position 5: without that edge its output is wrong, without another it is not."""
     bright = reversing.ablate_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 5, examples=50)
     other = reversing.ablate_edge("0 1 2 3 4 5 6 7", "encoder", 0, 0, 2, 3, examples=50)
     assert bright.examples == other.examples == 50
     assert bright.metrics["accuracy"].change == pytest.approx(-1 / 8, abs=0.04)
     assert bright.metrics["accuracy"].interval is not None and bright.metrics["accuracy"].interval[1] < -0.08
     assert abs(other.metrics["accuracy"].change) < 0.02
-    assert bright.answer is not None and other.answer is not None
-    before, after = (bright.answer[name].split() for name in ("before", "after"))
+    assert bright.output is not None and other.output is not None
+    before, after = (bright.output[name].split() for name in ("before", "after"))
     assert [place for place in range(8) if before[place] != after[place]] == [2]
-    assert other.answer["before"] == other.answer["after"]
+    assert other.output["before"] == other.output["after"]
 
 
-def test_a_hidden_token_changes_its_own_place_in_the_answer(reversing: Run) -> None:
+def test_a_replaced_token_changes_its_own_position_in_the_output(reversing: Run) -> None:
     effects = reversing.occlude("0 1 2 3 4 5 6 7", 1, examples=30)
-    assert effects.answer is not None
-    for other in effects.answer["others"]:
+    assert effects.output is not None
+    for other in effects.output["others"]:
         assert other["output"] == f"7 6 5 4 3 2 {other['token']} 0" and other["token"] != "1"
     assert effects.metrics["accuracy"].change == pytest.approx(-1 / 8, abs=0.02)
     assert effects.metrics["exact_match"].after == 0
@@ -323,11 +323,11 @@ def test_every_verb_of_the_run_ends_in_json(reversing: Run, tmp_path: Path) -> N
     import json
 
     json.dumps(reversing.trace("1 2 3").document(), allow_nan=False)
-    json.dumps(reversing.heads(4, ablate_head="zero"), allow_nan=False)
+    json.dumps(reversing.heads(4, ablate="zero"), allow_nan=False)
     json.dumps(reversing.logit_lens("1 2 3").document(), allow_nan=False)
     reversing.rollout("1 2 3").save(tmp_path / "rollout.npz")
 
 
-def test_taps_are_of_attentions_only() -> None:
+def test_only_attention_modules_are_found() -> None:
     _, model = sharp(experiment(TASKS["per token"]))
     assert all(isinstance(attention, MultiHeadAttention) for attention in attentions(model))

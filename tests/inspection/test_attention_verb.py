@@ -59,7 +59,7 @@ def test_every_format_is_written(
 ) -> None:
     out = tmp_path / f"map.{ending}"
     code, stdout, _ = attention(capsys, trained_once, "3 1 2", "--out", out)
-    assert code == 0 and f"wrote {out}" in stdout and "✓ each row adds up to 1" in stdout
+    assert code == 0 and f"wrote {out}" in stdout and "✓ each row sums to 1" in stdout
     assert out.read_bytes().startswith(start)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
@@ -123,7 +123,7 @@ def test_failed_checks_are_shown_and_exit_with_1(
 ) -> None:
     monkeypatch.setattr("glassformer.inspection.maps.ROW_TOLERANCE", -1.0)
     code, stdout, _ = attention(capsys, trained_once, "--out", tmp_path / "map.png")
-    assert code == 1 and "✗ a row is" in stdout and (tmp_path / "map.png").exists()
+    assert code == 1 and "✗ a row's sum differs" in stdout and (tmp_path / "map.png").exists()
 
 
 def test_a_trained_reversal_model_reads_backwards_and_its_control_does_not(reversal_run: Path) -> None:

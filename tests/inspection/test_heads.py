@@ -1,4 +1,4 @@
-"""Statistics over many examples: against those of single maps, and against maps that are known."""
+"""Statistics over many examples equal those of single maps and of known maps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_averages_are_those_of_the_single_maps(
 def test_texts_of_all_lengths_are_never_padded() -> None:
     of = experiment({"kind": "classification", "examples": 20, "max_length": 24})
     model, groups = of.build_model(), group_examples(of.task, "test", 5)
-    assert all(group.batch.inputs["attention_mask"] is None for group in groups) and len(groups) > 1
+    assert all(group.batch.inputs["mask"] is None for group in groups) and len(groups) > 1
     averages = average_heads(model, of.task, groups)["encoder"]
     rows = [row for group in groups for row in group.inputs]
     found = [
@@ -90,7 +90,7 @@ def test_intervals_of_means_know_what_is_missing() -> None:
     np.testing.assert_allclose(mean[:2], [values[:, 0].mean(), np.nanmean(values[:, 1])])
     assert math.isnan(mean[2]) and math.isnan(low[2])
     for column, count in ((0, 400), (1, 200)):
-        # The normal interval of a mean, which these come near to.
+        # The normal interval of a mean, which the bootstrap approximates.
         half = 1.96 * np.nanstd(values[:, column]) / math.sqrt(count)
         assert high[column] - low[column] == pytest.approx(2 * half, rel=0.15)
     means, *nothing = mean_intervals(values, resamples=0)
@@ -102,7 +102,7 @@ def test_intervals_of_means_know_what_is_missing() -> None:
 
 
 def test_value_norms_are_the_lengths_of_what_is_added(arithmetic: Experiment) -> None:
-    """Weight × value through the head's part of the output projection, by hand for each cell of one head."""
+    """Weight × value through the head's slice of the output projection, by hand for each cell of one head."""
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = np.asarray(task.splits["test"].inputs[0]).astype(np.int64)
     reading = prepare_input(model, task, tokens)
@@ -149,7 +149,7 @@ def test_value_norms_and_patterns_come_back_from_a_file(arithmetic: Experiment, 
 # ---------------------------------------------------------------- digits
 
 
-def test_digits_of_the_same_place(arithmetic: Experiment) -> None:
+def test_digits_of_the_same_power_of_ten(arithmetic: Experiment) -> None:
     task = arithmetic.task
     assert isinstance(task, ArithmeticTask)
     tokens = task.parse("-31 + 4").tolist()  # BOS NEGATIVE 3 1 add POSITIVE 0 4 EOS
@@ -164,13 +164,13 @@ def test_digits_of_the_same_place(arithmetic: Experiment) -> None:
     assert "cross" not in task.attention_patterns(tokens)
 
 
-def test_a_longer_answer_has_digits_that_no_operand_has() -> None:
+def test_a_longer_output_has_digits_that_no_operand_has() -> None:
     of = experiment({"kind": "arithmetic", "digits": 1, "operations": ["multiply"], "max_examples": 50})
     task = of.task
     assert isinstance(task, ArithmeticTask)
     tokens = task.parse("4 * 4").tolist()  # BOS POSITIVE 4 multiply POSITIVE 4 EOS
     cells = task.attention_patterns(tokens, [*task.solve(tokens), task.end])["cross"]["same digit"]
-    assert np.argwhere(cells).tolist() == [[2, 2], [2, 5]]  # the ones of POSITIVE 1 6
+    assert np.argwhere(cells).tolist() == [[2, 2], [2, 5]]  # the last digit of POSITIVE 1 6
 
 
 def test_alignment_of_a_map_that_is_known(arithmetic: Experiment) -> None:
@@ -213,7 +213,7 @@ def test_a_trained_arithmetic_model_has_three_kinds_of_maps(tmp_path: Path) -> N
 
 
 def test_rollout_of_known_maps() -> None:
-    """Two layers that always look at one token: half stays, half moves, twice."""
+    """Two layers that attend to one token: half stays, half moves, twice."""
     first, second = np.eye(3)[[1, 1, 1]], np.eye(3)[[2, 2, 2]]
     maps = make_maps(np.stack([first, second])[:, None])
     rolled = rollout(maps)["encoder"].weights[0, 0]
@@ -230,10 +230,10 @@ def test_rollout_of_a_decoder_adds_up_over_both_of_its_sources(arithmetic: Exper
     both = rolled["decoder"].weights.sum(-1) + rolled["cross"].weights.sum(-1)
     np.testing.assert_allclose(both, 1, atol=1e-5)
     assert rolled.about["trust"] == "hint" and rolled.checks.passed
-    assert (np.triu(rolled["decoder"].weights[0, 0], 1) == 0).all()  # nobody sees what comes after
+    assert (np.triu(rolled["decoder"].weights[0, 0], 1) == 0).all()  # no token attends to a later one
 
 
-def test_the_last_lens_is_the_models_own_answer_and_the_first_has_read_nothing(reversal: Experiment) -> None:
+def test_the_last_lens_is_the_models_own_output_and_the_first_is_the_embedding(reversal: Experiment) -> None:
     model, task = reversal.build_model().eval(), reversal.task
     tokens = np.asarray(task.splits["test"].inputs[0]).astype(np.int64)
     lens = logit_lens(model, task, prepare_input(model, task, tokens), top=3)
@@ -248,16 +248,16 @@ def test_the_last_lens_is_the_models_own_answer_and_the_first_has_read_nothing(r
         first = model.head(model.encoder.final_norm(x))[0].softmax(-1)  # type: ignore[union-attr, operator]
     for row, expected in zip(lens.guesses[0], first, strict=True):
         assert row[0].probability == pytest.approx(float(expected.max()), rel=1e-5)
-    with capture(model) as tap:  # its blocks are as they were
+    with capture(model) as recorder:  # its blocks are restored
         model(tokens=torch.from_numpy(tokens)[None])
-    assert len(tap.records["encoder"]) == 2
+    assert len(recorder.records["encoder"]) == 2
 
 
 def test_the_lens_of_a_decoder_and_of_a_classifier(arithmetic: Experiment) -> None:
     tokens = np.asarray(arithmetic.task.splits["test"].inputs[0]).astype(np.int64)
     model = arithmetic.build_model()
     lens = logit_lens(model, arithmetic.task, prepare_input(model, arithmetic.task, tokens))
-    assert len(lens.layers) == 4 and lens.outputs == lens.positions  # it writes what is likeliest
+    assert len(lens.layers) == 4 and lens.outputs == lens.positions  # greedy decoding
     of = experiment({"kind": "palindrome", "length": 6, "categories": 4, "train_examples": 8})
     row = np.asarray(of.task.splits["test"].inputs[0]).astype(np.int64)
     classifier = of.build_model()

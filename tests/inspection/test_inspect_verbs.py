@@ -1,4 +1,4 @@
-"""`trace`, `heads`, `intervene` and the branches of `attention`, on an arithmetic model of a few steps."""
+"""`trace`, `heads`, `intervene` and `attention --node`, on an arithmetic model trained for a few steps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_trace_and_the_maps_of_its_branches(
     assert len(maps["cross"].queries) == dropped["step"] + 1
 
 
-def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output(adding: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
         (
             ("trace", adding, "1 + 2", "--decoding", "beam", "--lens"),
@@ -78,11 +78,14 @@ def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.Captur
         (("heads", adding, "--examples", 4, "--ablate", "zero"), ("same", "fact:", "cause:", "cross")),
         (
             ("intervene", adding, "1 + 2", "--edge", "cross:0:1:0:2"),
-            ("before", "cause:", "by the right answer"),
+            ("before", "cause:", "by the correct output"),
         ),
         (("intervene", adding, "--head", "decoder:0:0", "--examples", 4), ("4 examples", "95 %")),
         (("intervene", adding, "1 + 2", "--token", 3), ("replaced by", "most frequent")),
-        (("attention", adding, "--rollout", "--out", tmp_path / "rollout.svg"), ("✓ each row", "rolled out")),
+        (
+            ("attention", adding, "--rollout", "--out", tmp_path / "rollout.svg"),
+            ("✓ each row", "rollout (a hint)"),
+        ),
     ):
         code, out, err = ask(capsys, *arguments)
         assert code == 0 and not err
@@ -108,7 +111,7 @@ def test_what_a_person_reads(adding: Path, tmp_path: Path, capsys: pytest.Captur
         (["intervene", "RUN", "--head", "cross:4:0"], "no such layer"),
         (["intervene", "RUN", "--edge", "cross:0:0:0:x"], "--edge cross:0:0:2:3"),
         (["intervene", "RUN", "--edge", "cross:0:0:0:99"], "key: no such key"),
-        (["intervene", "RUN", "--edge", "decoder:0:0:1:2"], "no token sees what comes after it"),
+        (["intervene", "RUN", "--edge", "decoder:0:0:1:2"], "the edge is masked"),
         (["intervene", "RUN", "--token", "0"], "no replacement found"),
         (["intervene", "RUN", "--token", "99"], "no such token"),
     ],
@@ -121,7 +124,7 @@ def test_what_is_wrong_is_said_in_a_few_lines(
     assert expected in err and len(err.splitlines()) <= 5 and "Traceback" not in err
 
 
-def test_a_model_that_writes_nothing_has_no_branches(
+def test_a_model_that_does_not_generate_has_no_search_tree(
     trained_once: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (
@@ -129,7 +132,7 @@ def test_a_model_that_writes_nothing_has_no_branches(
         ("attention", trained_once, "1 2", "--node", 0),
     ):
         code, _, err = ask(capsys, *arguments)
-        assert code == 2 and "token by token" in err
+        assert code == 2 and "does not generate" in err
 
 
 def test_a_beam_of_the_run_is_what_its_own_decoding_says(adding: Path) -> None:

@@ -1,4 +1,4 @@
-"""Occlusion on models made by hand, of which it is known what they look at."""
+"""Occlusion on hand-made models whose word effects are known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.blocks.heads import ClassHead, Head, RegressionHead
 from glassformer.core.errors import ErrorDetail
@@ -22,7 +22,7 @@ GOOD = {"good": 2.0, "fine": 1.0, "bad": -3.0}
 
 
 class Letters(SequenceClassificationTask):
-    """Every letter is a token, so that a word is several."""
+    """Task in which every letter is a token, so that a word has several."""
 
     def __init__(self, is_regression: bool = False) -> None:
         super().__init__(
@@ -39,8 +39,8 @@ class Letters(SequenceClassificationTask):
         return [chr(token) for token in tokens]
 
 
-class Looker(Model):
-    """Adds up what the words that it knows are worth; everything else it passes over."""
+class WordSum(Model):
+    """Model that sums the known values of the words `good` and `bad` and ignores the rest."""
 
     def __init__(self, is_regression: bool = False) -> None:
         super().__init__(Letters(is_regression).task_type)
@@ -49,7 +49,7 @@ class Looker(Model):
         self.batches: list[int] = []
 
     def forward(self, **inputs: Tensor | None) -> Tensor:
-        tokens, attention_mask = inputs["tokens"], inputs["attention_mask"]
+        tokens, attention_mask = inputs["tokens"], inputs["mask"]
         assert tokens is not None
         self.batches.append(len(tokens))
         scores = []
@@ -62,7 +62,7 @@ class Looker(Model):
 
 
 def test_the_one_word_that_matters() -> None:
-    task, model = Letters(), Looker()
+    task, model = Letters(), WordSum()
     effects = word_effects(model, task, "a  really good\tbook, again")
     assert [effect.word for effect in effects] == ["a", "really", "good", "book,", "again"]
     fall = np.log(torch.sigmoid(torch.tensor(2.0)).item()) - np.log(0.5)
@@ -71,8 +71,8 @@ def test_the_one_word_that_matters() -> None:
 
 
 def test_a_word_against_the_decision_has_a_negative_effect() -> None:
-    by_word = {effect.word: effect.effect for effect in word_effects(Looker(), Letters(), "good but bad")}
-    # Good and bad are -1 together: the first class is chosen, for which "bad" speaks.
+    by_word = {effect.word: effect.effect for effect in word_effects(WordSum(), Letters(), "good but bad")}
+    # Together they sum to -1: the first class is predicted, and "bad" supports it.
     assert by_word["bad"] > 0.5 and by_word["good"] < -0.2 and by_word["but"] == pytest.approx(0)
 
 
@@ -84,74 +84,76 @@ def test_no_space_is_left_where_the_last_word_was() -> None:
             read.append(text)
             return super().parse(text)
 
-    word_effects(Looker(), Listening(), "a good  book")
+    word_effects(WordSum(), Listening(), "a good  book")
     assert read[1:] == ["good  book", "a book", "a good"]
 
 
 def test_a_number_changes_by_what_the_word_is_worth() -> None:
-    effects = word_effects(Looker(is_regression=True), Letters(is_regression=True), "fine and bad")
+    effects = word_effects(WordSum(is_regression=True), Letters(is_regression=True), "fine and bad")
     assert [effect.effect for effect in effects] == pytest.approx([1, 0, -3])
 
 
 def test_a_text_without_spaces_falls_apart_into_its_characters() -> None:
-    effects = word_effects(Looker(is_regression=True), Letters(is_regression=True), "xbady")
+    effects = word_effects(WordSum(is_regression=True), Letters(is_regression=True), "xbady")
     assert [effect.word for effect in effects] == list("xbady")
     assert [effect.effect for effect in effects] == pytest.approx([0, -3, -3, -3, 0])
-    (alone,) = word_effects(Looker(), Letters(), "x")
+    (alone,) = word_effects(WordSum(), Letters(), "x")
     assert (alone.word, alone.effect) == ("x", None)
 
 
 def test_long_texts_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "so good so fine so bad so so"
-    whole = word_effects(Looker(), Letters(), text)
+    whole = word_effects(WordSum(), Letters(), text)
     monkeypatch.setattr(attribution, "TOKENS_PER_BATCH", 3 * len(text))
-    model = Looker()
+    model = WordSum()
     assert word_effects(model, Letters(), text) == whole
     assert model.batches == [3, 3, 3]
 
 
-class Beginning(Letters):
-    """Reads the first letters alone."""
+class Truncating(Letters):
+    """Task that truncates a text to its first letters."""
 
     def __init__(self, length: int, is_regression: bool = False) -> None:
         super().__init__(is_regression)
-        self.shape = replace(self.shape, max_length=length)
+        self.task_type = replace(self.task_type, max_length=length)
 
     def parse(self, text: str) -> np.ndarray:
-        return super().parse(text)[: self.shape.max_length]
+        return super().parse(text)[: self.task_type.max_length]
 
 
-def test_words_beyond_what_is_read_have_no_effect_and_say_so() -> None:
+def test_words_beyond_the_maximum_length_have_no_effect() -> None:
     text = "so good so well bad fine"
-    effects = word_effects(Looker(is_regression=True), Beginning(12, is_regression=True), text)
+    effects = word_effects(WordSum(is_regression=True), Truncating(12, is_regression=True), text)
     assert [effect.is_read for effect in effects] == [True, True, True, True, False, False]
     assert [effect.effect for effect in effects] == pytest.approx([0, 2, 0, 0, None, None])
-    # Without "so so ", "bad" would be read, if it took the place of what is left out.
-    effects = word_effects(Looker(is_regression=True), Beginning(14, is_regression=True), "so so so good bad")
+    # If "so so " were removed before truncation, "bad" would move into view.
+    effects = word_effects(
+        WordSum(is_regression=True), Truncating(14, is_regression=True), "so so so good bad"
+    )
     assert [effect.effect for effect in effects] == pytest.approx([0, 0, 0, 2, None])
 
 
 @pytest.mark.parametrize("length", range(1, 26))
-def test_what_is_read_wherever_it_ends(length: int) -> None:
+def test_truncation_at_every_length(length: int) -> None:
     text = "so good so  well bad fine"
-    effects = word_effects(Looker(is_regression=True), Beginning(length, is_regression=True), text)
+    effects = word_effects(WordSum(is_regression=True), Truncating(length, is_regression=True), text)
     starts = [0, 3, 8, 12, 17, 21]
     assert [effect.is_read for effect in effects] == [start < length for start in starts]
     worth = {"good": 2.0 if length >= 7 else 0.0, "bad": -3.0 if length >= 20 else 0.0}
-    if length > 2:  # less is nothing, if the only word is left out
+    if length > 2:  # a shorter text is empty without its only word
         known = {effect.word: effect.effect for effect in effects if effect.is_read}
         for word in worth.keys() & known.keys():
             assert known[word] == pytest.approx(worth[word])
 
 
-def test_characters_beyond_what_is_read() -> None:
-    effects = word_effects(Looker(is_regression=True), Beginning(4, is_regression=True), "xbadbad")
+def test_characters_beyond_the_maximum_length() -> None:
+    effects = word_effects(WordSum(is_regression=True), Truncating(4, is_regression=True), "xbadbad")
     assert [effect.is_read for effect in effects] == [True] * 4 + [False] * 3
     assert [effect.effect for effect in effects[:4]] == pytest.approx([0, -3, -3, -3])
 
 
 def test_outputs_are_log_probabilities() -> None:
     task = Letters()
-    log_probabilities = outputs(Looker(), task, [task.parse("good"), task.parse("nothing here")])
+    log_probabilities = outputs(WordSum(), task, [task.parse("good"), task.parse("nothing here")])
     assert log_probabilities.exp().sum(1).tolist() == pytest.approx([1, 1])
     assert log_probabilities[1].exp().tolist() == pytest.approx([0.5, 0.5])

@@ -1,4 +1,4 @@
-"""Watching heads form changes nothing: the same weights to the bit, and the same record on resume."""
+"""Probing heads during training changes no weight to the bit, and a resumed run has the same events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.core.config import dump_yaml, read_yaml_file, validate
+from glassformer.core.config import validate
 from glassformer.core.errors import UserError
 from glassformer.inspection.examples import group_examples
 from glassformer.inspection.heads import HeadProbe, average_heads
-from glassformer.runs.experiment import Experiment, ExperimentConfig, InspectionConfig, resolve
+from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
 from glassformer.runs.session import TrainingSession, train
@@ -25,7 +25,7 @@ from glassformer.training.trainer import Trainer
 
 from .test_attention_verb import REVERSAL
 
-WATCHING = {
+PROBING = {
     "inspection.probe_heads": True,
     "inspection.every": 5,
     "inspection.examples": 3,
@@ -49,7 +49,7 @@ def final(folder: RunFolder) -> dict[str, Tensor]:
     }
 
 
-def looks(folder: RunFolder) -> list[dict[str, Any]]:
+def probes(folder: RunFolder) -> list[dict[str, Any]]:
     return [event for event in folder.events if event["event"] == "head_probe"]
 
 
@@ -63,29 +63,29 @@ def without_clock(folder: RunFolder) -> list[dict[str, Any]]:
 def test_weights_are_the_same_to_the_bit(
     more: dict[str, Any], tiny_config: MakeConfig, tmp_path: Path, one_thread: None
 ) -> None:
-    """Dropout is on in this model: a random number that a look had taken would show."""
-    blind = run_of(tiny_config(more), tmp_path / "blind")
-    seeing = run_of(tiny_config({**more, **WATCHING}), tmp_path / "seeing")
-    one, other = final(blind), final(seeing)
+    """The model has dropout, so a random number drawn by a probe would change the weights."""
+    plain = run_of(tiny_config(more), tmp_path / "plain")
+    probed = run_of(tiny_config({**more, **PROBING}), tmp_path / "probed")
+    one, other = final(plain), final(probed)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert [look["step"] for look in looks(seeing)] == [0, 5, 10, 15, 20, 24] and not looks(blind)
-    rest = [event for event in without_clock(seeing) if event["event"] != "head_probe"]
-    assert rest == without_clock(blind)
-    assert blind.checkpoints().regular() == seeing.checkpoints().regular()
-    assert blind.results()["metrics"] == seeing.results()["metrics"]
+    assert [event["step"] for event in probes(probed)] == [0, 5, 10, 15, 20, 24] and not probes(plain)
+    rest = [event for event in without_clock(probed) if event["event"] != "head_probe"]
+    assert rest == without_clock(plain)
+    assert plain.checkpoints().regular() == probed.checkpoints().regular()
+    assert plain.results()["metrics"] == probed.results()["metrics"]
 
 
 @pytest.mark.parametrize("stop", [3, 5, 13])
-def test_a_resumed_run_has_the_same_record(
+def test_a_resumed_run_has_the_same_events(
     stop: int,
     tiny_config: MakeConfig,
     tmp_path: Path,
     one_thread: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed after some step, with looks that no checkpoint has seen."""
-    config = tiny_config({**WATCHING, "training.save_every": 4})
+    """The run is killed after a probe that no checkpoint contains."""
+    config = tiny_config({**PROBING, "training.save_every": 4})
     whole = run_of(config, tmp_path / "whole")
     take = Trainer.step
 
@@ -108,43 +108,43 @@ def test_a_resumed_run_has_the_same_record(
         assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_the_record_is_what_the_kept_weights_say(tiny_config: MakeConfig, tmp_path: Path) -> None:
-    folder = run_of(tiny_config(WATCHING), tmp_path / "run")
+def test_events_match_the_snapshots(tiny_config: MakeConfig, tmp_path: Path) -> None:
+    folder = run_of(tiny_config(PROBING), tmp_path / "run")
     names = folder.checkpoints().names()
     steps = [int(name.split("-")[1]) for name in names]
     assert {0, 5, 10, 15, 20, 24} <= set(steps) and len(set(steps)) == len(steps)
-    for look in looks(folder):
-        run = Run(folder.path, str(look["step"]))
+    for event in probes(folder):
+        run = Run(folder.path, str(event["step"]))
         groups = group_examples(run.task, "validation", 3)
         average = average_heads(run.model, run.task, groups)["encoder"].patterns["anti-diagonal"]["mass"]
-        np.testing.assert_allclose(look["scores"]["encoder"]["anti-diagonal"], average.mean, atol=1e-5)
-        assert look["examples"] == 3
-        assert look["uniform"]["encoder"]["anti-diagonal"] == pytest.approx(1 / 6, abs=1e-5)
+        np.testing.assert_allclose(event["scores"]["encoder"]["anti-diagonal"], average.mean, atol=1e-5)
+        assert event["examples"] == 3
+        assert event["uniform"]["encoder"]["anti-diagonal"] == pytest.approx(1 / 6, abs=1e-5)
     first = Run(folder.path, "0").attention("1 2 3")["encoder"].weights
     control = Run(folder.path).attention("1 2 3", untrained=True)["encoder"].weights
     np.testing.assert_array_equal(first, control)
 
 
-def test_one_sees_at_which_step_a_head_became_the_reversal_head(tmp_path: Path) -> None:
+def test_probes_show_when_a_head_learned_to_reverse(tmp_path: Path) -> None:
     (tmp_path / "reversal.yaml").write_text("task: {kind: reversal}\n")
     options = {**REVERSAL, "inspection.probe_heads": True, "inspection.every": 25}
     train(str(tmp_path / "reversal.yaml"), options, run=tmp_path / "run")
     scores = {
-        look["step"]: look["scores"]["encoder"]["anti-diagonal"][0][0]
-        for look in looks(RunFolder(tmp_path / "run"))
+        event["step"]: event["scores"]["encoder"]["anti-diagonal"][0][0]
+        for event in probes(RunFolder(tmp_path / "run"))
     }
     assert scores[0] < 0.3
     assert list(scores.values())[-1] >= 0.9
     assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith(SNAPSHOT)]
 
 
-def test_looking_leaves_the_model_and_chance_alone(tiny_config: MakeConfig) -> None:
+def test_a_probe_changes_neither_model_nor_random_state(tiny_config: MakeConfig) -> None:
     experiment = Experiment(tiny_config())
     model = experiment.build_model().train()
-    watch = HeadProbe(experiment.task, every=3, examples=2)
-    assert [step for step in range(8) if watch.is_due(step)] == [0, 3, 6]
+    probe = HeadProbe(experiment.task, every=3, examples=2)
+    assert [step for step in range(8) if probe.is_due(step)] == [0, 3, 6]
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    assert watch.measure(model) == watch.measure(model)
+    assert probe.measure(model) == probe.measure(model)
     assert torch.equal(torch.get_rng_state(), state) and model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -152,36 +152,31 @@ def test_looking_leaves_the_model_and_chance_alone(tiny_config: MakeConfig) -> N
 # ---------------------------------------------------------------- the config
 
 
-def test_a_run_from_before_the_node_loads_and_goes_on(
+def test_probing_can_begin_when_a_run_is_resumed(
     tiny_config: MakeConfig, tmp_path: Path, one_thread: None
 ) -> None:
     folder = run_of(tiny_config({"training.max_epochs": 2}), tmp_path / "run")
-    path = folder.path / "config.yaml"
-    old = read_yaml_file(path)
-    del old["inspection"]
-    path.write_text(dump_yaml(old), encoding="utf-8")
-    assert Run(folder.path).config.inspection == InspectionConfig()
-    longer = tiny_config({"training.max_epochs": 3, **WATCHING})  # and may be watched from here on
+    longer = tiny_config({"training.max_epochs": 3, **PROBING})
     assert run_of(longer, folder.path).results()["steps"] == 24
-    assert [look["step"] for look in looks(folder)] == [20, 24]
+    assert [event["step"] for event in probes(folder)] == [20, 24]
 
 
-def test_what_is_watched_is_no_part_of_a_fingerprint(tiny_config: MakeConfig) -> None:
-    blind, seeing = tiny_config(), tiny_config(WATCHING)
-    assert blind != seeing and blind.fingerprint() == seeing.fingerprint()
-    assert validate(ExperimentConfig, seeing.dump()) == seeing
+def test_probing_is_not_part_of_the_fingerprint(tiny_config: MakeConfig) -> None:
+    plain, probed = tiny_config(), tiny_config(PROBING)
+    assert plain != probed and plain.fingerprint() == probed.fingerprint()
+    assert validate(ExperimentConfig, probed.dump()) == probed
     with pytest.raises(UserError, match=r"inspection\.every"):
         resolve("reversal", {"inspection.every": 0})
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- snapshots
 
 
 def checkpoint(value: float) -> Checkpoint:
     return Checkpoint({"model": {"w": torch.tensor([value])}}, {"training": {}})
 
 
-def test_kept_weights_are_no_state_to_go_on_from_and_stay(tmp_path: Path) -> None:
+def test_snapshots_are_kept_and_never_resumed_from(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)
     store.keep_snapshot("step-00000000", checkpoint(0))
     assert store.names() == [f"step-00000000{SNAPSHOT}"] and store.load_newest() is None
@@ -191,7 +186,7 @@ def test_kept_weights_are_no_state_to_go_on_from_and_stay(tmp_path: Path) -> Non
         store.keep_snapshot(f"step-000000{step}", checkpoint(step))
     store.keep_snapshot("step-00000035", checkpoint(35))
     assert store.states() == store.regular() == ["step-00000030"]
-    # The same weights are not told twice.
+    # A step with a checkpoint and a snapshot is listed once.
     kept = [f"step-000000{step}{SNAPSHOT}" for step in ("00", "10", "20")]
     assert store.names() == [*kept, "step-00000030", f"step-00000035{SNAPSHOT}"]
     assert store.pointed("latest") == store.find("latest") == "step-00000030"

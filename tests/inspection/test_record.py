@@ -1,4 +1,4 @@
-"""Captured weights are the model's own: against the reference, the fused kernel and the cached decoding."""
+"""Captured weights equal the reference, and logits equal those of the fused kernel and cached decoding."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_weights_and_output_equal_the_reference_for_made_up_heads(
     monkeypatch.setattr(record_module, "BLOCK_CELLS", block_cells)
     q, k, v = random_heads(5, 7)
     allowed = torch.rand(1, 1, 5, 7) > 0.4
-    allowed[0, 0, 2] = False  # a query that may attend to nothing
+    allowed[0, 0, 2] = False  # a query without keys
     bias = torch.randn(1, 2, 5, 7)
     recorder = AttentionRecorder(EVERYTHING)
     output = recorder.kernel("encoder")(q, k, v, Mask(allowed=allowed), bias, 0.5)
@@ -60,7 +60,7 @@ def test_weights_and_output_equal_the_reference_for_made_up_heads(
     assert recorder.row_error < 1e-6
 
 
-def test_a_row_that_does_not_add_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_does_not_sum_to_1_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "weights", lambda scores, mask: scores.softmax(-1) * 0.9)
     q, k, v = random_heads(3, 3)
     recorder = AttentionRecorder(EVERYTHING)
@@ -68,7 +68,7 @@ def test_a_row_that_does_not_add_up_is_noticed(monkeypatch: pytest.MonkeyPatch) 
     assert recorder.row_error == pytest.approx(0.1, abs=1e-6)
 
 
-def test_a_weight_that_is_no_number_is_noticed() -> None:
+def test_a_weight_that_is_not_a_number_is_detected() -> None:
     q, k, v = random_heads(3, 3)
     recorder = AttentionRecorder(EVERYTHING)
     recorder.kernel("encoder")(q * torch.nan, k, v, Mask(), None, 0.0)
@@ -76,7 +76,7 @@ def test_a_weight_that_is_no_number_is_noticed() -> None:
     assert math.isnan(recorder.row_error)
 
 
-def test_every_attention_is_tapped_and_the_checks_hold(arithmetic: Experiment) -> None:
+def test_every_attention_is_recorded_and_the_checks_pass(arithmetic: Experiment) -> None:
     maps = maps_of(arithmetic)
     assert list(maps.sites) == ["encoder", "decoder", "cross"]
     source, target = len(first_tokens(arithmetic)), len(maps["decoder"].queries)
@@ -94,7 +94,7 @@ def test_every_attention_is_tapped_and_the_checks_hold(arithmetic: Experiment) -
     assert (decoder.weights[..., ~decoder.allowed[0, 0]] == 0).all()
 
 
-def test_a_kernel_that_answers_otherwise_fails_the_check(reversal: Experiment) -> None:
+def test_a_kernel_with_other_outputs_fails_the_check(reversal: Experiment) -> None:
     model = reversal.build_model()
     reading = prepare_input(model, reversal.task, first_tokens(reversal))
     for module in model.modules():
@@ -107,10 +107,10 @@ def test_a_kernel_that_answers_otherwise_fails_the_check(reversal: Experiment) -
     assert any(line.startswith("✗ logits differ") for _, line in checks.lines())
 
 
-def test_the_model_is_as_it_was_even_after_an_error(reversal: Experiment) -> None:
+def test_the_model_is_restored_even_after_an_error(reversal: Experiment) -> None:
     model = reversal.build_model()
     model.train()
-    model.head.eval()  # a part in another mode than the whole
+    model.head.eval()  # a submodule in another mode than the model
     modes = [module.training for module in model.modules()]
     kernels = [module.kernel for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
@@ -126,7 +126,7 @@ def test_the_model_is_as_it_was_even_after_an_error(reversal: Experiment) -> Non
     assert kernels == [fused_kernel] * 2
 
 
-def test_dropout_plays_no_part(reversal: Experiment) -> None:
+def test_dropout_has_no_effect(reversal: Experiment) -> None:
     model = reversal.build_model()
     model.train()
     tokens = first_tokens(reversal)
@@ -135,7 +135,7 @@ def test_dropout_plays_no_part(reversal: Experiment) -> None:
     assert one["encoder"].outputs == other["encoder"].outputs
 
 
-def test_one_pass_over_the_answer_sees_what_the_cached_decoding_saw(arithmetic: Experiment) -> None:
+def test_one_pass_attends_as_the_cached_decoding_does(arithmetic: Experiment) -> None:
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
     maps = attention_maps(model, prepare_input(model, task, tokens))
@@ -160,13 +160,13 @@ def test_one_pass_over_the_answer_sees_what_the_cached_decoding_saw(arithmetic: 
     assert len(recorder.records["encoder"]) == 2
 
 
-def test_names_of_a_written_answer(arithmetic: Experiment) -> None:
-    """Rows are called after what is written there, columns after what is read."""
+def test_labels_of_a_generated_output(arithmetic: Experiment) -> None:
+    """Rows are labelled by the generated token, columns by the token that is read."""
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
     reading = prepare_input(model, task, tokens)
-    assert reading.answer is not None
-    written = task.output_symbols(reading.answer.tokens)
+    assert reading.prediction is not None
+    written = task.output_symbols(reading.prediction.tokens)
     cross, decoder = reading.labels["cross"], reading.labels["decoder"]
     assert decoder.keys[0] == "BOS"
     assert decoder.queries[:-1] == decoder.keys[1:]
@@ -174,7 +174,7 @@ def test_names_of_a_written_answer(arithmetic: Experiment) -> None:
     assert cross.keys == task.input_symbols(tokens.tolist())
 
 
-def test_an_answer_that_was_not_chosen_can_be_looked_at(arithmetic: Experiment) -> None:
+def test_a_prediction_that_was_not_chosen_has_maps(arithmetic: Experiment) -> None:
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
     (answers,) = task.predict(model, [tokens], BeamConfig(size=3, n_best=3))
@@ -185,7 +185,7 @@ def test_an_answer_that_was_not_chosen_can_be_looked_at(arithmetic: Experiment) 
 
 
 @pytest.mark.parametrize(
-    "task", [{"kind": "palindrome", "length": 6}, {"kind": "random-tokens", "predict": "next"}]
+    "task", [{"kind": "palindrome", "length": 6}, {"kind": "random-tokens", "target": "next"}]
 )
 def test_classifiers_and_language_models_have_maps_too(task: dict[str, object]) -> None:
     maps = maps_of(experiment({**task, "train_examples": 8, "validation_examples": 2, "test_examples": 2}))
@@ -211,7 +211,7 @@ def test_chosen_rows_across_blocks(reversal: Experiment, monkeypatch: pytest.Mon
     np.testing.assert_allclose(some.weights, every.weights[:, :, 3:9], atol=1e-6)
 
 
-def test_one_part_can_be_chosen(arithmetic: Experiment) -> None:
+def test_one_site_can_be_selected(arithmetic: Experiment) -> None:
     maps = maps_of(arithmetic, Selection(site="cross", layers=[2]))
     assert list(maps.sites) == ["cross"]
     assert maps["cross"].name == "cross-attention" and maps["cross"].layers == [2]
@@ -231,7 +231,7 @@ def test_one_part_can_be_chosen(arithmetic: Experiment) -> None:
         (Selection(site="cross"), "site"),
     ],
 )
-def test_what_is_not_there_is_refused(selection: Selection, path: str, reversal: Experiment) -> None:
+def test_an_invalid_selection_is_refused(selection: Selection, path: str, reversal: Experiment) -> None:
     with pytest.raises(ErrorDetail) as caught:
         maps_of(reversal, selection)
     assert caught.value.path == path
@@ -272,7 +272,7 @@ def test_a_position_that_biases_scores_is_part_of_the_weights() -> None:
     assert not torch.allclose(weights(ALiBiConfig()), weights(NoPositionConfig()), atol=1e-3)
 
 
-def test_npz_brings_everything_back(arithmetic: Experiment, tmp_path: Path) -> None:
+def test_npz_round_trip(arithmetic: Experiment, tmp_path: Path) -> None:
     maps = maps_of(arithmetic)
     maps.save(tmp_path / "maps.npz")
     again = AttentionMaps.load(tmp_path / "maps.npz")
@@ -285,7 +285,7 @@ def test_npz_brings_everything_back(arithmetic: Experiment, tmp_path: Path) -> N
     assert again["cross"].allowed is None
 
 
-def test_a_file_that_holds_no_maps_is_said_to(tmp_path: Path) -> None:
+def test_a_file_without_maps_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no zip")
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
     for name in ("text.npz", "other.npz", "missing.npz"):

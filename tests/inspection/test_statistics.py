@@ -1,4 +1,4 @@
-"""Numbers of maps that are known beforehand."""
+"""Statistics of maps whose values are known."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rows_that_may_attend_to_nothing_do_not_count() -> None:
     assert statistics.distance == pytest.approx(0)
 
 
-def test_a_pattern_that_the_map_has_no_room_for_is_none() -> None:
+def test_a_pattern_without_cells_is_none() -> None:
     document = head_statistics(make_maps(np.ones((1, 1)))["encoder"]).document()
     assert document["patterns"]["previous token"]["mass"] == [[None]]
     assert document["entropy"] == [[None]]

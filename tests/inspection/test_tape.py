@@ -41,7 +41,7 @@ def build(name: str, norm_placement: str = "pre") -> Model:
 
 def inputs_for(name: str) -> dict[str, Tensor | None]:
     tokens = torch.arange(12).reshape(2, 6) % 11
-    inputs: dict[str, Tensor | None] = {"tokens": tokens, "attention_mask": None}
+    inputs: dict[str, Tensor | None] = {"tokens": tokens, "mask": None}
     return inputs | ({"target": torch.arange(10).reshape(2, 5) % 7} if name == "seq2seq" else {})
 
 

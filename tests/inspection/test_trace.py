@@ -1,4 +1,4 @@
-"""A trace is what the decoding really did, and the maps of its nodes are what the decoding attended to."""
+"""Traces equal the decoding, and the maps of a node equal what the decoding attended to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.generation import (
     NoCache,
     SampleConfig,
     generate,
-    observing,
+    tracing,
 )
 from glassformer.inspection.examples import prepare_generated
 from glassformer.inspection.record import attention_maps, capture
@@ -31,7 +31,7 @@ DECODINGS = [GreedyConfig(), SampleConfig(temperature=2.0, seed=3), BeamConfig(s
 
 
 def sharpened(of: Experiment) -> Model:
-    """First weights are near uniform; larger ones make nodes that differ."""
+    """Scale the weights up: initial outputs are nearly uniform, larger weights make beams differ."""
     model = of.build_model()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -50,7 +50,7 @@ def tokens_of(of: Experiment, count: int | None = None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("decoding", DECODINGS, ids=lambda decoding: decoding.kind)
-def test_answers_are_those_of_the_decoding(decoding: DecodingConfig, arithmetic: Experiment) -> None:
+def test_outputs_are_those_of_the_decoding(decoding: DecodingConfig, arithmetic: Experiment) -> None:
     model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
     traced = trace(model, arithmetic.task, tokens, decoding)
     (answers,) = arithmetic.task.predict(model, [tokens], decoding)
@@ -96,8 +96,8 @@ def test_the_tree_adds_up(arithmetic: Experiment) -> None:
     assert [node["id"] for node in document["tree"]["nodes"]] == list(range(len(traced.nodes)))
 
 
-def test_a_branch_of_probability_is_the_models_own(arithmetic: Experiment) -> None:
-    """Read anew without a cache, each token of each node has the log-probability that the tree says."""
+def test_probabilities_are_the_models_own(arithmetic: Experiment) -> None:
+    """Without a cache, the token of each node has the log-probability that the tree contains."""
     model, tokens = sharpened(arithmetic), tokens_of(arithmetic)
     traced = trace(model, arithmetic.task, tokens, BeamConfig(size=2))
     assert traced.nodes is not None
@@ -111,13 +111,13 @@ def test_a_branch_of_probability_is_the_models_own(arithmetic: Experiment) -> No
 
 @pytest.mark.parametrize("decoding", DECODINGS, ids=lambda decoding: decoding.kind)
 @pytest.mark.parametrize("task", ["arithmetic", "language"])
-def test_maps_of_a_branch_are_what_the_decoding_attended_to(
+def test_maps_of_a_node_are_what_the_decoding_attended_to(
     task: str, decoding: DecodingConfig, request: pytest.FixtureRequest
 ) -> None:
-    """Every node, dropped ones too: row by row against what the cached steps recorded."""
+    """Compare every node, also dropped ones, row by row with the cached steps."""
     of: Experiment = request.getfixturevalue(task)
     model, tokens = sharpened(of), tokens_of(of, None if task == "arithmetic" else 3)
-    with capture(model) as recorder, observing() as observed:
+    with capture(model) as recorder, tracing() as observed:
         of.task.predict(model, [tokens], decoding)
     site = "cross" if task == "arithmetic" else "encoder"
     layers = 3 if task == "arithmetic" else 2
@@ -136,23 +136,23 @@ def test_maps_of_a_branch_are_what_the_decoding_attended_to(
             step = traced.nodes[at].step
             row = step if task == "arithmetic" else len(tokens) - 1 + step
             for layer in range(layers):
-                recorded = calls[step * layers + layer].weights_BHLM[candidates[at].branch, :, -1]
+                recorded = calls[step * layers + layer].weights_BHLM[candidates[at].beam, :, -1]
                 keys = recorded.shape[-1]
                 np.testing.assert_allclose(maps.weights[layer, :, row, :keys], recorded, atol=1e-5)
                 assert (maps.weights[layer, :, row, keys:] == 0).all()
             at = traced.nodes[at].parent
 
 
-def test_observing_notes_and_changes_nothing(arithmetic: Experiment) -> None:
+def test_observing_changes_nothing(arithmetic: Experiment) -> None:
     model, task = sharpened(arithmetic), arithmetic.task
     rows = [np.asarray(row).astype(np.int64) for row in task.splits["test"].inputs[:2]]
     alone = task.predict(model, rows, BeamConfig(size=3))
-    with observing() as observed:
+    with tracing() as observed:
         watched = task.predict(model, rows, BeamConfig(size=3))
     assert watched == alone and len(observed.rows) == 2
     observed.rows.clear()
     task.predict(model, rows, BeamConfig(size=3))
-    assert observed.rows == []  # it is over
+    assert observed.rows == []  # observing has ended
 
 
 def test_a_trace_that_is_handed_over_goes_before(arithmetic: Experiment) -> None:
@@ -160,10 +160,10 @@ def test_a_trace_that_is_handed_over_goes_before(arithmetic: Experiment) -> None
 
     model = NoCache(sharpened(arithmetic))
     mine = Observed()
-    with observing() as observed:
+    with tracing() as observed:
         generate(
             model,
-            {"tokens": torch.from_numpy(tokens_of(arithmetic))[None], "attention_mask": None},
+            {"tokens": torch.from_numpy(tokens_of(arithmetic))[None], "mask": None},
             begin=10,
             end=11,
             max_length=4,
@@ -179,7 +179,7 @@ def test_a_trace_that_is_handed_over_goes_before(arithmetic: Experiment) -> None
         ({"kind": "palindrome", "length": 6, "categories": 4}, 1),
     ],
 )
-def test_what_is_not_written_has_steps_and_no_tree(task: dict[str, Any], steps: int) -> None:
+def test_a_model_that_does_not_generate_has_steps_and_no_tree(task: dict[str, Any], steps: int) -> None:
     of = experiment({**task, "train_examples": 8, "validation_examples": 2, "test_examples": 2})
     model = sharpened(of)
     traced = trace(model, of.task, tokens_of(of), alternatives=2)
@@ -196,7 +196,7 @@ def test_what_is_not_written_has_steps_and_no_tree(task: dict[str, Any], steps: 
         trace(model, of.task, tokens_of(of), alternatives=0)
 
 
-def test_a_branch_that_is_not_there(arithmetic: Experiment) -> None:
+def test_a_node_that_does_not_exist(arithmetic: Experiment) -> None:
     traced: Trace = trace(arithmetic.build_model(), arithmetic.task, tokens_of(arithmetic))
     with pytest.raises(ErrorDetail, match="numbered from 0"):
         traced.generated(10_000)

@@ -1,4 +1,4 @@
-"""The page: what travels in it, and what a browser makes of it."""
+"""HTML page: its embedded data, and its display in a browser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_weights_travel_as_bytes() -> None:
 
 
 def test_a_thousand_tokens_travel_in_well_under_a_megabyte() -> None:
-    """Noise, which compresses worst."""
+    """Noise is the worst case for compression."""
     assert len(page(make_maps(random_weights(1000, 1000)))) < 800_000
 
 
@@ -102,10 +102,10 @@ const waiting = setInterval(() => {
 def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path, chromium: Path) -> None:
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     allowed = np.array([[True, True, True], [False, True, False], [True, True, True]])
-    # A map of three by three cells of 46 pixels, right of labels that are 42 wide and 6 below the top.
+    # A map of 3 × 3 cells of 46 pixels, 42 pixels from the left and 6 from the top.
     centres = [[42 + 46 * column + 23, 6 + 46 * row + 23] for row in (0, 2) for column in (0, 1, 2)]
     text = page(make_maps(weights, allowed, run="<i>a run</i>"))
-    text = re.sub(r"<meta http-equiv[^>]*>", "", text)  # it would refuse the script that hovers
+    text = re.sub(r"<meta http-equiv[^>]*>", "", text)  # the policy would reject the test's script
     test_page = tmp_path / "page.html"
     test_page.write_text(text.replace("</html>", HOVER.replace("POINTS", json.dumps(centres)) + "</html>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
@@ -122,7 +122,7 @@ def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path, chromium: 
     results = json.loads(found[1])
     levels = np.rint(weights[[0, 2]].reshape(-1) * 255).astype(int)
     shown = np.array(results["colours"], dtype=int)
-    assert np.abs(shown - colours()[levels].astype(int)).max() <= 4  # a byte's rounding
+    assert np.abs(shown - colours()[levels].astype(int)).max() <= 4  # rounding to 8 bits
     assert results["hover"].startswith("≈ 0.75")
     assert "“q0” → key token 0: “k0”" in results["hover"]
     assert results["moved"].startswith("≈ 0.2") and "“k1”" in results["moved"]

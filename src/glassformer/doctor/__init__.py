@@ -1,8 +1,8 @@
-"""Named checks of a model, of a run and of the machine, each with its measured number.
+"""Named checks of a model, a run or this machine, each with a measured number and a limit.
 
-    from glassformer.doctor.examination import examine_model
-    report = examine_model(Experiment(resolve("reversal")))
-    report.passed, report["padding cannot change real positions"].measurement.value
+    from glassformer.doctor.runner import check_model
+    report = check_model(Experiment(resolve("reversal")))
+    report.passed, report["padding does not affect outputs or loss"].measurement.value
 
-Nothing is imported here: the machine is examined even where PyTorch is broken.
+This file imports nothing, so that the machine can be checked even if PyTorch is broken.
 """

@@ -1,7 +1,7 @@
-"""Is this machine fit for a run: processor, memory, disk, PyTorch, number formats, packages.
+"""Checks of this machine: processor, memory, disk, PyTorch, precision, packages.
 
-A fact that a run can do without, such as a GPU or bf16, is told and never fails. PyTorch is imported only
-inside the checks, so that a broken one is found like anything else.
+Optional features such as a GPU or bf16 are reported and never fail. PyTorch is imported only inside the
+checks, so that a broken installation is a failed check and not a crash.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from glassformer.core.system import cpu_name, memory_bytes, usable_cores
-from glassformer.doctor.checks import (
+from glassformer.core.system import available_memory, cpu_name, memory_bytes, usable_cores
+from glassformer.doctor.report import (
     DoesNotApply,
     Measure,
     Measurement,
@@ -31,26 +31,26 @@ from glassformer.doctor.checks import (
 
 GIBIBYTE = 2**30
 ENOUGH_BYTES = GIBIBYTE
-"""Of memory and of disk: a small run with its checkpoints. Less is told, since smaller runs exist."""
+"""Memory and disk for a small run with its checkpoints. Less is a warning, since smaller runs exist."""
 MATRIX = 1024
 NOT_EXTRAS = ("all", "dev")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def examine_machine(runs: Path, progress: Progress | None = None) -> Report:
-    """All machine checks; `runs` is where runs would be written."""
+def check_machine(runs: Path, progress: Progress | None = None) -> Report:
+    """Run all machine checks; `runs` is the folder in which runs would be written."""
     measures: dict[str, Measure] = {
         "processor": processor,
         "threads": threads,
         "memory": memory,
         "runs folder": partial(runs_folder, runs),
-        "needed packages": needed_packages,
+        "required packages": required_packages,
         "PyTorch": pytorch,
         "GPU": gpu,
     }
     for device in _devices():
         measures |= {f"{name} on {device}": partial(precision, name, device) for name in ("fp32", "bf16")}
-    measures["fp32 matrix products"] = matrix_products
+    measures["fp32 matmul"] = matmul
     measures |= {f"extra {name}": partial(extra, name, needs) for name, needs in extras().items()}
     return Report("this machine", run_checks(measures, progress))
 
@@ -60,47 +60,44 @@ def _fact(value: float | int | str | None, detail: str) -> Measurement:
 
 
 def _enough(value: float, limit: float, detail: str) -> Measurement:
-    """Less than the limit is worth a word, and stops nothing."""
+    """Return a warning, not a failure, if the value is below the limit."""
     verdict: Verdict = "passed" if value >= limit else "warning"
     return Measurement(verdict, value, limit, detail, is_lower_limit=True)
 
 
 def processor() -> Measurement:
-    cores, busy = cores_for_us(), os.getloadavg()[0]
+    cores, busy = available_cores(), os.getloadavg()[0]
     detail = f"{cpu_name()}; {cores:g} cores for this process, load {busy:.1f}"
     if busy > cores:
         return Measurement(
-            "warning", cores, None, f"{detail}: others compute here too, and times will be long"
+            "warning", cores, None, f"{detail}: other processes use the cores; runs will be slow"
         )
     return _fact(cores, detail)
 
 
-def cores_for_us() -> float:
-    """Those that the process may use, or fewer where a container's share is smaller."""
+def available_cores() -> float:
+    """Return the cores that the process may use, limited by the quota of its container."""
     try:
         quota, period = (CGROUP / "cpu.max").read_text(encoding="ascii").split()
         return min(usable_cores(), int(quota) / int(period))
-    except (OSError, ValueError):  # no container, or no limit in it
+    except (OSError, ValueError):  # no container, or no quota
         return usable_cores()
 
 
 def threads() -> Measurement:
-    used, cores = _torch().get_num_threads(), cores_for_us()
+    used, cores = _torch().get_num_threads(), available_cores()
     asked = os.environ.get("OMP_NUM_THREADS")
-    detail = f"OMP_NUM_THREADS={asked}" if asked else "as PyTorch chose; OMP_NUM_THREADS is not set"
+    detail = f"OMP_NUM_THREADS={asked}" if asked else "chosen by PyTorch; OMP_NUM_THREADS is not set"
     if used > cores:
         wanted = max(1, int(cores))
-        detail = f"{detail}: more threads than cores slow each other down; OMP_NUM_THREADS={wanted}"
+        detail = f"{detail}: more threads than cores are slow; set OMP_NUM_THREADS={wanted}"
         return Measurement("warning", used, cores, detail)
     if used < int(cores):
-        detail += f"; {int(cores) - used} cores stay idle"
+        detail += f"; {int(cores) - used} cores are idle"
     return Measurement("passed", used, cores, detail)
 
 
 def memory() -> Measurement:
-    _torch()
-    from glassformer.cost.estimate import available_memory
-
     total, free = memory_bytes(), available_memory()
     try:
         limit = int((CGROUP / "memory.max").read_text(encoding="ascii"))
@@ -108,13 +105,13 @@ def memory() -> Measurement:
     except (OSError, ValueError):
         limit, left = total or 0, free or 0
     if total is None or free is None:
-        raise DoesNotApply("this system does not tell")
+        raise DoesNotApply("the system does not report its memory")
     total, free = min(total, limit), min(free, left)
     return _enough(round(free / GIBIBYTE, 2), ENOUGH_BYTES / GIBIBYTE, f"GiB free of {total / GIBIBYTE:.1f}")
 
 
 def runs_folder(runs: Path) -> Measurement:
-    """Written, synced, renamed and locked, as a run does it, beside where the runs will be."""
+    """Write, sync, rename and lock a file in the runs folder, as a run does."""
     folder = runs.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -133,7 +130,7 @@ def runs_folder(runs: Path) -> Measurement:
         return Measurement(
             "failed", None, None, f"{folder} cannot be written: {reason}; choose another --runs"
         )
-    return _enough(round(free, 2), ENOUGH_BYTES / GIBIBYTE, f"GiB free; {folder} can be written and locked")
+    return _enough(round(free, 2), ENOUGH_BYTES / GIBIBYTE, f"GiB free; {folder} is writable and lockable")
 
 
 def pytorch() -> Measurement:
@@ -144,9 +141,7 @@ def pytorch() -> Measurement:
     except Exception as error:
         return Measurement("failed", None, None, f"cannot be used: {type(error).__name__}: {error}")
     if product.tolist() != [[3.0, 3.0], [12.0, 12.0]]:
-        return Measurement(
-            "failed", torch.__version__, None, "computes a wrong product of two small matrices"
-        )
+        return Measurement("failed", torch.__version__, None, "gives a wrong product of two small matrices")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
     build = f"ROCm {torch.version.hip}" if torch.version.hip else build
     return _fact(
@@ -161,7 +156,7 @@ def gpu() -> Measurement:
         return _fact(len(names), "; ".join(names))
     if torch.backends.mps.is_available():
         return _fact(1, "Apple GPU (mps)")
-    raise DoesNotApply("there is none that PyTorch can use; models train on the processor")
+    raise DoesNotApply("PyTorch finds none; models train on the CPU")
 
 
 def _devices() -> list[str]:
@@ -174,19 +169,20 @@ def _devices() -> list[str]:
 
 
 def precision(name: str, device: str) -> Measurement:
-    """Forth and back in a child process: a number format that is advertised may still kill it."""
+    """Run a forward and a backward pass in a child process, since an unsupported dtype may crash it."""
     _torch()
     from glassformer.training.precision import probe
 
     failure = probe(name, device)
     if failure is None:
         return _fact("runs", "forward and backward pass in a child process")
-    needed = name == "fp32"
-    told = f"{failure}; training.precision={name} is not for this machine"
-    return Measurement("failed" if needed else "skipped", "does not run", None, failure if needed else told)
+    is_required = name == "fp32"
+    detail = failure if is_required else f"{failure}; do not use training.precision={name} on this machine"
+    return Measurement("failed" if is_required else "skipped", "does not run", None, detail)
 
 
-def matrix_products() -> Measurement:
+def matmul() -> Measurement:
+    """Measure the speed of a large matrix product."""
     torch = _torch()
     one, other = torch.ones(MATRIX, MATRIX), torch.ones(MATRIX, MATRIX)
     seconds = []
@@ -198,8 +194,8 @@ def matrix_products() -> Measurement:
     return _fact(round(speed, 1), f"GFLOP/s, {MATRIX} × {MATRIX}, {torch.get_num_threads()} threads")
 
 
-def needed_packages() -> Measurement:
-    """Python itself and what `pip install glassformer` brings along, new enough."""
+def required_packages() -> Measurement:
+    """Compare the installed versions of the required packages with the oldest supported ones."""
     needs = {name: version for name, version, extra in requirements() if not extra}
     wrong = [complaint for name, version in needs.items() if (complaint := _missing(name, version))]
     detail = "; ".join(wrong) or f"Python {platform.python_version()} and {len(needs)} packages"
@@ -216,7 +212,7 @@ def extra(name: str, needs: dict[str, str]) -> Measurement:
 
 
 def extras() -> dict[str, dict[str, str]]:
-    """The optional packages of each extra, and the oldest version that will do."""
+    """Return the packages of each extra with the oldest supported version."""
     found: dict[str, dict[str, str]] = {}
     try:
         for name, version, extra_name in requirements():
@@ -228,11 +224,11 @@ def extras() -> dict[str, dict[str, str]]:
 
 
 def requirements() -> list[tuple[str, str, str]]:
-    """(package, oldest version, extra) as the installed package itself declares them."""
+    """Return (package, oldest version, extra) from the metadata of the installed package."""
     try:
         lines = importlib.metadata.requires("glassformer") or []
     except importlib.metadata.PackageNotFoundError:
-        raise DoesNotApply("glassformer runs from its source folder, and is not installed") from None
+        raise DoesNotApply("glassformer is not installed; it runs from its source folder") from None
     found = []
     for line in lines:
         match = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?", line)

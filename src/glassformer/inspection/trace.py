@@ -16,7 +16,7 @@ import torch
 
 from glassformer.blocks.heads import RegressionHead
 from glassformer.core.errors import ErrorDetail
-from glassformer.generation import DecodingConfig, Hypothesis, Step, observing
+from glassformer.generation import DecodingConfig, Hypothesis, Step, tracing
 from glassformer.generation import Trace as Observed
 from glassformer.generation.predict import Prediction
 from glassformer.generation.search import Candidate
@@ -157,7 +157,7 @@ def trace(
     if alternatives < 1:
         raise ErrorDetail("at least 1", path="alternatives", value=alternatives, hint="5")
     names = task.input_symbols(tokens.tolist())
-    with evaluating(model), observing(alternatives) as observed:
+    with evaluating(model), tracing(alternatives) as observed:
         (predictions,) = task.predict(model, [tokens], decoding)
     if observed.rows:
         return _trace_search(task, names, observed, len(predictions))
@@ -201,7 +201,7 @@ def _trace_search(task: Task, names: list[str], observed: Observed, returned: in
             draft.candidate.log_probability,
             draft.candidate.sum,
             _state(draft.candidate, is_chosen=number in path),
-            is_truncated=draft.candidate.fate == "cut",
+            is_truncated=draft.candidate.status == "truncated",
         )
         for number, (draft, name) in enumerate(zip(drafts, tokens, strict=True))
     ]
@@ -221,7 +221,7 @@ def _trace_search(task: Task, names: list[str], observed: Observed, returned: in
             nodes[number].step,
             nodes[number].name,
             math.exp(nodes[number].log_probability),
-            _named(task, steps[nodes[number].step].alternatives[drafts[number].candidate.branch]),
+            _named(task, steps[nodes[number].step].alternatives[drafts[number].candidate.beam]),
             number,
         )
         for number in path
@@ -245,21 +245,21 @@ def _tree(steps: Sequence[Step]) -> list[_Draft]:
     for number, step in enumerate(steps):
         kept: list[int | None] = []
         for candidate in step.candidates:
-            if candidate.fate == "kept":
+            if candidate.status == "kept":
                 kept.append(len(drafts))
-            drafts.append(_Draft(beams[candidate.branch], number, candidate))
+            drafts.append(_Draft(beams[candidate.beam], number, candidate))
         beams = kept
     return drafts
 
 
 def _is_last(draft: _Draft) -> bool:
-    return draft.candidate.fate in ("finished", "cut")
+    return draft.candidate.status in ("finished", "truncated")
 
 
 def _state(candidate: Candidate, *, is_chosen: bool) -> State:
     if is_chosen:
         return "chosen"
-    return "finished" if candidate.fate == "cut" else candidate.fate
+    return "finished" if candidate.status == "truncated" else candidate.status
 
 
 def _ancestors(drafts: Sequence[_Draft], number: int) -> list[int]:

@@ -113,7 +113,7 @@ class Fit:
 
 
 def fit(queries: int, keys: int, limit: int, largest_cell: int) -> Fit:
-    """Return the largest panel of at most `limit` pixels per side, with whole-pixel, preferably square cells."""
+    """Return the largest panel within `limit` pixels per side; cells are whole pixels, preferably square."""
     row_factor, column_factor = -(-queries // limit), -(-keys // limit)
     pooled = Fit(queries, keys, row_factor, column_factor)
     cell_height = min(limit // pooled.rows, largest_cell)
@@ -365,7 +365,7 @@ def _subtitle(maps: AttentionMaps, width: float) -> str:
 
 
 def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], float, float]:
-    """Arrange sections side by side while they fit, then below; return them with x and y, width and height."""
+    """Arrange sections in rows within the page width; return them with x and y, and the width and height."""
     placed: list[tuple[Section, float, float]] = []
     x = y = row_height = width = 0.0
     for section in sections:

@@ -1,4 +1,4 @@
-"""Pictures: what is in the pixels, and what is written beside them."""
+"""PNG and SVG figures: pixels, labels and notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from glassformer.plotting.style import tick_positions, visible
 from ..inspection.conftest import make_maps
 
 
-def written(figure: object) -> list[str]:
+def texts_in(figure: object) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]  # type: ignore[attr-defined]
 
 
@@ -39,7 +39,7 @@ def uniform(size: int) -> np.ndarray:
 
 def test_equal_steps_of_the_scale_look_equal_and_only_get_darker() -> None:
     lab = to_oklab(colours())
-    steps = np.linalg.norm(lab[8:] - lab[:-8], axis=1)  # over 8 levels: a byte's rounding plays no part
+    steps = np.linalg.norm(lab[8:] - lab[:-8], axis=1)  # over 8 levels, so that rounding has no effect
     assert steps.max() / steps.min() < 1.25
     assert (np.diff(lab[::4, 0]) < 0).all()
 
@@ -58,8 +58,8 @@ def test_pooling_keeps_a_needle() -> None:
 
 
 def test_a_pooled_picture_says_so_and_one_that_is_not_does_not() -> None:
-    assert any("the maximum of 5 × 5 weights" in text for text in written(draw(make_maps(uniform(500)), 20)))
-    assert not any("maximum" in text for text in written(draw(make_maps(uniform(16)))))
+    assert any("the maximum of 5 × 5 weights" in text for text in texts_in(draw(make_maps(uniform(500)), 20)))
+    assert not any("maximum" in text for text in texts_in(draw(make_maps(uniform(16)))))
 
 
 def test_masked_cells_look_different_from_zero() -> None:
@@ -106,15 +106,15 @@ def test_bytes_keep_the_order_and_most_of_the_value() -> None:
     assert to_bytes(weights[:2], np.array([True, False])).tolist() == [1, 0]
 
 
-def test_tokens_stand_on_the_axes_while_they_can_be_read() -> None:
-    assert {"q0", "q15", "k15", "head 0", "layer 0"} <= set(written(draw(make_maps(uniform(16)))))
-    texts = written(draw(make_maps(uniform(400))))
+def test_tokens_label_the_axes_while_they_can_be_read() -> None:
+    assert {"q0", "q15", "k15", "head 0", "layer 0"} <= set(texts_in(draw(make_maps(uniform(16)))))
+    texts = texts_in(draw(make_maps(uniform(400))))
     assert "q0" not in texts and {"0", "100", "300"} <= set(texts)
 
 
-def test_the_picture_says_what_it_is() -> None:
+def test_title_caption_and_checks_are_drawn() -> None:
     maps = make_maps(uniform(4), run="a run", checkpoint="step-7", input="3 1 4", output="4 1 3")
-    texts = written(draw(maps))
+    texts = texts_in(draw(maps))
     assert "a run · step-7" in texts and "3 1 4   →   4 1 3" in texts
     assert "Attention shows where a head read, not why the model answered." in texts
     assert any(text.startswith("✓ each row sums to 1") for text in texts)
