@@ -18,7 +18,6 @@ GROUP_LINES = 256
 """Inputs that the model receives together; it splits them into batches of similar length."""
 READ_BYTES = 1 << 16
 STEPS_ON_A_LINE = 12
-READ_BYTES = 1 << 18
 MOST_WORDS_SHOWN = 30
 BAR_WIDTH = 24
 WORD_WIDTH = 24
