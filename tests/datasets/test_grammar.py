@@ -183,7 +183,7 @@ UNELIDED = "hibou|héros|hache|huit|onze"
 ADVERBS = "(?:pas|jamais|souvent|toujours|parfois|rarement)"
 
 
-def test_what_stands_before_a_noun_has_its_gender(french_sentences: list[str]) -> None:
+def test_words_before_a_noun_have_its_gender(french_sentences: list[str]) -> None:
     masculine = (
         "le un ce cet du au quel vieux vieil beau bel nouveau nouvel bon mauvais petit grand joli long"
     )
@@ -199,7 +199,7 @@ def test_what_stands_before_a_noun_has_its_gender(french_sentences: list[str]) -
     assert set(seen) == set(before), "each of them is tried"
 
 
-def test_what_stands_before_a_plural_has_its_gender(french_sentences: list[str]) -> None:
+def test_words_before_a_plural_have_its_gender(french_sentences: list[str]) -> None:
     before = dict.fromkeys(("tous les", "quels", "beaux", "nouveaux"), "m") | dict.fromkeys(
         ("toutes les", *join_names("quelles vieilles belles nouvelles bonnes grandes petites")), "f"
     )
@@ -435,7 +435,7 @@ def test_train_has_every_construction() -> None:
         assert found["train"] > 100, CONSTRUCTIONS.index(construction)
 
 
-def test_an_unknown_split_is_refused() -> None:
+def test_an_unknown_split_is_rejected() -> None:
     with pytest.raises(UserError, match="no such split") as raised:
         translation_pairs(1, 0, "dev")
     assert "train, validation, test" in str(raised.value)

@@ -95,7 +95,7 @@ def test_labels_are_balanced_and_texts_have_several_sentences(train: list[tuple[
         assert re.fullmatch(r"(?:[A-Z][^.]*\.(?: |$))+", text), text
 
 
-def test_splits_share_no_text_whatever_the_seeds(train: list[tuple[str, str]]) -> None:
+def test_splits_share_no_text_for_any_seed(train: list[tuple[str, str]]) -> None:
     texts = {split: {text for text, _ in reviews(1_000, 2, split)} for split in ("validation", "test")}
     texts["train"] = {text for text, _ in train}
     assert len(texts["train"]) == 3_000
@@ -135,7 +135,7 @@ def test_they_are_functions_of_their_arguments() -> None:
     assert reviews(0, 3, "test") == []
 
 
-def test_an_unknown_split_is_refused() -> None:
+def test_an_unknown_split_is_rejected() -> None:
     with pytest.raises(UserError, match="no such split"):
         reviews(1, 0, "dev")
 

@@ -225,7 +225,7 @@ class TestTyping:
             ("BOS EOS", "not one operation between two numbers"),
         ],
     )
-    def test_refusals_are_one_clear_line(self, text: str, message: str) -> None:
+    def test_errors_are_one_clear_line(self, text: str, message: str) -> None:
         with pytest.raises(ErrorDetail) as caught:
             self.task.parse(text)
         assert message in caught.value.message
@@ -235,7 +235,7 @@ class TestTyping:
         with pytest.raises(ErrorDetail, match="cannot multiply"):
             ArithmeticConfig().build(0).parse("4 * 3")
 
-    def test_answers_that_are_no_numbers_are_shown_as_they_are(self) -> None:
+    def test_outputs_other_than_numbers_are_shown_as_tokens(self) -> None:
         task = ArithmeticConfig().build(0)
         encode = task.vocabulary.encode
         assert task.show_output(encode(["NEGATIVE", "0", "7", "EOS"])) == "-7"
@@ -268,7 +268,7 @@ class TestFile:
         assert len(set(everything)) == len(everything) == 40
         assert task.notes == ["train: 200 rows, of which 40 are new and used"]
 
-    def test_leaky_keeps_duplicates_and_says_so(self, tmp_path: Path) -> None:
+    def test_leaky_keeps_and_reports_duplicates(self, tmp_path: Path) -> None:
         data = write(tmp_path / "sums.json", pairs(40) * 5)
         task = ArithmeticConfig(data=data, leaky=True).build(0)
         assert sum(len(part) for part in task.splits.values()) == 200

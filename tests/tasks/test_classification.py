@@ -119,7 +119,7 @@ class TestLabels:
             ([(f"text {i}", f"label {i}") for i in range(1001)], "more than 1,000 different labels"),
         ],
     )
-    def test_what_is_refused(self, make: Make, rows: Rows, message: str) -> None:
+    def test_what_is_rejected(self, make: Make, rows: Rows, message: str) -> None:
         with pytest.raises(UserError, match=message) as refusal:
             make(train=rows, test=rows[:1])
         assert "train.jsonl" in str(refusal.value) and "try:" in str(refusal.value)
@@ -134,7 +134,7 @@ class TestLabels:
             _ = restored.splits
         assert f"{path}, line 4" in str(refusal.value) and "did you mean 'good'?" in str(refusal.value)
 
-    def test_what_is_no_text(self, make: Make) -> None:
+    def test_values_other_than_text_are_rejected(self, make: Make) -> None:
         with pytest.raises(UserError, match="expected text"):
             make(train=[("a", "x"), (None, "y")])  # type: ignore[list-item]
 
@@ -254,7 +254,7 @@ class TestWhichExamples:
             measured = task.batch(split, np.arange(3)).inputs["tokens"]
             assert measured is not None and not (measured == MASK).any()
 
-    def test_what_also_stands_in_train(self, make: Make) -> None:
+    def test_what_also_appears_in_train(self, make: Make) -> None:
         test = [*TEST, ROWS[0], (ROWS[1][0], "good")]
         assert "WARNING: test examples whose input also appears in train: 2 of 5" in make(test=test).notes
         empty = make(train=[*ROWS, ("", "good")], test=[*TEST, ("", "bad"), (" ", "bad")])

@@ -239,9 +239,9 @@ def test_a_stride_out_of_range() -> None:
 
 
 class TestFiles:
-    def test_tokens_are_kept_and_used_again(self, make: Make, tmp_path: Path) -> None:
+    def test_tokens_are_stored_and_used_again(self, make: Make, tmp_path: Path) -> None:
         first = make()
-        assert sum("kept in" in note for note in first.notes) == 2
+        assert sum("stored in" in note for note in first.notes) == 2
         again = make()
         assert sum("re-used from" in note for note in again.notes) == 2
         assert again.checksum() == first.checksum()
@@ -250,7 +250,7 @@ class TestFiles:
         assert sum("re-used" in note for note in make(max_length=9, across_texts=False).notes) == 2
         assert not any("re-used" in note for note in make(tokenizer={"kind": "bytes"}).notes)
 
-    def test_a_changed_file_is_read_again_and_it_is_said(self, make: Make, tmp_path: Path) -> None:
+    def test_a_changed_file_is_read_again_and_reported(self, make: Make, tmp_path: Path) -> None:
         make()
         VALIDATION.append("one more")
         try:
@@ -273,7 +273,7 @@ class TestFiles:
         assert 10 <= len(validation) <= 60
 
     @pytest.mark.parametrize("value", ["null", "[1]", "true", '{"a": 1}'])
-    def test_what_is_no_text(self, make: Make, tmp_path: Path, value: str) -> None:
+    def test_values_other_than_text_are_rejected(self, make: Make, tmp_path: Path, value: str) -> None:
         path = tmp_path / "mine.jsonl"
         path.write_text(f'{{"text": "a"}}\n{{"text": 5}}\n{{"text": {value}}}\n', encoding="utf-8")
         with pytest.raises(UserError, match="expected text") as refusal:
@@ -382,7 +382,7 @@ class TestMasked:
         assert [prediction.tokens[index] for index in np.flatnonzero(hidden)] == best.indices.tolist()
         assert prediction.probability == pytest.approx(float(best.values.prod()), rel=1e-5)
 
-    def test_what_the_model_never_saw_is_said(self, make: Make) -> None:
+    def test_unknown_tokens_are_a_warning(self, make: Make) -> None:
         task = make("masked-language-model", tokenizer={"kind": "words"}, max_length=20)
         assert task.warning(task.parse("xyzzy <mask>").tolist()) == "1 of 4 tokens are unknown to the model"
         assert task.warning(task.parse("<mask>").tolist()) is None
@@ -425,7 +425,7 @@ def notes_of(folder: Path, train: str, test: str | None = None, **data: object) 
     return config.build(0).notes
 
 
-def test_an_empty_line_is_no_text_that_was_seen(tmp_path: Path) -> None:
+def test_empty_lines_do_not_count_as_overlap(tmp_path: Path) -> None:
     notes = notes_of(tmp_path, "one two\n\nthree four\n" * 4, "never seen\n\n")
     assert not any("WARNING" in note for note in notes)
 

@@ -42,7 +42,7 @@ def test_the_class_is_where_most_tokens_are() -> None:
 
 
 @pytest.mark.parametrize("length", [8, 9])
-def test_the_second_half_says_the_first_again(length: int) -> None:
+def test_the_second_half_repeats_the_first(length: int) -> None:
     config = RandomTokensConfig.model_validate(
         {"target": "next", "length": length, "categories": 10, **SIZES}
     )
@@ -60,7 +60,7 @@ def test_the_second_half_says_the_first_again(length: int) -> None:
     assert tokens is not None and tokens.shape == batch.targets.shape == (3, length - 1)
 
 
-def test_what_a_person_types_is_read_or_refused() -> None:
+def test_typed_input_is_parsed_or_rejected() -> None:
     task = RandomTokensConfig.model_validate(
         {"target": "next", "length": 4, "categories": 10, **SIZES}
     ).build(0)

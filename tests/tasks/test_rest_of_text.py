@@ -72,7 +72,7 @@ def test_a_text_of_one_piece_asks_for_nothing(tmp_path: Path) -> None:
     assert first.target_count() == 0
 
 
-def test_a_running_text_is_refused(tmp_path: Path) -> None:
+def test_a_running_text_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="one text"):
         build(tmp_path, ["a b c"], data={"train": str(tmp_path / "train.txt"), "format": "running-text"})
 

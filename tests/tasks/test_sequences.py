@@ -38,7 +38,7 @@ def distinct(task: Task, split: str) -> set[bytes]:
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_answers_are_right(kind: type[SequencesConfig]) -> None:
+def test_targets_are_right(kind: type[SequencesConfig]) -> None:
     task = kind(length=9, categories=7, **SMALL).build(0)
     for examples in task.splits.values():
         for row, target in zip(examples.inputs.tolist(), examples.targets.tolist(), strict=True):
@@ -119,7 +119,7 @@ def test_a_tiny_space_is_shared_out() -> None:
     assert "only 27 sequences exist" in note and "train 22, validation 1, test 4" in note
 
 
-def test_a_space_too_small_for_its_splits_is_refused() -> None:
+def test_a_space_too_small_for_its_splits_is_rejected() -> None:
     with pytest.raises(UserError, match="only 2 different examples exist"):
         ReversalConfig(length=1, categories=2).build(0)
     task = ReversalConfig(length=1, categories=2, test_examples=0).build(0)
@@ -215,7 +215,7 @@ class TestTyping:
             ("1234567", "too long: 7 tokens, and the model reads at most 6"),
         ],
     )
-    def test_refusals_are_one_clear_line(self, text: str, message: str) -> None:
+    def test_errors_are_one_clear_line(self, text: str, message: str) -> None:
         with pytest.raises(ErrorDetail) as caught:
             self.task.parse(text)
         assert message in caught.value.message

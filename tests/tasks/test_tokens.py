@@ -99,7 +99,7 @@ def test_every_kind_is_restored_without_its_files(tmp_path: Path) -> None:
             _ = again.splits
 
 
-def test_a_restored_task_refuses_labels_that_came_later(tmp_path: Path) -> None:
+def test_a_restored_task_rejects_labels_that_came_later(tmp_path: Path) -> None:
     rows = [("a", "x"), ("b", "y"), ("c", "x")]
     task = build(tmp_path, {"train": rows, "validation": rows}, target="label")
     (tmp_path / "validation.tsv").write_text("input\ttarget\na\tx\nb\tz\n")
@@ -158,7 +158,7 @@ class TestSplitting:
         data = {"validation_fraction": 0.5}
         assert len(build(tmp_path, {"train": self.ROWS}, data, target="label").splits["validation"]) == 30
 
-    def test_too_few_rows_are_refused(self, tmp_path: Path) -> None:
+    def test_too_few_rows_are_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="1 different example cannot be split 2 ways"):
             build(tmp_path, {"train": [("a", "x"), ("a", "x")]}, target="label")
 
@@ -223,7 +223,7 @@ def test_cells_that_are_no_tokens_are_named(tmp_path: Path, value: Any) -> None:
         ("the cat sat sat sat", "too long: 5 tokens, and the model reads at most 4"),
     ],
 )
-def test_refused_questions_are_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+def test_rejected_inputs_are_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     task = build(tmp_path, {"train": TAGGED, "validation": TAGGED})
     with pytest.raises(ErrorDetail) as caught:
         task.parse(text)

@@ -117,10 +117,10 @@ class TestAccounting:
             assert measured["accuracy"] == pytest.approx(right / count)
 
 
-class TestWhatIsLeftOut:
+class TestOmitted:
     LONG = ("word " * 20, "mot " * 3)
 
-    def test_training_leaves_out_what_is_empty_or_too_long_and_says_so(self, make: Make) -> None:
+    def test_training_omits_and_reports_empty_and_long_examples(self, make: Make) -> None:
         train = [*PAIRS, ("", "vide"), ("nothing", "  "), self.LONG, (self.LONG[1], self.LONG[0])]
         task = make(train=train)
         assert len(task.splits["train"]) == len(PAIRS)
@@ -221,7 +221,7 @@ class TestScores:
         assert ways[0] is not None and ways[1] is not None
         assert ways[0].outputs == ways[1].outputs and any(ways[0].outputs)
 
-    def test_nothing_reserved_is_ever_written(self, make: Make) -> None:
+    def test_reserved_tokens_are_never_generated(self, make: Make) -> None:
         task = make()
         model = model_of(task)
         with torch.no_grad():  # a model that prefers reserved tokens
@@ -280,7 +280,7 @@ class TestInput:
         assert objects.text_pairs("test") == aligned.text_pairs("test")
 
     @pytest.mark.parametrize("value", [None, ["a"], True])
-    def test_what_is_no_text(self, make: Make, tmp_path: Path, value: object) -> None:
+    def test_values_other_than_text_are_rejected(self, make: Make, tmp_path: Path, value: object) -> None:
         path = tmp_path / "mine.jsonl"
         rows = [{"source": "a", "target": 5}, {"source": "b", "target": value}]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
