@@ -62,7 +62,7 @@ class DataSet:
     files: tuple[CatalogueFile, ...]
     parts: tuple[Part, ...]
     instructions: str = ""
-    """How to make the files by hand, if they have no address."""
+    """Instructions for making the files by hand, if they have no address."""
 
     @property
     def size(self) -> int:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.core.errors import UserError, near_match, user_error
+from glassformer.core.errors import near_match, user_error
 from glassformer.data.columns import Column, ColumnSpec, is_number
-from glassformer.data.findings import FileSummary, Findings, Leak, Location, Report, excerpt
+from glassformer.data.findings import FileSummary, Findings, Issue, Leak, Location, Report, excerpt
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
 from glassformer.data.scan import ScannedFile, scan
@@ -116,15 +116,9 @@ def check_corpora(
     return _Check(limits or Limits(), progress or (lambda done, total: None)).run(corpora)
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A stream whose findings are collected, and what the user should know about its columns."""
-
-    stream: Stream
-    advice: str = ""
-
-
 class _Check:
+    """State of one check."""
+
     def __init__(self, limits: Limits, progress: Progress) -> None:
         self.limits = limits
         self.progress = progress
@@ -133,6 +127,7 @@ class _Check:
         self.leaks: list[Leak] = []
         self._reported: dict[tuple[Path, str, str], int] = {}
         """Last line reported, by file, kind and unit: the streams read a file several times."""
+        self._advice: dict[Stream, str] = {}
         self._done, self._phase_end, self._total = 0.0, 0.0, 0
 
     def run(self, corpora: Sequence[Corpus]) -> Report:
@@ -141,33 +136,34 @@ class _Check:
             for number, corpus in enumerate(corpora)
             for split in corpus.splits
         }
-        self._total = sum(_size(each.stream) for streams in opened.values() for each in streams)
+        self._total = sum(_size(stream) for streams in opened.values() for stream in streams)
         for number, corpus in enumerate(corpora):
             self._check_corpus(corpus, {split: opened[number, split] for split in corpus.splits})
         summaries = [scanned.summary for scanned in self.scanned.values()]
         return Report(summaries, self.findings.in_order(), self.leaks)
 
-    def _open(self, corpus: Corpus, split: str, source: Source) -> _Opened:
+    def _open(self, corpus: Corpus, split: str, source: Source) -> Stream:
         """Open a source with the reader of training. Without a task, find the columns from its first rows."""
         if corpus.roles is not None:
             config, setting = corpus.config(split, source), f"task.data.{split}"
-            return _Opened(config.open(source, corpus.roles, setting, self._on_finding, self._on_read))
+            return config.open(source, corpus.roles, setting, self._on_finding, self._on_read)
         roles = _guess_roles(corpus, split, source)
         columns, advice = corpus.columns, ""
         if not columns and len(roles) == 2 and _is_label_first(corpus, split, source):
             columns = {"input": 1, "target": 0}
             advice = "; to train on it: task.data.columns={input: 1, target: 0}"
         config = corpus.config(split, source, columns)
-        return _Opened(config.open(source, roles, "", self._on_finding, self._on_read), advice)
+        stream = config.open(source, roles, "", self._on_finding, self._on_read)
+        self._advice[stream] = advice
+        return stream
 
-    def _on_finding(
-        self, kind: str, path: Path, line: int, error: UserError | None, *, shown: str, unit: str
-    ) -> None:
-        key = (path, kind, unit)
+    def _on_finding(self, issue: Issue) -> None:
+        """Record an issue, unless another reading of the same file has reported it."""
+        kind, path, line, error, shown, unit = issue
         is_explained = kind == "no-example" and self.findings.has_error
-        if is_explained or line <= self._reported.get(key, 0):
+        if is_explained or line <= self._reported.get((path, kind, unit), 0):
             return
-        self._reported[key] = line
+        self._reported[path, kind, unit] = line
         byte = self.scanned[path].offset(line) if unit == "line" else None
         detail = "" if error is None or kind in ("empty-file", "no-example") else error.details[0].message
         self.findings.add_one(kind, Location(str(path), line, byte, excerpt(shown), detail))
@@ -181,30 +177,31 @@ class _Check:
         self._done = self._phase_end
         self.progress(int(self._done), self._total)
 
-    def _scan(self, opened: _Opened, split: str) -> None:
-        self._phase_end += _size(opened.stream) / 2
-        for file in opened.stream.sources:
+    def _scan(self, stream: Stream, split: str) -> None:
+        """Scan the files of a stream, and describe how its columns are read."""
+        self._phase_end += _size(stream) / 2
+        for file in stream.sources:
             if file.path not in self.scanned:
                 summary = FileSummary(str(file.path), split)
                 self.scanned[file.path] = scan(file, summary, self.findings)
         self._end_phase()
-        layout = opened.stream.layout()
+        layout = stream.layout()
         if layout is not None:
-            summary = self.scanned[opened.stream.sources[0].path].summary
-            summary.read_as = layout.describe() + opened.advice
+            summary = self.scanned[stream.sources[0].path].summary
+            summary.read_as = layout.describe() + self._advice.get(stream, "")
 
-    def _check_corpus(self, corpus: Corpus, splits: Mapping[str, Sequence[_Opened]]) -> None:
+    def _check_corpus(self, corpus: Corpus, splits: Mapping[str, Sequence[Stream]]) -> None:
         ledgers: dict[str, Ledger] = {}
         has_labels: bool | None = None
-        for split, opened in splits.items():
+        for split, streams in splits.items():
             ledger = ledgers[split] = Ledger(split, self.scanned)
-            for each in opened:
-                self._scan(each, split)
-                self._phase_end += _size(each.stream) / 2
-                for batch in _batches(each.stream):
+            for stream in streams:
+                self._scan(stream, split)
+                self._phase_end += _size(stream) / 2
+                for batch in _batches(stream):
                     if has_labels is None:
                         has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
-                    if each.stream.is_running:
+                    if stream.is_running:
                         self._examine_running(batch, ledger)
                     else:
                         is_labelled = bool(has_labels) and len(batch.columns) == 2
@@ -246,24 +243,24 @@ class _Check:
         def add(kind: str, which: Any, location: Callable[[int], Location]) -> None:
             self.findings.add(kind, np.nonzero(which)[0].tolist(), location, scope)
 
-        def place(row: int, column: int = 0, detail: str = "", shown: int | None = None) -> Location:
+        def locate(row: int, column: int = 0, detail: str = "", shown: int | None = None) -> Location:
             return self._location(batch, row, column, detail, shown)
 
         def half(row: int) -> Location:
-            return place(row, int(words[:, row].argmin()), shown=int(words[:, row].argmax()))
+            return locate(row, int(words[:, row].argmin()), shown=int(words[:, row].argmax()))
 
         # In two aligned files, the empty side may be a short text instead of a label.
         if has_labels and not isinstance(batch.stream, AlignedLines):
             is_unlabelled = words[1] == 0
             is_empty, is_half = is_empty & ~is_unlabelled, is_half & ~is_unlabelled
-            add("empty-label", is_unlabelled, lambda row: place(row, 1, shown=0))
-        add("empty-line", is_empty, place)
+            add("empty-label", is_unlabelled, lambda row: locate(row, 1, shown=0))
+        add("empty-line", is_empty, locate)
         add("empty-side", is_half, half)
         ledger.enter(batch, np.nonzero(empty == 0)[0].tolist(), has_labels)
 
         def long(row: int) -> Location:
             side = int(words[:, row].argmax())
-            return place(row, side, f"{words[side, row]:,} words")
+            return locate(row, side, f"{words[side, row]:,} words")
 
         add("too-long", (words > self.limits.max_words).any(0), long)
         if len(words) != 2 or has_labels:
@@ -274,7 +271,7 @@ class _Check:
 
         def far(row: int) -> Location:
             side = int(characters[:, row].argmax())
-            return place(row, side, f"{characters[0, row]:,} and {characters[1, row]:,} characters")
+            return locate(row, side, f"{characters[0, row]:,} and {characters[1, row]:,} characters")
 
         add("length-ratio", (words.min(0) > 0) & is_far, far)
 
@@ -290,8 +287,8 @@ def _size(stream: Stream) -> int:
     return sum(path.stat().st_size for path in stream.files if path.is_file())
 
 
-def _ignore(kind: str, path: Path, line: int, error: UserError | None, *, shown: str, unit: str) -> None:
-    """Drop a finding: the reading that follows reports it."""
+def _ignore(issue: Issue) -> None:
+    """Drop an issue: the reading that follows reports it."""
 
 
 def _guess_roles(corpus: Corpus, split: str, source: Source) -> dict[str, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple
 
 from glassformer.core.errors import UserError
 
@@ -75,29 +75,29 @@ class Location:
     excerpt: str = ""
     detail: str = ""
 
-    def document(self) -> dict[str, Any]:
-        return dict(vars(self))
+
+class Issue(NamedTuple):
+    """Message of a reader about a line or a row of a file."""
+
+    kind: str
+    path: Path
+    line: int
+    error: UserError | None = None
+    """None for a warning or a note."""
+    shown: str = ""
+    """Text for the excerpt."""
+    unit: str = "line"
+    """Unit of `line`: a line, or a row of a JSON document."""
 
 
-class OnFinding(Protocol):
-    """Callback of the readers for everything that a user should know about a file."""
-
-    def __call__(
-        self, kind: str, path: Path, line: int, error: UserError | None, *, shown: str, unit: str
-    ) -> None:
-        """Raise `error`, or record the finding and return: the reader then continues.
-
-        `error` is None for a warning or a note. `shown` is the text for the excerpt. `unit` is what `line`
-        counts: a line or a row.
-        """
+OnFinding = Callable[[Issue], None]
+"""Callback of the readers: raise the error of an issue, or record it; the reader then continues."""
 
 
-def raise_error(
-    kind: str, path: Path, line: int, error: UserError | None, *, shown: str = "", unit: str = "line"
-) -> None:
-    """Raise the error of a finding; ignore warnings and notes. Default of every reader."""
-    if error is not None:
-        raise error
+def raise_error(issue: Issue) -> None:
+    """Raise the error of an issue; ignore warnings and notes. Default of every reader."""
+    if issue.error is not None:
+        raise issue.error
 
 
 @dataclass
@@ -119,9 +119,7 @@ class Finding:
         return KINDS[self.kind].title
 
     def document(self) -> dict[str, Any]:
-        head = {"kind": self.kind, "severity": self.severity, "title": self.title}
-        locations = [location.document() for location in self.locations]
-        return {**head, "count": self.count, "by_scope": self.by_scope, "locations": locations}
+        return {"kind": self.kind, "severity": self.severity, "title": self.title} | asdict(self)
 
 
 @dataclass
@@ -137,9 +135,6 @@ class FileSummary:
     """Number of words of the longest text."""
     read_as: str = ""
     """Header and columns of a table; empty for other formats."""
-
-    def document(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True if there is no error; warnings and notes are allowed."""
+        """True without errors; warnings and notes are allowed."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def count(self, kind: str, scope: str | None = None) -> int:
@@ -181,9 +176,9 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         return {
-            "files": [file.document() for file in self.files],
+            "files": [asdict(file) for file in self.files],
             "findings": [finding.document() for finding in self.findings],
-            "leaks": [dict(vars(leak)) for leak in self.leaks],
+            "leaks": [asdict(leak) for leak in self.leaks],
             "passed": self.passed,
         }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from glassformer.core.errors import UserError, near_match, user_error
-from glassformer.data.findings import OnFinding, raise_error
+from glassformer.data.findings import Issue, OnFinding, raise_error
 
 CHUNK_BYTES = 1 << 16
 BLOCK_CHARACTERS = 1 << 16
@@ -66,7 +66,7 @@ class TextFile:
     def report(
         self, kind: str, line: int, error: UserError | None = None, *, shown: str = "", unit: str = "line"
     ) -> None:
-        self.on_finding(kind, self.path, line, error, shown=shown, unit=unit)
+        self.on_finding(Issue(kind, self.path, line, error, shown, unit))
 
     def lines(self) -> Iterator[str]:
         """Yield lines without their ends.

@@ -34,8 +34,6 @@ VERIFIED = "verified.json"
 """Modification times of the files when their checksums were last verified."""
 
 Row = tuple[np.ndarray, ...]
-Progress = Callable[[int], None]
-"""Callback with the number of rows written so far."""
 
 
 class DamagedStore(Exception):
@@ -81,7 +79,6 @@ class TokenStore:
         rows: Iterable[Row],
         columns: Sequence[str],
         fingerprint: Mapping[str, Any],
-        progress: Progress | None = None,
         *,
         sources: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -96,7 +93,7 @@ class TokenStore:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         try:
-            manifest = cls._write(unfinished, rows, columns, progress, shard_tokens)
+            manifest = cls._write(unfinished, rows, columns, shard_tokens)
             manifest |= {"fingerprint": dict(fingerprint), "sources": dict(sources or {})}
             manifest |= {"version": VERSION, "facts": dict(facts or {})}
             manifest = json.loads(json.dumps(manifest))  # the checksum must be that of the parsed file
@@ -111,19 +108,14 @@ class TokenStore:
 
     @staticmethod
     def _write(
-        folder: Path,
-        rows: Iterable[Row],
-        columns: Sequence[str],
-        progress: Progress | None,
-        shard_tokens: int,
+        folder: Path, rows: Iterable[Row], columns: Sequence[str], shard_tokens: int
     ) -> dict[str, Any]:
         """Write all files but the manifest; return its description of them."""
         writers = [_ColumnWriter(folder, name, shard_tokens) for name in columns]
         try:
             for row in rows:
-                flushed = [writer.add(tokens) for writer, tokens in zip(writers, row, strict=True)]
-                if progress and flushed[0]:
-                    progress(writers[0].row_count)
+                for writer, tokens in zip(writers, row, strict=True):
+                    writer.add(tokens)
             written = {writer.name: writer.finish() for writer in writers}
         finally:
             for writer in writers:
@@ -198,15 +190,12 @@ class _ColumnWriter:
         self._pending: list[np.ndarray] = []
         self._pending_tokens = 0
 
-    def add(self, row: np.ndarray) -> bool:
-        """Add a row; return True if the pending rows were written."""
+    def add(self, row: np.ndarray) -> None:
         self._pending.append(row)
         self._pending_tokens += len(row)
         self.row_count += 1
-        is_enough = max(self._pending_tokens, len(self._pending)) >= min(FLUSH_TOKENS, self._shard_tokens)
-        if is_enough:
+        if max(self._pending_tokens, len(self._pending)) >= min(FLUSH_TOKENS, self._shard_tokens):
             self._flush()
-        return is_enough
 
     def _flush(self) -> None:
         offsets = self._token_count + np.cumsum([len(row) for row in self._pending], dtype="<i8")
@@ -351,7 +340,6 @@ def open_or_build(
     columns: Sequence[str],
     sources: Sequence[Path] = (),
     facts: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
 ) -> TokenStore:
     """Open the store of the rows of `make_rows`; build it if `cache` has none or a damaged one.
 
@@ -370,7 +358,12 @@ def open_or_build(
             if store is not None:
                 return store
             _clear(cache, checksums, report, own=key if is_held else None)
-            store = _build(cache / key, make_rows, columns, fingerprint, progress, checksums, facts)
+            try:
+                store = TokenStore.build(
+                    cache / key, make_rows(), columns, fingerprint, sources=checksums, facts=facts
+                )
+            except FileExistsError:  # on a file system without locks, another process may be faster
+                store = TokenStore.open(cache / key)
         _reject_changed(states, store)
     except OSError as error:
         raise cache_error(error, cache) from error
@@ -395,23 +388,6 @@ def _reuse(folder: Path, report: Report, *, may_discard: bool) -> TokenStore | N
         return None
     report(f"tokens: {_rows(store)} re-used from {folder}")
     return store
-
-
-def _build(
-    folder: Path,
-    make_rows: Callable[[], Iterable[Row]],
-    columns: Sequence[str],
-    fingerprint: Mapping[str, Any],
-    progress: Progress | None,
-    sources: Mapping[str, str],
-    facts: Mapping[str, Any] | None,
-) -> TokenStore:
-    try:
-        return TokenStore.build(
-            folder, make_rows(), columns, fingerprint, progress, sources=sources, facts=facts
-        )
-    except FileExistsError:  # on a file system without locks, another process may be faster
-        return TokenStore.open(folder)
 
 
 def _clear(cache: Path, checksums: Mapping[str, str], report: Report, own: str | None) -> None:
