@@ -129,7 +129,7 @@ NOT_OF_THE_MODEL = {"status.json", "results.json", "events.jsonl"}
 
 def load_run(path: Path) -> None:
     """Read everything of the run that contains this file, whose checksums are true again."""
-    from glassformer.reports.records import read_run
+    from glassformer.reports.summary import read_run
     from glassformer.runs.experiment import Experiment
     from glassformer.runs.folder import RunFolder
     from glassformer.runs.run import Run

@@ -40,7 +40,7 @@ def a_day(workspace: Workspace, numbers: range) -> Tries:
 
 def open_a_day(folder: str) -> Iterator[Outcome]:
     from glassformer.cli import main
-    from glassformer.reports.records import read_run
+    from glassformer.reports.summary import read_run
     from glassformer.runs.run import Run
     from glassformer.studio.runs import RunsFolder, read_after
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.core.config import (
-    RENAMED,
     Tree,
     dump_yaml,
     flatten,
     merge,
     parse_overrides,
     parse_yaml,
+    renamed_options,
     unflatten,
     validate,
 )
@@ -168,7 +168,7 @@ def test_an_explicit_batch_size_removes_an_inherited_batch_tokens(tmp_path: Path
     assert sizes("training.batch_size=16", "training.batch_tokens=700") == (16, 700)
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+@pytest.mark.parametrize(("old", "new"), renamed_options().items())
 def test_a_renamed_option_has_its_new_name_as_hint(old: str, new: str) -> None:
     tree = merge({"task": {"kind": "reversal"}}, unflatten({old: None}))
     with pytest.raises(UserError) as error:

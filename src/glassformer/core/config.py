@@ -11,6 +11,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -23,22 +25,6 @@ from glassformer.core.system import read_regular_file
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_DEPTH = 24
 """Deeper files are rejected at once; PyYAML needs seconds to reach Python's recursion limit."""
-
-RENAMED = {
-    "training.clip_norm": "training.gradient_clip_norm",
-    "training.accumulation": "training.gradient_accumulation",
-    "training.thaw": "training.unfreeze",
-    "training.first_vectors": "training.embedding_init",
-    "training.layer_rate_decay": "training.layerwise_lr_decay",
-    "training.stopping.times": "training.stopping.consecutive",
-    "inspection.watch": "inspection.probe_heads",
-    "inspection.keep_checkpoints": "inspection.keep_snapshots",
-    "task.answer": "task.target",
-    "task.predict": "task.target",
-    "task.hidden_fraction": "task.masked_fraction",
-    "task.places": "task.offset",
-}
-"""Options that had another name, old path to new path. The old name is an error whose hint is the new one."""
 
 Tree = dict[str, Any]
 
@@ -155,10 +141,20 @@ def _paths(node: type[Node], tree: Mapping[str, Any], prefix: str = "") -> Itera
             yield from _paths(section, options, f"{prefix}{key}.")
 
 
+@cache
+def renamed_options() -> dict[str, str]:
+    """Return the options that had another name, old path to new path.
+
+    An old name is an error whose hint is the new one.
+    """
+    text = (resources.files("glassformer.core") / "renamed_options.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
 def _renamed_or_elsewhere(path: str, paths: set[str]) -> str:
     """Suggest the new name of a renamed option, or an option of this name in another section, or ''."""
-    if path in RENAMED:
-        return f"it is called {RENAMED[path]} now"
+    if path in renamed_options():
+        return f"it is called {renamed_options()[path]} now"
     name = path.rpartition(".")[2]
     same = [other for other in paths if other.rpartition(".")[2] == name]
     longer = [other for other in paths if other.endswith(f"_{name}")]

@@ -30,6 +30,7 @@ class ErrorDetail(ValueError):
         super().__init__(message)
 
     def lines(self) -> list[str]:
+        """Format the detail in two to four lines."""
         message = shorten(self.message, 300)
         lines = [f"{self.path}: {message}" if self.path else message]
         if self.value is not None:
@@ -78,6 +79,7 @@ OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error is a failed allocation, of Python or of PyTorch."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
     )

@@ -36,6 +36,7 @@ class Machine:
     glassformer: str
 
     def document(self) -> dict[str, Any]:
+        """Return the facts as a JSON document."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -87,9 +87,11 @@ class RunFolder:
         return run
 
     def exists(self) -> bool:
+        """Return True if the folder contains a run."""
         return os.path.isfile(self.path / CONFIG)  # unlike Path.is_file, never an error
 
     def checkpoints(self, keep: int = 2) -> CheckpointStore:
+        """Return the store of the run's checkpoints, which keeps the newest `keep` and the best."""
         return CheckpointStore(self.path / "checkpoints", keep)
 
     def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:

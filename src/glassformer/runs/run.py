@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # imported in the methods that inspect: training evaluates ru
     from glassformer.inspection.trace import Trace
 
 MAX_CLASSES_SHOWN = 10
-"""With more classes than this, a prediction lists only the CLASSES_SHOWN_OF_MORE likeliest."""
+"""Largest number of classes of which a prediction lists all; of more, it lists CLASSES_SHOWN_OF_MORE."""
 CLASSES_SHOWN_OF_MORE = 5
 BATCH_ROWS = 64
 BATCH_TOKENS = 8192

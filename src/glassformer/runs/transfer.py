@@ -104,6 +104,7 @@ class TransferReport:
         return {"checkpoint": self.checkpoint, "weights": self.weights, "sha256": self.sha256}
 
     def to_json(self) -> dict[str, Any]:
+        """Return the report as the fields of a `transfer` event."""
         return dataclasses.asdict(self)
 
 

@@ -68,7 +68,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def readable(text: str) -> str:
-    """Replace lone surrogates, which stand for undecodable bytes of file names, by U+FFFD."""
+    """Replace lone surrogates, which represent undecodable bytes of file names, by U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
