@@ -1,4 +1,4 @@
-"""Runs to report on: one of each kind of task, trained for a step or two, and a way to read a page."""
+"""Runs to report on, one per kind of task, trained for two steps; and a parser of pages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from glassformer.core.config import merge, unflatten, validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 
 SMALL: dict[str, Any] = {
     "model": {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8},
     "training": {"max_steps": 2, "batch_size": 8, "threads": 1, "device": "cpu", "log_every": 1},
 }
-NUMBERS = "".join(f"{'a ' * (number % 5 + 1)}b\t{number / 10}\n" for number in range(40))
+NUMBERS = "".join(f"{'a ' * (format_number % 5 + 1)}b\t{format_number / 10}\n" for format_number in range(40))
 FILES = {"numbers.tsv": NUMBERS, "labels.tsv": re.sub(r"\t.*", "\tx y", NUMBERS.replace("a ", "a"))}
 TASKS: dict[str, dict[str, Any]] = {
     "reversal": {
@@ -43,13 +43,13 @@ TASKS: dict[str, dict[str, Any]] = {
     "classification": {"kind": "classification", "examples": 20, "max_length": 24},
     "numbers-of-texts": {
         "kind": "classification",
-        "answer": "number",
+        "target": "number",
         "max_length": 12,
         "data": {"train": "numbers.tsv"},
     },
     "numbers-of-tokens": {
         "kind": "tokens",
-        "answer": "number",
+        "target": "number",
         "data": {"train": "numbers.tsv", "columns": {"input": 0, "target": 1}},
     },
 }
@@ -60,7 +60,7 @@ TrainedRun = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    """The run of a task of this name, trained when it is first asked for."""
+    """Run of the task of this name, trained on first use."""
     folder = tmp_path_factory.mktemp("kinds")
     for name, content in FILES.items():
         (folder / name).write_text(content, encoding="utf-8")
@@ -71,7 +71,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
             task = dict(TASKS[name])
             if "data" in task:
                 task["data"] = {**task["data"], "train": str(folder / task["data"]["train"])}
-            Training(small_config({"task": task}), RunFolder(path)).run()
+            TrainingSession(small_config({"task": task}), RunFolder(path)).run()
         return path
 
     return train
@@ -83,7 +83,7 @@ def small_config(tree: dict[str, Any], **overrides: Any) -> ExperimentConfig:
 
 
 class Page(HTMLParser):
-    """What stands in a page: elements with their attributes, the text that is read, and the exact numbers."""
+    """Parsed page: elements with their attributes, visible text, and exact numbers."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -119,8 +119,8 @@ class Page(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
-    def assert_asks_nobody(self) -> None:
-        """Nothing in it could be fetched, and nothing of the data could run."""
+    def assert_offline(self) -> None:
+        """Check that the page fetches nothing, and that no data can run as code."""
         addresses = [
             value
             for _, attributes in self.elements

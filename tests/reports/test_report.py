@@ -1,4 +1,4 @@
-"""A report says what the files of its runs say, of every kind of task, whatever state they are in."""
+"""Reports show the numbers in the files of their runs, for every kind of task and every state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glassformer.cli import main
 from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 from glassformer.storage.checksums import ChecksummedFolder
 from glassformer.storage.files import json_bytes
 
@@ -38,9 +38,9 @@ SECTIONS = [
 def test_every_kind_of_task(name: str, trained_run: TrainedRun, tmp_path: Path) -> None:
     folder = RunFolder(trained_run(name))
     document = gf.report(folder.path, tmp_path / "report.html", samples=3)
-    assert document["problems"] == []
+    assert document["warnings"] == []
     page = read_page(tmp_path / "report.html")
-    page.assert_asks_nobody()
+    page.assert_offline()
     assert [heading for heading in page.headings if heading in SECTIONS] == SECTIONS
     results = folder.results()
     for split, metrics in results["metrics"].items():
@@ -69,9 +69,9 @@ def test_seeds_of_one_setting_are_one_measurement(trained_run: TrainedRun, tmp_p
     assert list(three["intervals"]["loss"]) == student_interval(values)
     page = read_page(tmp_path / "report.html")
     assert {statistics.fmean(values), *(student_interval(values) or [])} <= set(page.numbers)
-    assert "again has the seed 0 of run-0, and is not counted twice" in page.text
+    assert "again has the same seed 0 as run-0 and is not counted" in page.text
     assert (three["setting"], one["setting"]) == ("max_steps 3", "max_steps 2")
-    assert "Where the settings differ" in page.text
+    assert "Differences between settings" in page.text
 
 
 def seeds_of_reversal(folder: Path, seeds: list[int]) -> list[Path]:
@@ -79,7 +79,7 @@ def seeds_of_reversal(folder: Path, seeds: list[int]) -> list[Path]:
     for seed in seeds:
         paths.append(folder / f"run-{seed}")
         config = small_config({"task": TASKS["reversal"]}, **{"seed": seed, "training.max_steps": 3})
-        Training(config, RunFolder(paths[-1])).run()
+        TrainingSession(config, RunFolder(paths[-1])).run()
     return paths
 
 
@@ -112,7 +112,7 @@ def spoil_weights(folder: RunFolder) -> None:
 
 
 def spoil_forms(folder: RunFolder) -> None:
-    """JSON, but not what it should say."""
+    """Write valid JSON of an unexpected form."""
     results = {"metrics": [1], "intervals": 5, "primary_metric": {}}
     environment = {"git": 7, "data_notes": "x", "created": None}
     ChecksummedFolder(folder.path).write(
@@ -142,28 +142,28 @@ def diverge(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("spoil", "state", "words"),
     [
-        (spoil_config, "damaged", "not valid YAML"),
+        (spoil_config, "damaged", "config.yaml: cannot be used"),
         (spoil_results, "damaged", "results.json: cannot be read"),
-        (lose_results, "damaged", "its results are not there"),
-        (spoil_forms, "damaged", "lines that cannot be read: 1"),
+        (lose_results, "damaged", "its results are missing"),
+        (spoil_forms, "damaged", "unreadable lines: 1"),
         (spoil_weights, "done", "the checkpoint is damaged"),
-        (crash, "crashed", "it came to step 7 of 24"),
-        (diverge, "diverged", "its loss grew beyond"),
+        (crash, "crashed", "it reached step 7 of 24"),
+        (diverge, "diverged", "its loss grew too large"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_broken_is_shown_and_not_hidden(
+def test_damage_is_reported(
     spoil: Any, state: str, words: str, run_folder: RunFolder, trained_once: Path, tmp_path: Path
 ) -> None:
     spoil(run_folder)
     document = gf.report([run_folder.path, trained_once], tmp_path / "report.html", samples=2, maps=1)
     assert [run["status"] for run in document["runs"]] == [state, "done"]
     page = read_page(tmp_path / "report.html")
-    assert "Not everything here is whole" in page.text and words in page.text
+    assert "Incomplete or damaged" in page.text and words in page.text
     assert RunFolder(trained_once).results()["metrics"]["test"]["accuracy"] in page.numbers
 
 
-def test_the_hostile_text_is_text(run_folder: RunFolder, tmp_path: Path) -> None:
+def test_hostile_text_is_escaped(run_folder: RunFolder, tmp_path: Path) -> None:
     evil = "<script>alert(1)<\u2215script>\"'&amp;<img src=x onerror=alert(1)>"
     path = tmp_path / evil
     run_folder.path.rename(path)
@@ -181,7 +181,7 @@ def test_the_hostile_text_is_text(run_folder: RunFolder, tmp_path: Path) -> None
     )
     gf.report(path, tmp_path / "report.html", markdown=tmp_path / "r.md", latex=tmp_path / "r.tex")
     page = read_page(tmp_path / "report.html")
-    page.assert_asks_nobody()
+    page.assert_offline()
     assert not {"b>", "<u>", "<i>"} & {f"<{name}>" for name, _ in page.elements if name in ("u", "i")}
     assert evil in page.text and all(note.replace("\x00", "\ufffd") in page.text for note in notes)
     assert "<script" not in (tmp_path / "r.md").read_text() and "<u>" not in (tmp_path / "r.md").read_text()
@@ -197,10 +197,10 @@ def test_tokens_that_are_markup(tmp_path: Path) -> None:
         "kind": "tokens",
         "data": {"train": str(data), "test": str(data), "columns": {"input": 0, "target": 1}},
     }
-    Training(small_config({"task": task}), RunFolder(tmp_path / "run")).run()
+    TrainingSession(small_config({"task": task}), RunFolder(tmp_path / "run")).run()
     gf.report(tmp_path / "run", tmp_path / "report.html")
     page = read_page(tmp_path / "report.html")
-    page.assert_asks_nobody()
+    page.assert_offline()
     assert "<b> </script>" in page.text and "</li> <s>" in page.text
     assert not page.all("s") and page.source.count("</script>") == 2
 
@@ -231,25 +231,25 @@ def test_the_verb(trained_once: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
     output = capfd.readouterr()
     document = json.loads(output.out)
     assert document["out"] == str(out) and document["latex"] == str(tex) and document["markdown"] is None
-    assert [run["run"] for run in document["runs"]] == [str(trained_once)] and "named twice" in output.err
+    assert [run["run"] for run in document["runs"]] == [str(trained_once)] and "given twice" in output.err
     assert "Samples" not in read_page(out).headings
     assert r"\toprule" in tex.read_text()
 
 
 @pytest.mark.parametrize(
-    ("out", "words"), [("report.pdf", "the ending says what it is"), ("none/report.html", "no such folder")]
+    ("out", "words"), [("report.pdf", "wrong file extension"), ("none/report.html", "no such folder")]
 )
-def test_where_it_cannot_be_written(out: str, words: str, trained_once: Path, tmp_path: Path) -> None:
+def test_an_invalid_output_path_is_rejected(out: str, words: str, trained_once: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         gf.report(trained_once, tmp_path / out)
 
 
-def test_a_folder_of_runs_says_how_to_name_them(trained_once: Path, tmp_path: Path) -> None:
+def test_a_folder_of_runs_is_rejected_with_a_hint(trained_once: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a folder of runs, not a run"):
         gf.report(trained_once.parent, tmp_path / "report.html")
     with pytest.raises(UserError, match="is a folder without a run"):
         gf.report(tmp_path, tmp_path / "report.html")
     with pytest.raises(UserError, match="no such run"):
         gf.report(tmp_path / "none", tmp_path / "report.html")
-    with pytest.raises(UserError, match="which runs"):
+    with pytest.raises(UserError, match="no run given"):
         gf.report([], tmp_path / "report.html")

@@ -119,26 +119,29 @@ class Scale:
     """Coordinate of `low`."""
     end: float
 
-    def position(self, value: float) -> float:
-        """Coordinate of a value."""
+    def fraction(self, value: float) -> float:
+        """Position of a value between `low` (0) and `high` (1)."""
         low, high, at = (
             math.log10(max(x, 1e-300)) if self.is_log else x for x in (self.low, self.high, value)
         )
-        return self.start + (at - low) / (high - low) * (self.end - self.start)
+        return (at - low) / (high - low)
+
+    def position(self, value: float) -> float:
+        """Coordinate of a value."""
+        return self.start + self.fraction(value) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
         """Round values inside the scale; at least two on a logarithmic scale."""
         from matplotlib.ticker import LogLocator, MaxNLocator
 
-        # A range far from zero needs some slack: rounding may put a tick just outside.
-        slack = 1e-6 * (self.high - self.low)
         locators: list[Any] = [MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1)]
         if self.is_log:
             factors = (1.0,) if self.high / self.low > 1e3 else (1.0, 2.0, 5.0)
             locators.insert(0, LogLocator(subs=factors, numticks=8))
         for locator in locators:
-            values = [float(tick) for tick in locator.tick_values(self.low, self.high)]
-            inside = [tick for tick in values if self.low - slack <= tick <= self.high + slack]
+            values = map(float, locator.tick_values(self.low, self.high))
+            # Rounding may put a tick of a narrow range just outside.
+            inside = [tick for tick in values if -1e-6 <= self.fraction(tick) <= 1 + 1e-6]
             if len(inside) > 1:
                 break
         return inside

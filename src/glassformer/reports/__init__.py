@@ -1,1 +1,1 @@
-"""Reports: one page about runs or a study, for screen, phone and paper; numbers are read from files."""
+"""Reports: one page about runs or a study, for screen, phone and paper, with numbers read from files."""

@@ -1,5 +1,5 @@
-// The report's own script: maps that answer to pointer and keys, where there were only pictures of them, and
-// everything unfolded on paper. Without it the page says the same.
+// Script of the report: replaces pictures of attention maps by interactive ones, and opens all collapsed parts
+// for printing. Without it the page has the same content.
 
 import { inflate, weightScale } from "./painting.js";
 import { MapMemory, element, showGrid, showKeys } from "./overview.js";
@@ -10,13 +10,13 @@ async function showFigure(figure) {
   const scale = weightScale(await inflate(data.colours), data.masked);
   const memory = new MapMemory();
   const source = {
-    places: data.places, scale, hasMasked: data.has_masked,
-    bytes: (place, layer, head) =>
-      memory.get([place, layer, head].join("/"), () => inflate(data.places[place].maps[layer][head])),
+    sites: data.sites, scale, hasMasked: data.has_masked,
+    bytes: (site, layer, head) =>
+      memory.get([site, layer, head].join("/"), () => inflate(data.sites[site].maps[layer][head])),
   };
   const live = figure.querySelector(".live");
-  const names = Object.keys(data.places);
-  const count = names.reduce((sum, name) => sum + data.places[name].maps.flat().length, 0);
+  const names = Object.keys(data.sites);
+  const count = names.reduce((sum, name) => sum + data.sites[name].maps.flat().length, 0);
   const detail = new MapDetail(source, { tallest: () => Math.max(280, Math.min(460, window.innerHeight * 0.7)) });
   if (count > 1) {
     live.classList.add("has-several");
@@ -27,7 +27,7 @@ async function showFigure(figure) {
   live.append(detail.element);
   element(live, "p", data.rounding, "note");
   showKeys(element(live, "p", "", "note keys"));
-  figure.classList.add("is-live"); // from now on it has a width to be drawn in
+  figure.classList.add("is-live"); // visible now, so it has a width
   await detail.choose(names[0], 0, 0);
 }
 

@@ -1,4 +1,4 @@
-"""The report as one page: nothing is fetched, only its own script may run, and text is never markup."""
+"""Report as one offline HTML page; only its own script may run, and all text is escaped."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import user_error
+from glassformer.plotting.markup import Markup, join, tag
 from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES, content_hash, joined, page_data, static
-from glassformer.reports.content import Content, Inside, look_inside
-from glassformer.reports.records import Record, Setting, by_setting, read_run
+from glassformer.reports.content import ModelView, ReportContent, inspect_model
 from glassformer.reports.sections import header, sections
-from glassformer.reports.studies import Study, is_study, read_study
-from glassformer.reports.tables import Markup, join, tag
+from glassformer.reports.study_folder import StudyFolder, is_study, read_study
+from glassformer.reports.summary import RunGroup, RunSummary, group_runs, read_run
 from glassformer.runs.folder import RunFolder, list_runs
-from glassformer.storage.files import replace_file, storage_error
+from glassformer.storage.files import atomic_write, storage_error
 
 
-def page(content: Content) -> str:
+def page(content: ReportContent) -> str:
+    """HTML of a report."""
     script = joined([static(name) for name in SHARED_SCRIPTS] + [_own("report.js")])
     style = "".join([_own("report.css"), *(static(name) for name in SHARED_STYLES)])
     policy = (
@@ -46,14 +47,14 @@ def page(content: Content) -> str:
 """
 
 
-def _maps(content: Content) -> Markup:
-    """The weights that the script paints, a figure each."""
-    found = [inside.maps for inside in content.insides if inside.maps is not None]
+def _maps(content: ReportContent) -> Markup:
+    """Attention weights for the script, one element per figure."""
+    found = [view.maps for view in content.views if view.maps is not None]
     made = []
-    for place, maps in enumerate(found):
-        # "<" in a token must not end the element that the data stand in.
+    for index, maps in enumerate(found):
+        # A "<" in a token must not end the script element.
         data = json.dumps(page_data(maps), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-        made.append(Markup(f'<script type="application/json" id="maps-{place}">{data}</script>\n'))
+        made.append(Markup(f'<script type="application/json" id="maps-{index}">{data}</script>\n'))
     return join(made)
 
 
@@ -61,11 +62,11 @@ def _own(name: str) -> str:
     return (resources.files("glassformer.reports") / name).read_text(encoding="utf-8")
 
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 ENDINGS = {"--out": (".html", ".htm"), "--markdown": (".md", ".markdown"), "--latex": (".tex",)}
-MOST_INSIDES = 4
-"""Settings whose model is asked: a page with twenty models' maps is no page."""
+MAX_MODELS = 4
+"""Maximum number of models that are loaded, which bounds the size of the page."""
 
 
 def report(
@@ -78,24 +79,24 @@ def report(
     maps: int = 2,
     checkpoint: str = "best",
     plugins: Sequence[str] = (),
-    say: Say = lambda text: None,
+    log: Log = lambda text: None,
 ) -> dict[str, Any]:
-    """Write the report on runs and studies, by their folders; what `report --json` prints.
+    """Write a report about runs and studies, given by their folders; return what `report --json` prints.
 
-    `samples` is how many answers of a model are shown, and `maps` of how many models the attention maps are.
+    `samples` is the number of predictions per model, `maps` the number of models with attention maps.
     """
     given = [str(path) for path in ([runs] if isinstance(runs, (str, Path)) else runs)]
     files = {"--out": Path(out)}
     files |= {"--markdown": Path(markdown)} if markdown is not None else {}
     files |= {"--latex": Path(latex)} if latex is not None else {}
     _check(given, files, samples, maps)
-    records, studies = _read(given, say)
-    settings = by_setting(records)
-    insides = [
-        _inside(setting, checkpoint, samples, place < maps, say)
-        for place, setting in enumerate(settings[:MOST_INSIDES])
+    summaries, studies = _read(given, log)
+    groups = group_runs(summaries)
+    views = [
+        _view(group, checkpoint, samples, index < maps, log)
+        for index, group in enumerate(groups[:MAX_MODELS])
     ]
-    content = Content(records, studies, insides, _words(given, files), list(plugins))
+    content = ReportContent(summaries, studies, views, _words(given, files), list(plugins))
     texts = {
         "--out": lambda: page(content),
         "--markdown": lambda: "\n".join(table.markdown() for table in content.tables()),
@@ -109,47 +110,47 @@ def report(
 
 
 def _check(given: Sequence[str], files: dict[str, Path], samples: int, maps: int) -> None:
-    """Before the work is done."""
+    """Check the arguments before any work."""
     if not given:
-        raise user_error("which runs?", path="RUN", hint="glassformer report RUN … --out report.html")
+        raise user_error("no run given", path="RUN", hint="glassformer report RUN … --out report.html")
     for option, path in files.items():
         if path.suffix.lower() not in ENDINGS[option]:
             raise user_error(
-                "the ending says what it is",
+                "wrong file extension",
                 path=option,
                 value=str(path),
                 hint=f"{path.stem}{ENDINGS[option][0]}",
             )
         if not os.path.isdir(path.parent):
             raise user_error(
-                "no such folder", path=option, value=str(path.parent), hint="make it, or name another"
+                "no such folder", path=option, value=str(path.parent), hint="create it, or choose another"
             )
     for option, count in (("--samples", samples), ("--maps", maps)):
         if count < 0:
-            raise user_error("0 or more belongs here", path=option, value=count, hint=f"{option} 2")
+            raise user_error("must be 0 or more", path=option, value=count, hint=f"{option} 2")
 
 
-def _read(given: Sequence[str], say: Say) -> tuple[list[Record], list[Study]]:
-    records: dict[Path, Record] = {}
-    studies: dict[Path, Study] = {}
+def _read(given: Sequence[str], log: Log) -> tuple[list[RunSummary], list[StudyFolder]]:
+    summaries: dict[Path, RunSummary] = {}
+    studies: dict[Path, StudyFolder] = {}
     for path in given:
-        place = _place(path)
-        if place in records or place in studies:
-            say(f"{path}: named twice, shown once")
-        elif is_study(place):
-            studies[place] = study = read_study(path)
+        location = _resolve(path)
+        if location in summaries or location in studies:
+            log(f"{path}: given twice, shown once")
+        elif is_study(location):
+            studies[location] = study = read_study(path)
             for run in study.runs:
-                records.setdefault(run.resolve(), read_run(str(run)))
+                summaries.setdefault(run.resolve(), read_run(str(run)))
         else:
-            records[place] = read_run(_checked(path))
-    for record in records.values():
-        if not record.is_finished:
-            say(f"{record.given}: {record.state()}")
-    return list(records.values()), list(studies.values())
+            summaries[location] = read_run(_checked(path))
+    for summary in summaries.values():
+        if not summary.is_finished:
+            log(f"{summary.given}: {summary.state()}")
+    return list(summaries.values()), list(studies.values())
 
 
-def _place(path: str) -> Path:
-    """One for all names of a folder; a name that no folder can have stays as it is, and is not found."""
+def _resolve(path: str) -> Path:
+    """Absolute path; an impossible name is returned unchanged, and is not found later."""
     try:
         return Path(path).resolve()
     except (OSError, ValueError):
@@ -157,7 +158,7 @@ def _place(path: str) -> Path:
 
 
 def _checked(path: str) -> str:
-    """A folder of runs is none itself, and says how to name them all."""
+    """Reject a folder of runs, with a hint how to name them."""
     if not RunFolder(Path(path)).exists() and list_runs(Path(path)):
         raise user_error(
             "is a folder of runs, not a run", path=path, hint=f"glassformer report {path.rstrip('/')}/*"
@@ -165,14 +166,14 @@ def _checked(path: str) -> str:
     return path
 
 
-def _inside(setting: Setting, checkpoint: str, samples: int, with_maps: bool, say: Say) -> Inside:
-    """Of the first run that is finished; where none is, of the first."""
-    record = next(iter(setting.finished), setting.records[0])
-    say(f"asking the model of {record.given}")
-    inside = look_inside(record, checkpoint, samples, with_maps)
-    for problem in inside.problems:
-        say(f"{record.given}: {problem}")
-    return inside
+def _view(group: RunGroup, checkpoint: str, samples: int, with_maps: bool, log: Log) -> ModelView:
+    """Inspect the model of the first finished run; without one, of the first run."""
+    summary = next(iter(group.finished), group.summaries[0])
+    log(f"loading the model of {summary.given}")
+    view = inspect_model(summary, checkpoint, samples, with_maps)
+    for warning in view.warnings:
+        log(f"{summary.given}: {warning}")
+    return view
 
 
 def _words(given: Sequence[str], files: dict[str, Path]) -> list[str]:
@@ -182,12 +183,12 @@ def _words(given: Sequence[str], files: dict[str, Path]) -> list[str]:
 def _write(path: Path, text: str) -> None:
     data = text.encode("utf-8", errors="replace")
     try:
-        replace_file(path, data)
+        atomic_write(path, data)
     except OSError as error:
         raise storage_error(error, path, len(data)) from error
 
 
-def _document(content: Content, files: dict[str, Path]) -> dict[str, Any]:
+def _document(content: ReportContent, files: dict[str, Path]) -> dict[str, Any]:
     return {
         "out": str(files["--out"]),
         "markdown": str(files["--markdown"]) if "--markdown" in files else None,
@@ -196,29 +197,27 @@ def _document(content: Content, files: dict[str, Path]) -> dict[str, Any]:
         "studies": [study.given for study in content.studies],
         "runs": [
             {
-                "run": record.given,
-                "status": record.status.name,
-                "seed": record.seed,
-                "problems": record.problems,
+                "run": summary.given,
+                "status": summary.status.name,
+                "seed": summary.seed,
+                "warnings": summary.warnings,
             }
-            for record in content.records
+            for summary in content.summaries
         ],
-        "settings": [_setting_document(setting) for setting in content.settings],
-        "problems": content.problems + [problem for inside in content.insides for problem in inside.problems],
+        "settings": [_setting_document(group) for group in content.groups],
+        "warnings": content.warnings + [warning for view in content.views for warning in view.warnings],
     }
 
 
-def _setting_document(setting: Setting) -> dict[str, Any]:
-    split = setting.split
-    measured = (
-        {} if split is None else {name: setting.quantity(split, name) for name in setting.metrics(split)}
-    )
+def _setting_document(group: RunGroup) -> dict[str, Any]:
+    split = group.split
+    measured = {} if split is None else {name: group.quantity(split, name) for name in group.metrics(split)}
     return {
-        "setting": setting.label,
-        "runs": [record.given for record in setting.records],
-        "seeds": [record.seed for record in setting.finished],
+        "setting": group.label,
+        "runs": [summary.given for summary in group.summaries],
+        "seeds": [summary.seed for summary in group.finished],
         "split": split,
-        "primary_metric": setting.primary_metric,
+        "primary_metric": group.primary_metric,
         "metrics": {name: quantity.value for name, quantity in measured.items() if quantity},
         "intervals": {name: quantity.interval for name, quantity in measured.items() if quantity},
     }

@@ -1,9 +1,10 @@
-"""What a model answers to a few examples, beside what was right: wrong answers among them."""
+"""Predictions of a model for a few examples, with the expected outputs; wrong ones are included."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -12,217 +13,188 @@ from glassformer.core.errors import shorten
 from glassformer.data.tokenizers import MASK
 from glassformer.generation.predict import Prediction
 from glassformer.models.task_types import CausalLM, MaskedLM, SequenceClassification, TokenClassification
-from glassformer.reports.tables import number
+from glassformer.plotting.markup import format_number
 from glassformer.runs.run import Run
 from glassformer.tasks.base import Seq2SeqTask, Task
 
-LOOKED_AT = 32
-MOST_TOKENS = 40
-TOKENS_BEFORE_A_FAULT = 8
-MOST_CHARACTERS = 320
+EXAMINED = 32
+MAX_TOKENS = 40
+TOKENS_BEFORE_ERROR = 8
+MAX_CHARACTERS = 320
 
 
 @dataclass(frozen=True)
-class Part:
-    """A piece of an answer."""
+class Segment:
+    """Part of an output."""
 
     text: str
     is_wrong: bool = False
 
 
 @dataclass(frozen=True)
-class Sample:
-    number: int
-    """Of the example in its split, from 0."""
+class ExamplePrediction:
+    """Prediction for one example."""
+
+    index: int
+    """Index of the example in its split, from 0."""
     input: str
-    expected: list[Part]
-    answer: list[Part]
+    expected: list[Segment]
+    output: list[Segment]
     verdict: str
     is_right: bool | None
-    """None where there is no right answer, only a nearer or a further one."""
+    """None if an output is neither right nor wrong, only closer or further."""
     error: float = 0.0
-    """Of a number."""
+    """Absolute error of a predicted number."""
     separator: str = " "
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleSet:
+    """Predictions that a report shows."""
+
     split: str
-    shown: list[Sample]
-    words: str
-    """How they were chosen, and of how many."""
+    shown: list[ExamplePrediction]
+    description: str
+    """Selection rule and counts, in words."""
 
 
-def take_samples(run: Run, count: int) -> Samples:
+def take_samples(run: Run, count: int) -> SampleSet:
+    """Predict the first examples and select up to `count` of them: wrong and right ones."""
     split = "test" if "test" in run.task.splits else "validation"
     examples = run.task.splits[split]
-    is_continued = isinstance(run.task.task_type, CausalLM)
-    looked_at = min(len(examples), count if is_continued else max(count, LOOKED_AT))
-    samples = _ask(run, split, looked_at)
-    first = "" if looked_at == len(examples) else f"first {looked_at:,} of "
+    is_language_model = isinstance(run.task.task_type, CausalLM)
+    examined = min(len(examples), count if is_language_model else max(count, EXAMINED))
+    samples = _predict(run, split, examined)
+    first = "" if examined == len(examples) else f"first {examined:,} of "
     of = f"the {first}{len(examples):,} {split} examples"
-    if is_continued:
-        words = f"The beginnings of {of}, continued by the model ({run.config.evaluation.decoding.kind})."
-        return Samples(
-            split, samples, words + " A text can go on in many ways: nothing is right or wrong here."
-        )
+    if is_language_model:
+        kind = run.config.evaluation.decoding.kind
+        description = f"The model continues the first half of {of} (decoding: {kind})."
+        return SampleSet(split, samples, f"{description} A text has many good continuations: none is wrong.")
     if any(sample.is_right is None for sample in samples):
         ordered = sorted(samples, key=lambda sample: -sample.error)
         shown = ordered[: -(-count // 2)] + ordered[len(ordered) - count // 2 :]
-        return Samples(split, shown, f"Of {of}: those with the largest and those with the smallest errors.")
+        return SampleSet(split, shown, f"Largest and smallest errors among {of}.")
     wrong = [sample for sample in samples if not sample.is_right]
     right = [sample for sample in samples if sample.is_right]
     few = min(len(right), max(count // 2, count - len(wrong)))
-    shown = sorted(wrong[: count - few] + right[:few], key=lambda sample: sample.number)
-    good, bad = ("are worded as the reference is", "are worded otherwise")
+    shown = sorted(wrong[: count - few] + right[:few], key=lambda sample: sample.index)
+    good, bad = ("equal the reference", "differ from it")
     if run.task.text_pairs(split) is None:
-        good, bad = ("are answered without a fault", "have a fault")
+        good, bad = ("are right", "are wrong")
     if not wrong or not right:
-        words = f"All of {of} {good if right else bad}; shown are the first."
+        description = f"All outputs for {of} {good if right else bad}; the first are shown."
     else:
-        words = f"Of {of}, {len(right):,} {good}, {len(wrong):,} {bad}; shown are the first of both."
-    return Samples(split, shown, words)
+        counts = f"{len(right):,} outputs {good}, {len(wrong):,} {bad}"
+        description = f"{of[0].upper()}{of[1:]}: {counts}; the first of both are shown."
+    return SampleSet(split, shown, description)
 
 
-def _ask(run: Run, split: str, count: int) -> list[Sample]:
+def _predict(run: Run, split: str, count: int) -> list[ExamplePrediction]:
     task, decoding = run.task, run.config.evaluation.decoding
-    numbers = np.arange(count)
-    examples = task.splits[split].take(numbers)
+    indices = np.arange(count)
+    examples = task.splits[split].take(indices)
     rows = [np.asarray(row).astype(np.int64) for row in examples.inputs]
     targets: list[np.ndarray] = [np.asarray(target) for target in examples.targets]
     if isinstance(task.task_type, MaskedLM):
-        # What is hidden is drawn by the batch, for each example by itself.
-        batches = [task.batch(split, numbers[place : place + 1]) for place in range(count)]
+        # The batch draws the hidden tokens, separately for each example.
+        batches = [task.batch(split, indices[index : index + 1]) for index in range(count)]
         rows = [np.asarray(batch.inputs["tokens"])[0] for batch in batches]
         targets = [np.asarray(batch.targets)[0] for batch in batches]
+        indices = np.array([index for index in indices if _hidden(rows[index], targets[index])], dtype=int)
     if isinstance(task.task_type, CausalLM):
-        targets = [row[_half(row) :] for row in rows]
-        rows = [row[: _half(row)] for row in rows]
-    kept = [
-        place
-        for place in range(count)
-        if not isinstance(task.task_type, MaskedLM) or _hidden(rows[place], targets[place])
-    ]
-    answers = task.predict(run.model, [rows[place] for place in kept], decoding) if kept else []
+        halves = [max(1, len(row) // 2) for row in rows]
+        targets = [row[half:] for row, half in zip(rows, halves, strict=True)]
+        rows = [row[:half] for row, half in zip(rows, halves, strict=True)]
+    chosen = indices.tolist()
+    predictions = task.predict(run.model, [rows[index] for index in chosen], decoding) if chosen else []
     pairs = task.text_pairs(split)
     samples = []
-    for place, (answer, *_) in zip(kept, answers, strict=True):
+    for index, (prediction, *_) in zip(chosen, predictions, strict=True):
         if pairs is not None:
-            written = task.show_output(answer.tokens)
-            samples.append(_judge_text(place, pairs[0][place], pairs[1][place], written))
+            output = task.show_output(prediction.tokens)
+            samples.append(_compare_text(index, pairs[0][index], pairs[1][index], output))
         else:
-            samples.append(_judge(task, place, rows[place], targets[place], answer))
+            tokens = [int(token) for token in rows[index]]
+            make = partial(ExamplePrediction, index, shorten(task.show_input(tokens), MAX_CHARACTERS))
+            samples.append(_compare(make, task, tokens, targets[index], prediction))
     return samples
 
 
-def _half(row: np.ndarray) -> int:
-    return max(1, len(row) // 2)
+Make = Callable[..., ExamplePrediction]
+"""`ExamplePrediction` with the index and the input of the example filled in."""
 
 
-def _judge(task: Task, place: int, row: np.ndarray, target: np.ndarray, answer: Prediction) -> Sample:
-    task_type, tokens = task.task_type, [int(token) for token in row]
-    if isinstance(task_type, SequenceClassification) and task_type.is_real and answer.value is not None:
-        return _judge_number(task, place, tokens, float(target), answer.value)
+def _compare(
+    make: Make, task: Task, tokens: Sequence[int], target: np.ndarray, prediction: Prediction
+) -> ExamplePrediction:
+    """Compare a prediction with the target, depending on the type of task."""
+    task_type = task.task_type
+    if isinstance(task_type, SequenceClassification) and prediction.value is not None:
+        error = abs(prediction.value - float(target))
+        expected, output = ([Segment(format_number(value))] for value in (float(target), prediction.value))
+        return make(expected, output, f"off by {format_number(error)}", None, error)
     if isinstance(task_type, TokenClassification):
-        return _judge_tokens(task, place, tokens, target, answer)
+        return _compare_tokens(make, task, target, prediction)
     if isinstance(task_type, MaskedLM):
-        return _judge_hidden(task, place, tokens, target, answer)
+        return _compare_hidden(make, task, tokens, target, prediction)
     wanted = [int(token) for token in np.atleast_1d(target)]
     if isinstance(task, Seq2SeqTask):
         wanted = wanted[1:-1]
-    told, is_right = _show_output(task, answer.tokens), list(answer.tokens) == wanted
+    expected = [Segment(_show_output(task, wanted))]
     if isinstance(task_type, CausalLM):
-        same = sum(one == other for one, other in zip(answer.tokens, wanted, strict=False))
-        verdict = f"{same:,} of {len(wanted):,} tokens as in the text"
-        continued = _show_output(task, answer.tokens[: len(wanted)])
-        return Sample(
-            place,
-            _show_input(task, tokens),
-            [Part(_show_output(task, wanted))],
-            [Part(continued)],
-            verdict,
-            None,
-        )
-    sure = "" if answer.probability is None else f", probability {number(answer.probability)}"
-    return Sample(
-        place,
-        _show_input(task, tokens),
-        [Part(_show_output(task, wanted))],
-        [Part(told, not is_right)],
-        ("right" if is_right else "wrong") + sure,
-        is_right,
-    )
+        same = sum(one == other for one, other in zip(prediction.tokens, wanted, strict=False))
+        continued = [Segment(_show_output(task, prediction.tokens[: len(wanted)]))]
+        return make(expected, continued, f"{same:,} of {len(wanted):,} tokens equal the text", None)
+    is_right = list(prediction.tokens) == wanted
+    output = [Segment(_show_output(task, prediction.tokens), not is_right)]
+    probability = prediction.probability
+    suffix = "" if probability is None else f", probability {format_number(probability)}"
+    return make(expected, output, ("right" if is_right else "wrong") + suffix, is_right)
 
 
-def _judge_text(place: int, source: str, reference: str, written: str) -> Sample:
-    is_right = written.split() == reference.split()
-    verdict = "worded as the reference is" if is_right else "worded otherwise than the reference"
-    texts = [shorten(text, MOST_CHARACTERS) for text in (source, reference, written)]
-    return Sample(place, texts[0], [Part(texts[1])], [Part(texts[2])], verdict, is_right)
+def _compare_text(index: int, source: str, reference: str, output: str) -> ExamplePrediction:
+    is_right = output.split() == reference.split()
+    verdict = "equals the reference" if is_right else "differs from the reference"
+    texts = [shorten(text, MAX_CHARACTERS) for text in (source, reference, output)]
+    return ExamplePrediction(index, texts[0], [Segment(texts[1])], [Segment(texts[2])], verdict, is_right)
 
 
-def _judge_number(task: Task, place: int, tokens: list[int], wanted: float, value: float) -> Sample:
-    error = abs(value - wanted)
-    return Sample(
-        place,
-        _show_input(task, tokens),
-        [Part(number(wanted))],
-        [Part(number(value))],
-        f"off by {number(error)}",
-        None,
-        error,
-    )
-
-
-def _judge_tokens(
-    task: Task, place: int, tokens: list[int], target: np.ndarray, answer: Prediction
-) -> Sample:
-    """Token by token; of a long sequence the piece around its first fault."""
+def _compare_tokens(make: Make, task: Task, target: np.ndarray, prediction: Prediction) -> ExamplePrediction:
+    """Compare token by token; a long sequence is cut to the part around its first error."""
     wanted = [int(token) for token in target]
-    faults = [at for at, (one, other) in enumerate(zip(answer.tokens, wanted, strict=True)) if one != other]
-    start = max(0, faults[0] - TOKENS_BEFORE_A_FAULT) if faults and faults[0] >= MOST_TOKENS else 0
-    window = slice(start, start + MOST_TOKENS)
-    expected, said = (task.output_symbols(side)[window] for side in (wanted, answer.tokens))
-    verdict = f"{len(faults):,} of {len(wanted):,} tokens wrong" if faults else "right"
-    if len(wanted) > MOST_TOKENS:
-        verdict += f"; shown from token {start:,} to {min(start + MOST_TOKENS, len(wanted)) - 1:,}"
-    return Sample(
-        place,
-        _show_input(task, tokens),
-        [Part(symbol) for symbol in expected],
-        [Part(symbol, at in faults) for at, symbol in enumerate(said, start=start)],
-        verdict,
-        not faults,
-    )
+    wrong = [
+        at for at, (one, other) in enumerate(zip(prediction.tokens, wanted, strict=True)) if one != other
+    ]
+    start = max(0, wrong[0] - TOKENS_BEFORE_ERROR) if wrong and wrong[0] >= MAX_TOKENS else 0
+    window = slice(start, start + MAX_TOKENS)
+    expected, output = (task.output_symbols(side)[window] for side in (wanted, prediction.tokens))
+    verdict = f"{len(wrong):,} of {len(wanted):,} tokens wrong" if wrong else "right"
+    if len(wanted) > MAX_TOKENS:
+        verdict += f"; tokens {start:,} to {min(start + MAX_TOKENS, len(wanted)) - 1:,} are shown"
+    segments = [Segment(symbol, at in wrong) for at, symbol in enumerate(output, start=start)]
+    return make([Segment(symbol) for symbol in expected], segments, verdict, not wrong)
 
 
-def _judge_hidden(
-    task: Task, place: int, tokens: list[int], target: np.ndarray, answer: Prediction
-) -> Sample:
-    """The hidden tokens alone; some that were asked for were not hidden, and are left aside here."""
+def _compare_hidden(
+    make: Make, task: Task, tokens: Sequence[int], target: np.ndarray, prediction: Prediction
+) -> ExamplePrediction:
+    """Compare the hidden tokens only; targets that the input still shows are skipped."""
     hidden = _hidden(tokens, target)
-    expected = [_show_output(task, [int(target[at])]) for at in hidden]
-    said = [_show_output(task, [answer.tokens[at]]) for at in hidden]
-    wrong = [answer.tokens[at] != int(target[at]) for at in hidden]
-    verdict = f"{sum(wrong):,} of {len(hidden):,} hidden tokens wrong" if any(wrong) else "right"
-    return Sample(
-        place,
-        _show_input(task, tokens),
-        [Part(symbol) for symbol in expected],
-        [Part(symbol, is_wrong) for symbol, is_wrong in zip(said, wrong, strict=True)],
-        verdict,
-        not any(wrong),
-        separator=" · ",
-    )
+    expected = [Segment(_show_output(task, [int(target[at])])) for at in hidden]
+    output = [
+        Segment(_show_output(task, [prediction.tokens[at]]), prediction.tokens[at] != int(target[at]))
+        for at in hidden
+    ]
+    wrong = sum(segment.is_wrong for segment in output)
+    verdict = f"{wrong:,} of {len(hidden):,} hidden tokens wrong" if wrong else "right"
+    return make(expected, output, verdict, not wrong, separator=" · ")
 
 
 def _hidden(tokens: Sequence[int] | np.ndarray, target: np.ndarray) -> list[int]:
+    """Indices of the hidden tokens that are part of the loss."""
     return [at for at, token in enumerate(tokens) if token == MASK and int(target[at]) != IGNORED]
 
 
-def _show_input(task: Task, tokens: Sequence[int]) -> str:
-    return shorten(task.show_input(list(tokens)), MOST_CHARACTERS)
-
-
 def _show_output(task: Task, tokens: Sequence[int]) -> str:
-    return shorten(task.show_output(list(tokens)), MOST_CHARACTERS) or "(nothing)"
+    return shorten(task.show_output(list(tokens)), MAX_CHARACTERS) or "(nothing)"

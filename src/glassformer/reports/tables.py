@@ -1,77 +1,46 @@
-"""Tables in HTML, Markdown and LaTeX; markup that is always escaped."""
+"""Tables of a report in HTML, Markdown and LaTeX."""
 
 from __future__ import annotations
 
-import html
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-"""Characters that no HTML file may hold."""
-WITHOUT_END = frozenset({"img", "wbr"})
+from glassformer.plotting.markup import Markup, format_interval, format_number, join, tag
 
-
-class Markup(str):
-    """HTML that was made by `tag`."""
-
-    __slots__ = ()
-
-
-def text(content: object) -> Markup:
-    if isinstance(content, Markup):
-        return content
-    return Markup(html.escape(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", str(content)), quote=True))
-
-
-def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """`tag("td", "a < b", class_="x")`; an attribute that is None is left out, and True needs no value."""
-    written = ""
-    for key, value in attributes.items():
-        key = key.removesuffix("_").replace("_", "-")
-        if value is True:
-            written += f" {key}"
-        elif value is not None and value is not False:
-            written += f' {key}="{text(value)}"'
-    if name in WITHOUT_END:
-        return Markup(f"<{name}{written}>")
-    return Markup(f"<{name}{written}>{join(children)}</{name}>")
-
-
-def join(children: Iterable[object]) -> Markup:
-    return Markup("".join(text(child) for child in children if child is not None))
-
-
-NOTHING = "–"
+EMPTY = "–"
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number as it was read, with its 95 % interval if it has one."""
+    """A number, and its 95 % interval if there is one."""
 
     value: float
     interval: tuple[float, float] | None = None
 
 
 Cell = str | int | float | Quantity | Markup | None
-"""Markup is for HTML alone: a table that is also written otherwise has none."""
+"""Content of a cell; `Markup` only in tables that are written as HTML alone."""
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table with a caption, headings, rows and notes below it."""
+
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default_factory=tuple)
     is_aside: bool = False
-    """Whether it holds what few will ask for: folded on a page, and in no other file."""
+    """Details: collapsed on the page, and left out of other files."""
 
     def is_numeric(self, column: int) -> bool:
+        """True if all cells of a column are numbers."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and all(isinstance(cell, (int, float, Quantity)) for cell in cells)
 
     def html(self) -> Markup:
+        """Table as HTML, with unrounded numbers in `<data>` elements."""
         numeric = [self.is_numeric(column) for column in range(len(self.headings))]
         head = [
             tag("th", heading, scope="col", class_="number" if is_number else None)
@@ -91,10 +60,11 @@ class Table:
             tag("tbody", *body),
         )
         notes = [tag("p", note, class_="note") for note in self.notes]
-        # What is wider than a phone scrolls by itself, and the page does not.
+        # A table wider than the screen scrolls by itself; the page does not.
         return join([tag("div", table, class_="table", tabindex="0", role="region"), *notes])
 
     def markdown(self) -> str:
+        """Table as Markdown."""
         numeric = [self.is_numeric(column) for column in range(len(self.headings))]
         lines = [f"**{escape_markdown(self.caption)}**", ""] if self.caption else []
         lines.append(_markdown_row([escape_markdown(heading) for heading in self.headings]))
@@ -106,7 +76,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
-        """For `booktabs`."""
+        """Table as LaTeX for the package `booktabs`."""
         columns = "".join("r" if self.is_numeric(column) else "l" for column in range(len(self.headings)))
         lines = [r"\begin{table}", r"\centering"]
         lines += [rf"\caption{{{escape_latex(self.caption)}}}"] if self.caption else []
@@ -119,33 +89,16 @@ class Table:
 
 
 def plain(cell: Cell) -> str:
+    """Cell as plain text."""
     if isinstance(cell, Quantity):
-        return number(cell.value) + (f" [{span(cell.interval)}]" if cell.interval else "")
+        return format_number(cell.value) + (f" [{format_interval(cell.interval)}]" if cell.interval else "")
     if isinstance(cell, (int, float)):
-        return number(cell)
-    return NOTHING if cell is None else str(cell)
-
-
-def number(value: float) -> str:
-    """Five digits; what is not quite 0 or 1 is not shown as such."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("−∞" if value < 0 else "∞")
-    if abs(value) >= 10_000:
-        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.3g}"
-    shown = f"{value:.5g}"
-    return f"{value:.9g}" if shown in ("0", "1", "-1") and float(shown) != value else shown
-
-
-def span(interval: Sequence[float]) -> str:
-    return f"{number(interval[0])} – {number(interval[1])}"
+        return format_number(cell)
+    return EMPTY if cell is None else str(cell)
 
 
 def facts(rows: Sequence[Sequence[Cell]]) -> Markup:
-    """Names and values, as many side by side as there is room for; HTML only."""
+    """List of names and values in as many columns as fit."""
     pairs = [tag("div", tag("dt", name), tag("dd", _html_cell(value))) for name, value in rows]
     return tag("dl", *pairs, class_="facts")
 
@@ -161,20 +114,20 @@ def _html_cell(cell: Cell) -> Markup | str:
         return _exact(cell)
     if isinstance(cell, str) and not isinstance(cell, Markup):
         return _breakable(cell)
-    return NOTHING if cell is None else cell
+    return EMPTY if cell is None else cell
 
 
 def _breakable(content: str) -> Markup:
-    """A long path may go on in the next line after a dot."""
+    """Allow line breaks after the dots and slashes of a long path."""
     pieces = re.split(r"(?<=[._/])(?=[^\W\d])", content)
     return join(
-        part for place, piece in enumerate(pieces) for part in ((tag("wbr"), piece) if place else (piece,))
+        part for index, piece in enumerate(pieces) for part in ((tag("wbr"), piece) if index else (piece,))
     )
 
 
 def _exact(value: float) -> Markup:
-    """Rounded for people; what was read stands in the attribute."""
-    return tag("data", number(value), value=repr(value))
+    """Rounded number, with the unrounded one in an attribute."""
+    return tag("data", format_number(value), value=repr(value))
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -182,7 +135,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def escape_markdown(content: str) -> str:
-    """Neither markup nor the end of a cell."""
+    """Escape text for a Markdown table cell."""
     line = " ".join(content.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|~$#!])", r"\\\1", line)
 
@@ -215,10 +168,11 @@ LATEX = {
     "≤": r"$\leq$",
     "≥": r"$\geq$",
 }
-"""A row that begins with `[` would be an option of the line break before it."""
+"""Replacements of special characters; a `[` at the start of a row would be an option of `\\\\`."""
 
 
 def escape_latex(content: str) -> str:
+    """Escape text for LaTeX."""
     return "".join(LATEX.get(character, character) for character in " ".join(content.split()))
 
 

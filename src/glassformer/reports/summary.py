@@ -1,4 +1,4 @@
-"""Runs as read from their files, and grouped by setting: repetitions differ in their seed alone."""
+"""Summaries of runs, read from their files and grouped: runs of a group differ in their seed only."""
 
 from __future__ import annotations
 
@@ -16,107 +16,114 @@ from glassformer.evaluation.intervals import student_interval
 from glassformer.reports.tables import Quantity
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder, Status
-from glassformer.training.events import lines_of
+from glassformer.training.events import read_lines
 
 TEST, VALIDATION = "test", "validation"
 SPLITS = (TEST, VALIDATION)
 DONE = "done"
 
 MEANINGS = {
-    "new": "has not begun to train",
-    "running": "is still being trained",
-    "stalled": "is being trained, but has been silent for minutes",
+    "new": "has not started training",
+    "running": "is still training",
+    "stalled": "is training, but has not written for minutes",
     "stopped": "was stopped before its end and can be resumed",
-    "crashed": "ended without a word, before its end: the process was killed, or the machine went down",
-    "damaged": "cannot be read as it is",
-    "diverged": "diverged: its loss grew beyond what a model can learn from, and the training was given up",
+    "crashed": "crashed: the process was killed, or the machine went down",
+    "damaged": "is damaged",
+    "diverged": "diverged: its loss grew too large, and the training stopped",
     "done": "is finished",
 }
 
 
 @dataclass(frozen=True)
-class Results:
-    """What the end of training measured."""
+class RunResults:
+    """Final measurements of a run."""
 
     primary_metric: str | None = None
     metrics: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
-    """By split and name."""
+    """Metrics by split and name."""
     facts: Tree = field(default_factory=dict)
-    """steps, seconds, parameters, tokens_per_second, best_step, ended"""
+    """Values of steps, seconds, parameters, tokens_per_second, best_step and ended."""
     protocol: Mapping[str, Tree] = field(default_factory=dict)
 
     @property
     def split(self) -> str | None:
-        """Where it was measured: on the test set, if it has one."""
+        """Split of the reported numbers: test if there is one, else validation."""
         return next((split for split in SPLITS if self.metrics.get(split)), None)
 
 
 @dataclass(frozen=True)
-class Curve:
-    """What the record says of the way."""
+class TrainingCurve:
+    """Losses and validations in the event log of a run."""
 
     losses: list[tuple[float, float]] = field(default_factory=list)
-    """Step and training loss."""
+    """Pairs of step and training loss."""
     validations: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     lines_lost: int = 0
 
     def of(self, metric: str) -> list[tuple[float, float]]:
+        """Pairs of step and validation metric."""
         return [(step, metrics[metric]) for step, metrics in self.validations if metric in metrics]
 
 
 @dataclass(frozen=True)
-class Record:
+class RunSummary:
+    """Content of a run folder, as far as it can be read."""
+
     folder: RunFolder
     given: str
-    """The path as it was typed."""
+    """Path as given on the command line."""
     status: Status
     tree: Tree
-    """The config; empty if it cannot be read."""
+    """Config; empty if it cannot be read."""
     config: ExperimentConfig | None
-    """None if this version, without a plug-in, does not know what it says."""
-    results: Results
+    """None if the config is not valid here, for example without its plug-in."""
+    results: RunResults
     environment: Tree
-    curve: Curve
-    problems: list[str]
+    curve: TrainingCurve
+    warnings: list[str]
 
     @property
     def name(self) -> str:
+        """Name of the folder."""
         return self.folder.path.resolve().name
 
     @property
     def is_finished(self) -> bool:
+        """True if the run is done and has results."""
         return self.status.name == DONE and self.results.split is not None
 
     @property
     def seed(self) -> int | None:
+        """Seed of the config."""
         seed = self.tree.get("seed")
         return seed if isinstance(seed, int) else None
 
     @property
     def task_kind(self) -> str:
+        """Kind of the task, or `unknown`."""
         return str(flatten(self.tree).get("task.kind", "unknown"))
 
     def state(self) -> str:
-        """In words: how it stands, and how far it came."""
+        """State and progress in words."""
         words = MEANINGS.get(self.status.name, self.status.name)
         if self.is_finished or not self.status.step:
             return words
         of = f" of {self.status.total_steps:,}" if isinstance(self.status.total_steps, int) else ""
-        return f"{words}; it came to step {self.status.step:,}{of}"
+        return f"{words}; it reached step {self.status.step:,}{of}"
 
 
-def read_run(given: str) -> Record:
-    """A UserError only if there is no run."""
+def read_run(given: str) -> RunSummary:
+    """Read a run; damaged files become warnings. Raise a user error only if there is no run."""
     folder = RunFolder.open(Path(given))
-    problems: list[str] = []
+    warnings: list[str] = []
 
     def attempt(read: Any, otherwise: Any) -> Any:
         try:
             return read()
         except UserError as error:
-            problems.append(str(error).splitlines()[0])
+            warnings.append(str(error).splitlines()[0])
         except (OSError, TypeError, ValueError, AttributeError) as error:
-            problems.append(f"{folder.path}: cannot be read: {error}")
+            warnings.append(f"{folder.path}: cannot be read: {error}")
         return otherwise
 
     tree: Tree = attempt(folder.config, {})
@@ -124,26 +131,26 @@ def read_run(given: str) -> Record:
     if config is not None:
         tree = config.dump()
     status = attempt(lambda: _checked(folder.status()), Status("damaged", 0, None, None))
-    results = attempt(lambda: read_results(folder.results()), Results())
+    results = attempt(lambda: read_results(folder.results()), RunResults())
     environment = attempt(folder.environment, {})
-    curve = attempt(lambda: read_curve(folder.events.path), Curve())
+    curve = attempt(lambda: read_curve(folder.events.path), TrainingCurve())
     if curve.lines_lost:
-        problems.append(f"{folder.events.path}: lines that cannot be read: {curve.lines_lost:,}")
+        warnings.append(f"{folder.events.path}: unreadable lines: {curve.lines_lost:,}")
     if status.name == DONE and results.split is None:
-        problems.append(f"{folder.path}: it says that it is done, and its results are not there")
+        warnings.append(f"{folder.path}: its state is done, but its results are missing")
     if not tree or (status.name == DONE and results.split is None):
         status = Status("damaged", status.step, status.total_steps, None)
-    return Record(folder, given, status, tree, config, results, environment, curve, problems)
+    return RunSummary(folder, given, status, tree, config, results, environment, curve, warnings)
 
 
 def _checked(status: Status) -> Status:
     if not isinstance(status.name, str) or not isinstance(status.step, int):
-        raise ValueError("status.json is of another form")
+        raise ValueError("status.json has an unexpected form")
     return status
 
 
-def read_results(document: Mapping[str, Any]) -> Results:
-    """Of `results.json`; entries of another form than ours are passed over."""
+def read_results(document: Mapping[str, Any]) -> RunResults:
+    """Parse `results.json`; entries of an unexpected form are skipped."""
     metrics: dict[str, dict[str, Quantity]] = {}
     intervals = _tree(document.get("intervals"))
     for split, measured in _tree(document.get("metrics")).items():
@@ -155,7 +162,7 @@ def read_results(document: Mapping[str, Any]) -> Results:
         }
     primary_metric = document.get("primary_metric")
     known = ("steps", "epochs", "seconds", "tokens_per_second", "parameters", "best_step", "ended")
-    return Results(
+    return RunResults(
         primary_metric if isinstance(primary_metric, str) else None,
         metrics,
         {name: document[name] for name in known if isinstance(document.get(name), (int, float, str))},
@@ -163,10 +170,11 @@ def read_results(document: Mapping[str, Any]) -> Results:
     )
 
 
-def read_curve(path: Path) -> Curve:
-    curve = Curve()
+def read_curve(path: Path) -> TrainingCurve:
+    """Read losses and validations from an event log; count unreadable lines."""
+    curve = TrainingCurve()
     lost = 0
-    for line in lines_of(path):
+    for line in read_lines(path):
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -179,14 +187,16 @@ def read_curve(path: Path) -> Curve:
         elif event.get("event") == "validation":
             metrics = {name: value for name, value in event.items() if is_number(value)}
             curve.validations.append((event["step"], metrics))
-    return Curve(curve.losses, curve.validations, lost)
+    return TrainingCurve(curve.losses, curve.validations, lost)
 
 
 def is_number(value: object) -> bool:
+    """True for int and float, not for bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def interval_of(value: object) -> tuple[float, float] | None:
+    """Pair of numbers, or None for anything else."""
     if isinstance(value, (list, tuple)) and len(value) == 2 and all(map(is_number, value)):
         return value[0], value[1]
     return None
@@ -197,62 +207,66 @@ def _tree(value: object) -> Tree:
 
 
 DATA = "data (SHA-256)"
-"""Stands among the options where runs with equal options have read other data."""
+"""Pseudo-option that distinguishes runs with equal options and different data."""
 LONGEST_LABEL = 72
-MOST_NAMED = 4
-"""Differences in a label: settings that differ in more are told apart by the names of their runs."""
+MAX_NAMED = 4
+"""Maximum number of options in a label; groups that differ in more are labelled by run names."""
 NOT_A_SETTING = ("seed", "inspection.")
-"""What is looked at while a model trains decides nothing about it."""
+"""Options that do not define a group: the seed, and inspections during training."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunGroup:
+    """Runs whose options and data are equal except for the seed."""
+
     label: str
     options: Tree
-    """By path, without the seed."""
-    records: list[Record]
+    """Options by path, without the seed."""
+    summaries: list[RunSummary]
     notes: list[str] = field(default_factory=list)
 
     @property
-    def finished(self) -> list[Record]:
-        """Each seed once: the same run twice is no second measurement."""
-        by_seed: dict[Any, Record] = {}
-        for record in self.records:
-            if record.is_finished:
-                by_seed.setdefault(record.folder.path if record.seed is None else record.seed, record)
+    def finished(self) -> list[RunSummary]:
+        """Finished runs, one per seed: a repeated seed is not a second measurement."""
+        by_seed: dict[Any, RunSummary] = {}
+        for summary in self.summaries:
+            if summary.is_finished:
+                by_seed.setdefault(summary.folder.path if summary.seed is None else summary.seed, summary)
         return list(by_seed.values())
 
     @property
     def split(self) -> str | None:
-        """Where its numbers come from."""
+        """Split of the reported numbers."""
         return next(
-            (split for split in SPLITS if any(record.results.split == split for record in self.finished)),
+            (split for split in SPLITS if any(summary.results.split == split for summary in self.finished)),
             None,
         )
 
     @property
     def primary_metric(self) -> str | None:
+        """Primary metric of the task."""
         return next(
-            (record.results.primary_metric for record in self.finished if record.results.primary_metric), None
+            (summary.results.primary_metric for summary in self.finished if summary.results.primary_metric),
+            None,
         )
 
     @property
     def counted(self) -> str:
-        """`3 of 4`, where one has no end yet."""
-        done, all_of_them = len(self.finished), len(self.records)
-        return f"{done}" if done == all_of_them else f"{done} of {all_of_them}"
+        """Number of finished runs: `4`, or `3 of 4`."""
+        done, total = len(self.finished), len(self.summaries)
+        return f"{done}" if done == total else f"{done} of {total}"
 
     def metrics(self, split: str) -> list[str]:
-        """The headline first."""
-        names = [name for record in self.finished for name in record.results.metrics.get(split, {})]
+        """Names of all metrics, the primary one first."""
+        names = [name for summary in self.finished for name in summary.results.metrics.get(split, {})]
         return sorted(dict.fromkeys(names), key=lambda name: name != self.primary_metric)
 
     def quantity(self, split: str, metric: str) -> Quantity | None:
-        """Of several seeds the mean, with Student's interval; of one its own number, with its own."""
+        """Mean over seeds with Student's interval; with one seed, its own value and interval."""
         found = [
             of_split[metric]
-            for record in self.finished
-            if metric in (of_split := record.results.metrics.get(split, {}))
+            for summary in self.finished
+            if metric in (of_split := summary.results.metrics.get(split, {}))
         ]
         if len(found) < 2:
             return found[0] if found else None
@@ -261,22 +275,22 @@ class Setting:
         return Quantity(statistics.fmean(values), None if low_high is None else (low_high[0], low_high[1]))
 
 
-def by_setting(records: Sequence[Record]) -> list[Setting]:
-    """In the order in which they were given."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(_key(record), []).append(record)
+def group_runs(summaries: Sequence[RunSummary]) -> list[RunGroup]:
+    """Group runs, in the order in which they were given."""
+    groups: dict[str, list[RunSummary]] = {}
+    for summary in summaries:
+        groups.setdefault(_key(summary), []).append(summary)
     options = [_options(group[0]) for group in groups.values()]
-    told = {json.dumps(of_group, sort_keys=True, default=str) for of_group in options}
-    if len(told) < len(options):  # equal options, other data
+    distinct = {json.dumps(of_group, sort_keys=True, default=str) for of_group in options}
+    if len(distinct) < len(options):  # equal options, other data
         for of_group, group in zip(options, groups.values(), strict=True):
             of_group[DATA] = str(group[0].environment.get("data_sha256"))[:12]
-    named = _telling(options)
+    named = _comparable_paths(options)
     labels = [
         _label(group, of_group, named) for group, of_group in zip(groups.values(), options, strict=True)
     ]
     return [
-        Setting(
+        RunGroup(
             label if labels.count(label) == 1 else f"{label} ({group[0].name})",
             of_group,
             group,
@@ -287,7 +301,7 @@ def by_setting(records: Sequence[Record]) -> list[Setting]:
 
 
 def differing(options: Sequence[Tree]) -> list[str]:
-    """The paths at which settings do not agree."""
+    """Paths at which the options differ."""
     missing = object()
     paths = dict.fromkeys(path for of_one in options for path in of_one)
     return [
@@ -297,19 +311,21 @@ def differing(options: Sequence[Tree]) -> list[str]:
     ]
 
 
-def _options(record: Record) -> Tree:
-    return {path: value for path, value in flatten(record.tree).items() if not path.startswith(NOT_A_SETTING)}
+def _options(summary: RunSummary) -> Tree:
+    return {
+        path: value for path, value in flatten(summary.tree).items() if not path.startswith(NOT_A_SETTING)
+    }
 
 
-def _key(record: Record) -> str:
-    if not record.tree:
-        return str(record.folder.path.resolve())
-    options = _options(record)
-    return json.dumps([options, record.environment.get("data_sha256")], sort_keys=True, default=str)
+def _key(summary: RunSummary) -> str:
+    if not summary.tree:
+        return str(summary.folder.path.resolve())
+    options = _options(summary)
+    return json.dumps([options, summary.environment.get("data_sha256")], sort_keys=True, default=str)
 
 
-def _telling(options: Sequence[Tree]) -> list[str]:
-    """Differences that are worth naming: the options of two kinds are not compared with each other."""
+def _comparable_paths(options: Sequence[Tree]) -> list[str]:
+    """Differing paths to name in labels; options of different kinds are not compared."""
     return [
         path
         for path in differing(options)
@@ -321,42 +337,42 @@ def _telling(options: Sequence[Tree]) -> list[str]:
 
 
 def _same_kinds(one: Tree, other: Tree, path: str) -> bool:
-    """Of everything that the option belongs to."""
+    """True if all sections that contain the option have the same kind."""
     parts = path.split(".")
     above = [".".join([*parts[:depth], "kind"]) for depth in range(1, len(parts))]
     return all(one.get(kind) == other.get(kind) for kind in above if kind != path)
 
 
-def _label(group: Sequence[Record], options: Tree, named: Sequence[str]) -> str:
-    there = [path for path in named if path in options]
-    if not 0 < len(there) <= MOST_NAMED:
+def _label(group: Sequence[RunSummary], options: Tree, named: Sequence[str]) -> str:
+    present = [path for path in named if path in options]
+    if not 0 < len(present) <= MAX_NAMED:
         return group[0].name if len(group) == 1 else f"{_common_name(group)} ({len(group)} runs)"
-    shown = [f"{_short(path)} {format_value(options[path])}" for path in there]
+    shown = [f"{_short(path)} {format_value(options[path])}" for path in present]
     return shorten(" · ".join(shown), LONGEST_LABEL)
 
 
 def _short(path: str) -> str:
-    """`position` for `model.position.kind`, `length` for `task.length`."""
+    """Short name of a path: `position` for `model.position.kind`, `length` for `task.length`."""
     parts = path.removesuffix(".kind").split(".")
     return ".".join(parts[1:]) or parts[0]
 
 
-def _common_name(group: Sequence[Record]) -> str:
-    """What the names of all begin with."""
-    first, last = min(record.name for record in group), max(record.name for record in group)
-    same = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+def _common_name(group: Sequence[RunSummary]) -> str:
+    """Common prefix of the names."""
+    first, last = min(summary.name for summary in group), max(summary.name for summary in group)
+    same = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:same].rstrip("-_. 0123456789") or first
 
 
-def _notes(group: Sequence[Record]) -> list[str]:
+def _notes(group: Sequence[RunSummary]) -> list[str]:
     seen: dict[Any, str] = {}
     notes = []
-    for record in group:
-        if not record.is_finished or record.seed is None:
+    for summary in group:
+        if not summary.is_finished or summary.seed is None:
             continue
-        if record.seed in seen:
+        if summary.seed in seen:
             notes.append(
-                f"{record.name} has the seed {record.seed} of {seen[record.seed]}, and is not counted twice."
+                f"{summary.name} has the same seed {summary.seed} as {seen[summary.seed]} and is not counted."
             )
-        seen.setdefault(record.seed, record.name)
+        seen.setdefault(summary.seed, summary.name)
     return notes

@@ -1,4 +1,4 @@
-"""A report on a folder that `reproduce` or `sweep` left: its table and pictures, and the runs in it."""
+"""Reports on folders of `reproduce` and `sweep`: table, pictures and runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 import glassformer as gf
 from glassformer.core.errors import UserError
-from glassformer.reports.studies import study_tables
+from glassformer.reports.study_folder import study_tables
 from glassformer.reports.tables import plain
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 
 from .conftest import TASKS, read_page, small_config
 
@@ -89,22 +89,22 @@ def test_a_reproduction(tmp_path: Path) -> None:
     (study / "fake.png").write_bytes(b"<html>")
     for seed in (0, 1):
         config = small_config({"task": TASKS["reversal"]}, seed=seed)
-        Training(config, RunFolder(study / "runs" / f"100-ours-{seed}")).run()
+        TrainingSession(config, RunFolder(study / "runs" / f"100-ours-{seed}")).run()
     document = gf.report(study, tmp_path / "report.html", markdown=tmp_path / "table.md", samples=2, maps=1)
     assert document["title"] == "A tiny table" and len(document["runs"]) == 2
     page = read_page(tmp_path / "report.html")
-    page.assert_asks_nobody()
+    page.assert_offline()
     assert {0.8527, 0.98765432, 0.9801, 0.9952, 0.9803} <= set(page.numbers)
     assert "For <the> test." in page.text and "100×10 <b>" in page.text and "Metric: test." in page.text
     assert f"glassformer reproduce tiny --quick --ours-only --seeds 3 --workers 2 --out {study}" in page.text
     pictures = [image["src"] or "" for image in page.all("img")]
     assert f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}" in pictures
-    assert "fake.png is no picture" in page.text
+    assert "fake.png is too large, or not a valid picture" in page.text
     assert "Samples" in page.headings and "Curves" in page.headings
     assert r"0.98765 \[0.9801 – 0.9952\]" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
-def test_the_table_has_what_can_be_shown() -> None:
+def test_the_table_has_the_columns_that_can_be_shown() -> None:
     front, aside = study_tables(REPRODUCED)
     assert list(front.headings) == ["setting", "published", "ours, mean", "lowest seed"]
     assert list(aside.headings) == ["setting", "seeds", "seconds", "config"] and aside.is_aside
@@ -123,7 +123,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     document = gf.report(tmp_path / "sweep", tmp_path / "report.html")
     assert document["title"] == "reversal-12ab"
     page = read_page(tmp_path / "report.html")
-    page.assert_asks_nobody()
+    page.assert_offline()
     assert {0.75, 0.7, 0.8, 0.5, 1e-3} <= set(page.numbers) and 0.125 not in page.numbers
     assert "loss <i>grew</i>" in page.text and "diverged" in page.text
     assert "secret" not in page.source
@@ -131,7 +131,7 @@ def test_a_sweep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": 5}', "{}"])
-def test_what_is_no_study_is_refused(content: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_study_is_rejected(content: str, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"cannot be read|holds neither rows nor trials"):
+    with pytest.raises(UserError, match=r"cannot be read|contains neither rows nor trials"):
         gf.report(tmp_path, tmp_path / "report.html")
