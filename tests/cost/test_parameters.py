@@ -45,7 +45,7 @@ from glassformer.training.optimizers import OptimizerConfig
 
 VOCABULARY, LENGTH, TARGET_LENGTH = 100, 32, 24
 
-SHAPES: dict[str, TaskType] = {
+TASK_TYPES: dict[str, TaskType] = {
     "per token": TokenClassification(VOCABULARY, LENGTH, classes=7),
     "per sequence": SequenceClassification(VOCABULARY, LENGTH, outputs=2),
     "real number": SequenceClassification(VOCABULARY, LENGTH, outputs=1, is_regression=True),
@@ -121,7 +121,7 @@ def test_hand_counted_models() -> None:
     assert (encoder, classifier.total, language_model.total) == (988_000, 988_402, 1_008_100)
 
 
-@pytest.mark.parametrize("task_type", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("task_type", TASK_TYPES.values(), ids=TASK_TYPES.keys())
 @pytest.mark.parametrize(("part", "kind"), EVERY_PART)
 def test_formula_holds_for_every_kind_and_task_type(part: str, kind: str, task_type: TaskType) -> None:
     assert_formula_holds(TransformerConfig.model_validate({part: kind}), task_type)
@@ -149,7 +149,7 @@ def configs(draw: st.DrawFn) -> TransformerConfig:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(config=configs(), task_type=st.sampled_from(list(SHAPES.values())))
+@given(config=configs(), task_type=st.sampled_from(list(TASK_TYPES.values())))
 def test_formula_holds_for_all_combinations(config: TransformerConfig, task_type: TaskType) -> None:
     assert_formula_holds(config, task_type)
 
@@ -228,7 +228,7 @@ def expected_flops(config: TransformerConfig, task_type: TaskType, batch: Batch)
     return sequences * total
 
 
-@pytest.mark.parametrize("task_type", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("task_type", TASK_TYPES.values(), ids=TASK_TYPES.keys())
 @pytest.mark.parametrize("kind", ["gelu", "swiglu"])
 def test_flops_equal_the_textbook_formula(task_type: TaskType, kind: str) -> None:
     config = TransformerConfig.model_validate({"feed_forward": kind, "decoder_layers": 1})
@@ -237,7 +237,7 @@ def test_flops_equal_the_textbook_formula(task_type: TaskType, kind: str) -> Non
     )
 
 
-@pytest.mark.parametrize("task_type", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("task_type", TASK_TYPES.values(), ids=TASK_TYPES.keys())
 @pytest.mark.parametrize("position", ["relative", "rotary"])
 def test_flops_equal_those_that_pytorch_counts_in_a_real_pass(task_type: TaskType, position: str) -> None:
     """Count with the unfused kernel: PyTorch's counter does not know the CPU's fused one."""
@@ -249,12 +249,12 @@ def test_flops_equal_those_that_pytorch_counts_in_a_real_pass(task_type: TaskTyp
 
 
 def test_training_flops_are_near_those_of_a_real_backward_pass() -> None:
-    shape = CausalLM(VOCABULARY, LENGTH)
+    task_type = CausalLM(VOCABULARY, LENGTH)
     config = TransformerConfig()
-    model, batch = config.build(shape), make_batch(shape)
+    model, batch = config.build(task_type), make_batch(task_type)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model.head.compute_loss(model(**batch.inputs), batch.targets).loss.backward()
-    training = size_of(config, shape).flops_per_token()["training"]
+    training = size_of(config, task_type).flops_per_token()["training"]
     assert training == pytest.approx(counter.get_total_flops() / count_tokens(batch), rel=0.01)
 
 
@@ -289,7 +289,7 @@ def assert_activations_match_an_allocation(
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("task_type", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("task_type", TASK_TYPES.values(), ids=TASK_TYPES.keys())
 def test_activations_match_what_a_forward_pass_allocates(task_type: TaskType, dropout: float) -> None:
     config = TransformerConfig(dropout=dropout, attention_dropout=dropout)
     assert_activations_match_an_allocation(config, task_type, make_batch(task_type))
@@ -297,24 +297,26 @@ def test_activations_match_what_a_forward_pass_allocates(task_type: TaskType, dr
 
 @pytest.mark.parametrize(("part", "kind"), EVERY_PART)
 def test_activations_of_every_kind_match_an_allocation(part: str, kind: str) -> None:
-    shape = SequenceClassification(VOCABULARY, LENGTH, outputs=2)
+    task_type = SequenceClassification(VOCABULARY, LENGTH, outputs=2)
     config = TransformerConfig.model_validate({part: kind, "num_key_value_heads": 2})
-    assert_activations_match_an_allocation(config, shape, make_batch(shape))
+    assert_activations_match_an_allocation(config, task_type, make_batch(task_type))
 
 
 def test_padding_and_its_mask_are_counted() -> None:
-    shape = TokenClassification(VOCABULARY, LENGTH, classes=7)
+    task_type = TokenClassification(VOCABULARY, LENGTH, classes=7)
     rows = [np.zeros(length, dtype=np.int64) for length in (LENGTH, 5, 9, 1)]
     batch = collate_token_classification(Examples(rows, rows), np.arange(4))
     config = TransformerConfig()
-    traced, model = measure(lambda: config.build(shape), batch), config.build(shape)
+    traced, model = measure(lambda: config.build(task_type), batch), config.build(task_type)
     assert (traced.forward_flops, traced.activation_bytes) == trace(model, batch.inputs)
-    assert_activations_match_an_allocation(config, shape, batch)
+    assert_activations_match_an_allocation(config, task_type, batch)
 
 
 def test_mixed_precision_needs_less_memory() -> None:
-    shape = CausalLM(VOCABULARY, LENGTH)
-    single, mixed = (size_of(TransformerConfig(), shape, dtype=d) for d in (torch.float32, torch.bfloat16))
+    task_type = CausalLM(VOCABULARY, LENGTH)
+    single, mixed = (
+        size_of(TransformerConfig(), task_type, dtype=d) for d in (torch.float32, torch.bfloat16)
+    )
     assert single.activation_bytes is not None and mixed.activation_bytes is not None
     assert mixed.activation_bytes < 0.8 * single.activation_bytes
     assert mixed.weight_bytes == single.weight_bytes
@@ -324,9 +326,9 @@ def test_mixed_precision_needs_less_memory() -> None:
 def test_weights_gradients_and_optimizer_match_a_real_step(kind: str) -> None:
     optimizer_config = kinds(OptimizerConfig)[kind]()  # type: ignore[call-arg]
     assert isinstance(optimizer_config, OptimizerConfig)
-    shape = CausalLM(VOCABULARY, LENGTH)
+    task_type = CausalLM(VOCABULARY, LENGTH)
     config = TransformerConfig(dropout=0.0)
-    model, batch = config.build(shape), make_batch(shape)
+    model, batch = config.build(task_type), make_batch(task_type)
     optimizer = optimizer_config.build(model)
     model.compute_loss(batch.inputs, batch.targets).loss.backward()
     optimizer.step()
@@ -340,7 +342,7 @@ def test_weights_gradients_and_optimizer_match_a_real_step(kind: str) -> None:
             if isinstance(value, Tensor)
         ),
     }
-    memory = size_of(config, shape).memory_bytes(optimizer_config.state_floats_per_parameter)
+    memory = size_of(config, task_type).memory_bytes(optimizer_config.state_floats_per_parameter)
     if kind == "muon":  # one state fewer for matrices of blocks: the estimate is an upper bound
         matrices = sum(p.nbytes for name, p in model.named_parameters() if ".layers." in name and p.ndim == 2)
         attention_mask["optimizer"] += matrices
@@ -353,21 +355,21 @@ def test_averaged_weights_are_one_more_copy() -> None:
     size = size_of(TransformerConfig(), CausalLM(VOCABULARY, LENGTH))
     assert size.memory_bytes(2)["average"] == 0
     assert size.memory_bytes(2, is_averaged=True)["average"] == size.weight_bytes
-    whole, parted = size.memory_bytes(2), size.memory_bytes(2, gradients=4, concurrency=0.5)
-    assert parted["gradients"] == 4 * size.trainable_bytes
-    assert parted["activations"] == round(whole["activations"] / 2)
-    assert parted["total"] == sum(value for name, value in parted.items() if name != "total")
+    whole, split = size.memory_bytes(2), size.memory_bytes(2, gradients=4, concurrency=0.5)
+    assert split["gradients"] == 4 * size.trainable_bytes
+    assert split["activations"] == round(whole["activations"] / 2)
+    assert split["total"] == sum(value for name, value in split.items() if name != "total")
 
 
 def test_frozen_parameters_need_no_gradient() -> None:
-    shape, config = CausalLM(VOCABULARY, LENGTH), TransformerConfig()
+    task_type, config = CausalLM(VOCABULARY, LENGTH), TransformerConfig()
 
     def build() -> Model:
-        model = config.build(shape)
+        model = config.build(task_type)
         model.head.requires_grad_(False)
         return model
 
-    size = measure(build, make_batch(shape))
+    size = measure(build, make_batch(task_type))
     assert size.weight_bytes - size.trainable_bytes == 4 * size.by_module["head"]
 
 

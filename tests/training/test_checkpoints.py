@@ -123,11 +123,11 @@ def test_damage_is_detected_reported_and_skipped(
     harm(store.folder / "step-00000030" / file)
     with pytest.raises(DamagedCheckpoint):
         store.load("step-00000030")
-    said: list[str] = []
-    newest = store.load_newest(said.append)
+    messages: list[str] = []
+    newest = store.load_newest(messages.append)
     assert newest is not None and newest[0] == "step-00000020"
-    assert len(said) == 1 and "step-00000030" in said[0] and "\n" not in said[0]
-    assert said[0].endswith("using the previous checkpoint")
+    assert len(messages) == 1 and "step-00000030" in messages[0] and "\n" not in messages[0]
+    assert messages[0].endswith("using the previous checkpoint")
     # A run that reaches the step again replaces the damaged checkpoint.
     store.save("step-00000030", some(30))
     assert store.load("step-00000030").state == {"training": {"step": 30}}
@@ -244,7 +244,7 @@ def test_written_files_are_read_back_and_compared(tmp_path: Path, monkeypatch: p
     assert store.pointed("latest") == "step-00000001"
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are mapped")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the mapped files")
 def test_a_restored_trainer_does_not_map_the_files(make_trainer: Any, tmp_path: Path) -> None:
     """Otherwise a deleted checkpoint still occupies the disk, and a lost network disk ends the run."""
     trainer = make_trainer({"training.ema_decay": 0.9})

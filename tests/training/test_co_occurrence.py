@@ -19,8 +19,8 @@ def rows(seed: int = 0) -> list[np.ndarray]:
 def dense_information(texts: list[np.ndarray]) -> np.ndarray:
     counts = np.zeros((VOCABULARY, VOCABULARY))
     for row in texts:
-        for place, token in enumerate(row):
-            for other in range(place + 1, min(place + WINDOW + 1, len(row))):
+        for index, token in enumerate(row):
+            for other in range(index + 1, min(index + WINDOW + 1, len(row))):
                 counts[token, row[other]] += 1
                 if token != row[other]:
                     counts[row[other], token] += 1

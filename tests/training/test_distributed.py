@@ -229,18 +229,18 @@ def test_a_run_stopped_on_one_rank_resumes_to_the_bit(
 ) -> None:
     """Use dropout, which each rank draws for itself. Rank 1 receives the signal; both save and exit."""
     config = tiny_config({"training.max_epochs": 2, "training.parallel.kind": kind})
-    concurrency, in_parts = tmp_path / "at-once", tmp_path / "in-parts"
-    first, second = together(lambda process_group: run_of(config, concurrency, process_group))
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
+    first, second = together(lambda process_group: run_of(config, uninterrupted, process_group))
     assert first["exit_code"] == second["exit_code"] == 0
     assert first["weights"] == second["weights"]
-    stopped = together(lambda process_group: run_of(config, in_parts, process_group, stop_at=step))
+    stopped = together(lambda process_group: run_of(config, resumed, process_group, stop_at=step))
     assert [rank["exit_code"] for rank in stopped] == [143, 143]
     assert [rank["results"]["ended"] for rank in stopped] == ["signal", "signal"]
-    assert CheckpointStore(in_parts / "checkpoints").names() == [f"step-{step:08}-extra"]
-    together(lambda process_group: run_of(config, in_parts, process_group))
-    assert files_of(in_parts) == files_of(concurrency)
-    assert RunFolder(in_parts).results()["metrics"] == RunFolder(concurrency).results()["metrics"]
-    assert RunFolder(concurrency).results()["processes"] == 2
+    assert CheckpointStore(resumed / "checkpoints").names() == [f"step-{step:08}-extra"]
+    together(lambda process_group: run_of(config, resumed, process_group))
+    assert files_of(resumed) == files_of(uninterrupted)
+    assert RunFolder(resumed).results()["metrics"] == RunFolder(uninterrupted).results()["metrics"]
+    assert RunFolder(uninterrupted).results()["processes"] == 2
 
 
 def test_a_signal_during_the_last_evaluation(
@@ -279,17 +279,17 @@ def test_another_number_of_processes_resumes(
     expected = run_of(before, alone, ProcessGroup())
     together(lambda process_group: run_of(before, path, process_group, stop_at=5), count=counts[0])
 
-    def go_on(process_group: ProcessGroup) -> dict[str, Any]:
+    def resume(process_group: ProcessGroup) -> dict[str, Any]:
         training = TrainingSession(after, RunFolder(path), process_group=process_group)
-        said: list[str] = []
-        training.reporter.info = said.append  # type: ignore[method-assign]
+        messages: list[str] = []
+        training.reporter.info = messages.append  # type: ignore[method-assign]
         training.run()
-        return {"said": said, **summary(training.trainer)}
+        return {"messages": messages, **summary(training.trainer)}
 
-    several = together(go_on, count=counts[1])
+    several = together(resume, count=counts[1])
     assert_same(several, expected)
     wanted = f"checkpoint from {counts[0]} processes, resuming with {counts[1]}"
-    assert any(wanted in text for text in several[0]["said"])
+    assert any(wanted in text for text in several[0]["messages"])
 
 
 def test_the_last_checkpoints_are_averaged_by_all(

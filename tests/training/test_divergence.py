@@ -77,13 +77,13 @@ def test_it_stops_before_the_update(
 
     step = Trainer.step
 
-    def watch(self: Trainer, batches: Any) -> bool:
+    def record(self: Trainer, batches: Any) -> None:
         before.clear()
         before.update(remember(self))
-        return step(self, batches)
+        step(self, batches)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError) as caught:
-        patch.setattr(Trainer, "step", watch)
+        patch.setattr(Trainer, "step", record)
         training.run()
 
     after = remember(training.trainer)
@@ -183,8 +183,13 @@ def test_immediate_divergence_is_an_error_of_a_few_lines(
     tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also while the run is timed, when the learning rate takes effect for the first time."""
-    rate = "training.optimizer={kind: sgd, learning_rate: 1e30, momentum: 0.0}"
-    arguments = [str(tiny_file), rate, "training.gradient_clip_norm=null", "training.schedule.kind=constant"]
+    optimizer = "training.optimizer={kind: sgd, learning_rate: 1e30, momentum: 0.0}"
+    arguments = [
+        str(tiny_file),
+        optimizer,
+        "training.gradient_clip_norm=null",
+        "training.schedule.kind=constant",
+    ]
     assert main(["train", *arguments, "--run", str(tmp_path / "run")]) == 2
     errors = capsys.readouterr().err
     assert "training diverged at step 2" in errors and "Traceback" not in errors

@@ -35,20 +35,20 @@ def batches(trainer: Trainer, *groups: list[int]) -> list[Any]:
 def test_accumulation_equals_the_big_batch(make_trainer: MakeTrainer, ragged_task: Any) -> None:
     """Every token has the same weight, in batches of unequal sizes and lengths."""
     options = {"model.dropout": 0.0, "training.gradient_clip_norm": None, "training.optimizer.kind": "sgd"}
-    whole, parts = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
+    whole, accumulated = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
     rows = list(range(20))
-    counts = [batch.target_count() for batch in batches(parts, rows[:3], rows[3:13], rows[13:])]
+    counts = [batch.target_count() for batch in batches(accumulated, rows[:3], rows[3:13], rows[13:])]
     assert len(set(counts)) == 3
     for _ in range(3):
         whole.step(batches(whole, rows))
-        parts.step(batches(parts, rows[:3], rows[3:13], rows[13:]))
+        accumulated.step(batches(accumulated, rows[:3], rows[3:13], rows[13:]))
         for name, gradient in gradients(whole).items():
-            torch.testing.assert_close(gradients(parts)[name], gradient, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(gradients(accumulated)[name], gradient, rtol=1e-6, atol=1e-6)
     for name, weight in whole.model.state_dict().items():
-        torch.testing.assert_close(parts.model.state_dict()[name], weight, rtol=1e-6, atol=1e-6)
-    assert parts.state.recent_losses == pytest.approx(whole.state.recent_losses, rel=1e-6)
-    assert parts.state.window.correct == whole.state.window.correct
-    assert parts.state.tokens == whole.state.tokens
+        torch.testing.assert_close(accumulated.model.state_dict()[name], weight, rtol=1e-6, atol=1e-6)
+    assert accumulated.state.recent_losses == pytest.approx(whole.state.recent_losses, rel=1e-6)
+    assert accumulated.state.window.correct == whole.state.window.correct
+    assert accumulated.state.tokens == whole.state.tokens
 
 
 def test_the_loss_is_a_mean_over_real_tokens(make_trainer: MakeTrainer, ragged_task: Any) -> None:
@@ -150,8 +150,8 @@ def test_clipping(gradient_clip_norm: float | None, make_trainer: MakeTrainer) -
     assert clipped._gradient_norm == pytest.approx(norm, rel=1e-5)
 
 
-@pytest.mark.parametrize("answer", ["token-labels", "label", "number", "sequence"])
-def test_evaluation_in_batches_equals_one_by_one(answer: str, tiny_config: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["token-labels", "label", "number", "sequence"])
+def test_evaluation_in_batches_equals_one_by_one(target: str, tiny_config: Any, tmp_path: Path) -> None:
     """Neither padding nor the other rows of a batch change a row's loss."""
     rows = [[str((7 * i + j) % 5) for j in range(1 + (4 * i) % 9)] for i in range(40)]
     targets = {
@@ -159,12 +159,12 @@ def test_evaluation_in_batches_equals_one_by_one(answer: str, tiny_config: Any, 
         "label": [[("odd", "even", "none")[len(row) % 3]] for row in rows],
         "number": [[str(len(row) / 10)] for row in rows],
         "sequence": [row[: 1 + len(row) // 2] for row in rows],
-    }[answer]
+    }[target]
     file = tmp_path / "data.tsv"
     lines = [f"{' '.join(row)}\t{' '.join(target)}" for row, target in zip(rows, targets, strict=True)]
     file.write_text("input\ttarget\n" + "\n".join(lines) + "\n")
     data = {"train": str(file), "validation": str(file)}
-    experiment = Experiment(tiny_config({"task": {"kind": "tokens", "target": answer, "data": data}}))
+    experiment = Experiment(tiny_config({"task": {"kind": "tokens", "target": target, "data": data}}))
     model = experiment.build_model()
     model.train()
     together = evaluate(model, experiment.task, "validation", EvaluationConfig(batch_tokens=10_000))

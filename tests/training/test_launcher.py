@@ -137,9 +137,9 @@ def test_a_signal_to_the_launcher_saves_and_one_process_resumes(
     assert RunFolder(run).status().name == "stopped"
     steps = document["steps"] + 3
     assert main(["train", str(run), "--resume", f"training.max_steps={steps}", "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["steps"] == steps
-    assert "checkpoint from 2 processes, resuming with 1" in said.err
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["steps"] == steps
+    assert "checkpoint from 2 processes, resuming with 1" in printed.err
 
 
 def test_the_resume_command_has_the_number_of_processes(
@@ -149,8 +149,8 @@ def test_the_resume_command_has_the_number_of_processes(
     child = launched(tiny_file, *LONG, "--run", run, "--processes", "2")
     child.until_step(run, 3)
     child.process.send_signal(signal.SIGTERM)
-    said, _ = child.process.communicate(timeout=SECONDS)
-    assert "--resume --processes 2" in said.replace("\n", " ")
+    printed, _ = child.process.communicate(timeout=SECONDS)
+    assert "--resume --processes 2" in printed.replace("\n", " ")
 
 
 @pytest.mark.parametrize("words", [["--processes", "0"], ["--processes", "2", "--max-restarts", "-1"]])

@@ -133,11 +133,11 @@ def test_validations_and_saves_happen_when_due(tiny_config: Any, tmp_path: Path)
 def test_speed_does_not_count_padding(make_trainer: MakeTrainer, ragged_task: Any) -> None:
     events: list[dict[str, Any]] = []
 
-    class Record:
+    class Events:
         def append(self, kind: str, **fields: Any) -> None:
             events.append({"event": kind, **fields})
 
-    context = TrainingContext(events=Record())  # type: ignore[arg-type]
+    context = TrainingContext(events=Events())  # type: ignore[arg-type]
     options = {"training.batch_size": 10, "training.max_epochs": 2, "training.log_every": 4}
     trainer = make_trainer(options, ragged_task, context)
     attention_mask = int(ragged_task.splits["train"].lengths().sum())
@@ -274,8 +274,8 @@ def test_probes_are_in_the_event_log(make_trainer: MakeTrainer, tmp_path: Path) 
 
     folder, seen = RunFolder(tmp_path), count(1)
     make_trainer(None, None, TrainingContext(events=folder.events, probe=Every10())).fit()
-    looks = [(event["step"], event["seen"]) for event in folder.events if event["event"] == "head_probe"]
-    assert looks == [(0, 1), (10, 2), (20, 3), (24, 4)]
+    probes = [(event["step"], event["seen"]) for event in folder.events if event["event"] == "head_probe"]
+    assert probes == [(0, 1), (10, 2), (20, 3), (24, 4)]
 
 
 def test_a_target_may_have_to_hold(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,9 +104,9 @@ def test_two_machines_train_as_one_and_survive_a_killed_rank(
     os.kill(_rank_below(processes[1].pid), signal.SIGKILL)
     outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors(tmp_path)
-    said = [output for output in outputs if output.strip()]
-    assert len(said) == 1  # only rank 0 prints, on whichever machine it is
-    assert json.loads(said[0])["processes"] == 2
+    printed = [output for output in outputs if output.strip()]
+    assert len(printed) == 1  # only rank 0 prints, on whichever machine it is
+    assert json.loads(printed[0])["processes"] == 2
     assert "resuming from step-" in errors(tmp_path)
 
     alone = tiny_config({**OPTIONS, "training.max_epochs": 40})

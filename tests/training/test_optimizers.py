@@ -208,11 +208,11 @@ def test_every_schedule_rises_linearly_and_then_never_rises(kind: str) -> None:
 def test_the_optimizer_gets_the_learning_rate_of_the_step(make_trainer: MakeTrainer) -> None:
     options = {"training.schedule": {"kind": "linear", "warmup_steps": 4}, "training.max_steps": 12}
     trainer = make_trainer(options)
-    rates = []
+    learning_rates = []
     for group in trainer.step_batches():
         trainer.step(group)
-        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        learning_rates.append(trainer.optimizer.param_groups[0]["lr"])
     expected = [0.25, 0.5, 0.75, 1, *(1 - step / 8 for step in range(1, 9))]
     peak = AdamWConfig().learning_rate
-    assert rates == pytest.approx([peak * factor for factor in expected])
-    assert math.isclose(rates[-1], 0, abs_tol=1e-12)
+    assert learning_rates == pytest.approx([peak * factor for factor in expected])
+    assert math.isclose(learning_rates[-1], 0, abs_tol=1e-12)

@@ -53,27 +53,27 @@ def test_micro_batches_give_the_whole_gradient(
         "training.batch_size": 20,
         "training.threads": threads,
     }
-    whole, parted = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
+    whole, split = make_trainer(options, ragged_task), make_trainer(options, ragged_task)
     plan = whole.plan(0)[0]
     (batch,) = whole.micro_batches(plan, 0)
     whole.step([batch])
     monkeypatch.setattr(strategies, "MIN_FLOPS_TO_SPLIT", 0.0)
-    monkeypatch.setattr(parted.strategy, "count_micro_batches", lambda lengths: 4)
+    monkeypatch.setattr(split.strategy, "count_micro_batches", lambda lengths: 4)
     names: set[str] = set()
-    compute_loss = parted.strategy.compute_loss
+    compute_loss = split.strategy.compute_loss
     monkeypatch.setattr(
-        parted.strategy,
+        split.strategy,
         "compute_loss",
         lambda *a: (names.add(threading.current_thread().name), compute_loss(*a))[1],
     )
-    parted.step(parted.micro_batches(plan, 0))
-    assert len(parted.micro_batches(plan, 0)) == 4
+    split.step(split.micro_batches(plan, 0))
+    assert len(split.micro_batches(plan, 0)) == 4
     assert all(name.startswith("training" if threads > 1 else "MainThread") for name in names)
-    for (name, one), other in zip(whole.model.named_parameters(), parted.model.parameters(), strict=True):
+    for (name, one), other in zip(whole.model.named_parameters(), split.model.parameters(), strict=True):
         torch.testing.assert_close(other.grad, one.grad, rtol=1e-5, atol=1e-7, msg=name)
-    assert parted.state.recent_losses == pytest.approx(whole.state.recent_losses, rel=1e-6)
-    assert parted.state.window.correct == whole.state.window.correct
-    assert parted.state.tokens == whole.state.tokens
+    assert split.state.recent_losses == pytest.approx(whole.state.recent_losses, rel=1e-6)
+    assert split.state.window.correct == whole.state.window.correct
+    assert split.state.tokens == whole.state.tokens
     assert torch.get_num_threads() == threads
 
 

@@ -83,7 +83,7 @@ def average_weights(
 
 
 class Trainer:
-    """Trains a model on a task's training split, from a `TrainingState` that checkpoints save and restore."""
+    """Training loop of one model on one task; checkpoints save and restore its state."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Trainer:
         for batches in self.step_batches():
             self.step(batches)
             if self.state.step % self.config.log_every == 0:
-                self._log()
+                self._log_step()
             if self._finish_step():
                 return
 
@@ -262,7 +262,7 @@ class Trainer:
         released = self.freezing.released(step)
         if released:
             frozen = sum(self.freezing.frozen(step).values())
-            self._record("unfreeze", step=step, released=released, frozen_parameters=frozen)
+            self._log_event("unfreeze", step=step, released=released, frozen_parameters=frozen)
             self.context.reporter.info(
                 f"step {step}: unfroze {', '.join(released)}; {frozen:,} parameters stay frozen"
             )
@@ -302,7 +302,7 @@ class Trainer:
 
     def _advance_epoch(self) -> None:
         self.state.steps_in_epoch += 1
-        if self.state.steps_in_epoch == self.steps_per_epoch:
+        if self.state.steps_in_epoch >= self.steps_per_epoch:
             self.state.epoch += 1
             self.state.steps_in_epoch = 0
 
@@ -346,7 +346,7 @@ class Trainer:
         is_reached = target is not None and reaches(primary_metric, value, target)
         state.consecutive_targets = state.consecutive_targets + 1 if is_reached else 0
         state.last_metrics, state.last_validation = metrics, state.step
-        self._record("validation", step=state.step, epoch=state.epoch, **metrics)
+        self._log_event("validation", step=state.step, epoch=state.epoch, **metrics)
         self.context.reporter.validated(state.step, metrics, is_best)
         return metrics
 
@@ -361,7 +361,7 @@ class Trainer:
         probe, store, state = self.context.probe, self.context.store, self.state
         if probe is None:
             return
-        self._record("head_probe", step=state.step, epoch=state.epoch, **probe.measure(self.eval_model))
+        self._log_event("head_probe", step=state.step, epoch=state.epoch, **probe.measure(self.eval_model))
         if probe.keeps_snapshots and store is not None:
             weights = {"model": self.strategy.weights(self.eval_model)}
             name = checkpoint_name(state.step, state.rollbacks)
@@ -393,7 +393,7 @@ class Trainer:
             self._run_probe()
         if self.config.average_last is not None and self.context.store is not None:
             self._average_checkpoints(self.context.store, self.config.average_last)
-        self._record("end", step=self.state.step, reason=self.state.ended)
+        self._log_event("end", step=self.state.step, reason=self.state.ended)
 
     def _average_checkpoints(self, store: CheckpointStore, count: int) -> None:
         """Average the last checkpoints; keep the average if it is better than the best validation so far."""
@@ -409,7 +409,7 @@ class Trainer:
         is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
         if not is_kept:
             self.averaged, self.state.last_metrics = before, metrics
-        self._record("averaged", step=self.state.step, checkpoints=number, is_kept=is_kept)
+        self._log_event("averaged", step=self.state.step, checkpoints=number, is_kept=is_kept)
 
     def _is_save_due(self) -> bool:
         if self.config.save_every is None:
@@ -467,12 +467,12 @@ class Trainer:
             newest = store.load_newest(self.context.reporter.info, only_regular=True)
         if newest is None:
             self.state.ended = "diverged"
-            self._record("diverged", step=divergence.step, reason=divergence.reason)
+            self._log_event("diverged", step=divergence.step, reason=divergence.reason)
             raise divergence.to_user_error(self.config.optimizer.learning_rate)
         rollbacks, lr_factor = self.state.rollbacks + 1, self.state.lr_factor / 2
         self.restore(newest[1])
         self.state.rollbacks, self.state.lr_factor = rollbacks, lr_factor
-        self._record(
+        self._log_event(
             "roll-back",
             step=divergence.step,
             to_step=self.state.step,
@@ -484,11 +484,11 @@ class Trainer:
         )
         self.save()
 
-    def _log(self) -> None:
+    def _log_step(self) -> None:
         window, state = self.state.window, self.state
         loss, accuracy = window.loss / max(window.count, 1), window.correct / max(window.count, 1)
         speed = window.tokens / window.seconds if window.seconds else 0.0
-        self._record(
+        self._log_event(
             "step",
             step=state.step,
             epoch=state.epoch,
@@ -503,6 +503,6 @@ class Trainer:
         self.context.reporter.step(state.step, loss, accuracy, speed)
         state.window = Window()
 
-    def _record(self, kind: str, **fields: Any) -> None:
+    def _log_event(self, kind: str, **fields: Any) -> None:
         if self.context.events is not None:
             self.context.events.append(kind, **fields)
