@@ -1,6 +1,6 @@
 """Training and `data check` agree: the check passes exactly if training can read the file.
 
-Both use the same readers. This test guards it over generated files of every format, with every fault.
+Both use the same readers. This test guards it over generated files of every format, with every error.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def content(kind: str, chooser: random.Random, number: int) -> str:
 
 
 def damage(data: bytes, chooser: random.Random) -> bytes:
-    """Apply a random fault, or none."""
+    """Apply a random error, or none."""
     position = chooser.randrange(len(data) + 1)
-    faults: list[Callable[[], bytes]] = [
+    errors: list[Callable[[], bytes]] = [
         lambda: data,
         lambda: data,
         lambda: data[:position],
@@ -99,7 +99,7 @@ def damage(data: bytes, chooser: random.Random) -> bytes:
         lambda: data.replace(b"text", b"txet").replace(b"x", b'"', 1),
         lambda: b"sep=;\n" + data,
     ]
-    return chooser.choice(faults)()
+    return chooser.choice(errors)()
 
 
 def write(path: Path, data: bytes, chooser: random.Random) -> Path:
@@ -154,7 +154,7 @@ def check_passes(files: list[Path], options: dict[str, Any], roles: dict[str, st
         report = check_corpora([Corpus({"train": files}, roles=roles, **options)])
     except UserError:
         return False
-    # A missing label is no matter of the file: a classifier rejects it, a translator does not.
+    # A missing label does not make a file unreadable: only a classifier rejects it.
     return not any(f.severity == "error" and f.kind != "empty-label" for f in report.findings)
 
 

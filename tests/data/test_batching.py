@@ -1,4 +1,4 @@
-"""Which examples stand together: a function of seed, split and epoch, within a budget, each example once."""
+"""Batch plans: a function of seed, split and epoch, within the token budget, each example once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lists(batches: Sequence[np.ndarray]) -> list[list[int]]:
 @quick
 @given(LENGTHS, st.integers(1, 300), st.integers(0, 3), st.booleans())
 def test_a_budget_is_never_exceeded(lengths: np.ndarray, budget: int, epoch: int, shuffle: bool) -> None:
-    """But by an example that alone is longer, which then stands alone."""
+    """Only an example that is longer than the budget exceeds it, in a batch of its own."""
     batches = plan_batches(lengths, seed=0, split="train", epoch=epoch, batch_tokens=budget, shuffle=shuffle)
     for batch in batches:
         padded = len(batch) * lengths[batch].max()
@@ -35,7 +35,7 @@ def test_a_budget_is_never_exceeded(lengths: np.ndarray, budget: int, epoch: int
 @quick
 @given(LENGTHS, st.integers(60, 300))
 def test_buckets_are_full(lengths: np.ndarray, budget: int) -> None:
-    """In order of length, no batch could have taken the first example of the next one too."""
+    """Sorted by length, no batch has room for the first example of the next one."""
     batches = plan_batches(lengths, seed=0, split="s", epoch=0, batch_tokens=budget, shuffle=False)
     for batch, following in pairwise(batches):
         assert (len(batch) + 1) * lengths[following[0]] > budget
@@ -55,7 +55,7 @@ def test_batches_of_a_size(lengths: np.ndarray, size: int, drop_last: bool) -> N
 @quick
 @given(LENGTHS, st.integers(0, 2**31 - 1), st.integers(0, 100), st.sampled_from([None, 100]))
 def test_the_order_is_a_function(lengths: np.ndarray, seed: int, epoch: int, budget: int | None) -> None:
-    """Nothing that was drawn before, here or elsewhere, changes it."""
+    """Earlier random draws do not change the order."""
     first = plan_batches(lengths, seed=seed, split="train", epoch=epoch, batch_size=4, batch_tokens=budget)
     np.random.rand(17)
     plan_batches(lengths, seed=seed, split="train", epoch=epoch + 1, batch_size=4, batch_tokens=budget)
@@ -73,7 +73,7 @@ def test_seed_split_and_epoch_all_matter() -> None:
 
 
 def test_the_order_is_the_same_in_every_process_and_version() -> None:
-    """Written down once: with another order, a run saved before could not be resumed."""
+    """Recorded numbers: with another order, an older run could not be resumed."""
     plan = plan_batches(np.arange(1, 13), seed=3, split="train", epoch=2, batch_tokens=24)
     assert lists(plan) == [[4, 5, 6], [11], [0, 1, 2, 3], [9, 10], [7, 8]]
 
@@ -81,7 +81,7 @@ def test_the_order_is_the_same_in_every_process_and_version() -> None:
 def planned_at_once(
     lengths: np.ndarray, seed: int, epoch: int, budget: int, shuffle: bool
 ) -> list[list[int]]:
-    """How batches were planned while every number had 8 bytes: simple, and slow, and large."""
+    """Reference implementation with 8-byte indices: simple, slow and large."""
     random = generator(seed, "order", "train", epoch)
     order = random.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
     batches: list[list[int]] = []
@@ -104,7 +104,7 @@ def planned_at_once(
 def test_a_compact_plan_is_the_same_plan(
     lengths: list[int], budget: int, epoch: int, shuffle: bool, dtype: type
 ) -> None:
-    """Recorded results depend on it; and what was sorted in many blocks is what sorting at once gives."""
+    """Recorded results depend on the order; sorting in blocks gives the same as one sort."""
     options = {"seed": 1, "epoch": epoch, "shuffle": shuffle}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "EXAMPLES_PER_BLOCK", 7)
@@ -114,7 +114,7 @@ def test_a_compact_plan_is_the_same_plan(
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000, 70_000])
-def test_an_order_of_narrow_numbers_is_the_same_order(count: int) -> None:
+def test_an_order_of_int32_is_the_same_order(count: int) -> None:
     narrow, wide = (generator(3, "order") for _ in range(2))
     assert shuffled(count, narrow).tolist() == wide.permutation(count).tolist()
     assert narrow.random() == wide.random(), "and what is drawn next is the same"
@@ -122,7 +122,7 @@ def test_an_order_of_narrow_numbers_is_the_same_order(count: int) -> None:
 
 @quick
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=10))
-def test_padding_marks_what_is_real(rows: list[list[int]]) -> None:
+def test_padding_returns_the_attention_mask(rows: list[list[int]]) -> None:
     padded_BL, attention_mask_BL = pad([np.array(row) for row in rows], padding=0)
     longest = max(map(len, rows))
     assert padded_BL.shape == (len(rows), longest)

@@ -80,7 +80,7 @@ def set_of(*files: CatalogueFile, name: str = "mine") -> DataSet:
 def quiet(name: str, done: int, total: int) -> None: ...
 
 
-def test_every_set_is_described_in_full() -> None:
+def test_every_set_is_complete() -> None:
     for name, data_set in CATALOGUE.items():
         assert name == data_set.name and data_set.summary and data_set.licence
         assert data_set.home.startswith("https://")
@@ -96,7 +96,7 @@ def test_every_set_is_described_in_full() -> None:
             assert "train" in part.splits
 
 
-def test_where_a_set_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, here, home = tmp_path / "named", tmp_path / "here", tmp_path / "home"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -154,7 +154,7 @@ def test_files_and_archives_are_fetched(server: Server, tmp_path: Path) -> None:
     assert server.asked == [], "complete files are not downloaded again"
 
 
-def test_a_wrong_checksum_is_refused_by_name(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_rejected(server: Server, tmp_path: Path) -> None:
     server.contents = {"a.txt": TEXT.replace(b"line 7 ", b"line 8 ")}
     data_set = set_of(entry("a.txt", TEXT, f"{server.address}/a.txt"))
     with pytest.raises(UserError, match=r"a\.txt from http.*rejected: its SHA-256 is"):
@@ -165,14 +165,14 @@ def test_a_wrong_checksum_is_refused_by_name(server: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"no archive", gzip.compress(TEXT)[:-20]], ids=["other", "cut"])
-def test_an_archive_that_is_none_is_refused(content: bytes, server: Server, tmp_path: Path) -> None:
+def test_an_invalid_archive_is_rejected(content: bytes, server: Server, tmp_path: Path) -> None:
     server.contents = {"a.txt.gz": content}
     with pytest.raises(UserError, match="not a valid archive with this file"):
         fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt.gz")), tmp_path, quiet)
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_a_file_of_other_bytes_is_not_written_over(server: Server, tmp_path: Path) -> None:
+def test_a_changed_file_is_not_overwritten(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "mine" / "a.txt"
     path.parent.mkdir()
     path.write_bytes(b"my own")
@@ -181,7 +181,7 @@ def test_a_file_of_other_bytes_is_not_written_over(server: Server, tmp_path: Pat
     assert path.read_bytes() == b"my own" and server.asked == []
 
 
-def test_a_cut_download_goes_on_where_it_was_cut(server: Server, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed(server: Server, tmp_path: Path) -> None:
     server.contents, server.cuts = {"a.txt": TEXT}, {"a.txt": [1000, 0, 500]}
     data_set = set_of(entry("a.txt", TEXT, f"{server.address}/a.txt"))
     with pytest.raises(UserError, match="after 1,500 bytes: the connection was closed"):
@@ -198,7 +198,7 @@ def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path) ->
     assert (tmp_path / "mine" / "a.txt").read_bytes() == TEXT
 
 
-def test_a_part_that_is_complete_needs_no_more(server: Server, tmp_path: Path) -> None:
+def test_a_complete_part_file_is_not_downloaded_again(server: Server, tmp_path: Path) -> None:
     server.contents = {"a.txt": TEXT}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt.part").write_bytes(TEXT)
@@ -219,7 +219,7 @@ def test_a_folder_that_cannot_be_written(server: Server, tmp_path: Path) -> None
         fetch(set_of(entry("a.txt", TEXT, f"{server.address}/a.txt")), tmp_path / "file", quiet)
 
 
-def test_a_set_that_is_published_otherwise_says_where_and_how(tmp_path: Path) -> None:
+def test_a_manual_download_has_instructions(tmp_path: Path) -> None:
     by_hand = [data_set for data_set in CATALOGUE.values() if not data_set.is_fetchable]
     assert by_hand
     for data_set in by_hand:
@@ -230,7 +230,7 @@ def test_a_set_that_is_published_otherwise_says_where_and_how(tmp_path: Path) ->
         assert str(tmp_path / data_set.name) in caught.value.details[0].hint
 
 
-def test_presence_tells_the_states_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_presence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASSFORMER_DATA", str(tmp_path))
     monkeypatch.setattr(catalogue, "_own_folder", lambda: tmp_path)
     data_set = set_of(entry("a", b"one", ""), entry("b", b"two", ""))

@@ -1,4 +1,4 @@
-"""The check of text data: each fault in a file of its own, found with its line and its byte."""
+"""`data check`: each kind of finding in a file of its own, with its line and its byte."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def counts(report: Report) -> dict[str, int]:
     return {finding.kind: finding.count for finding in report.findings}
 
 
-def places(report: Report, kind: str) -> list[Location]:
+def locations(report: Report, kind: str) -> list[Location]:
     (finding,) = [finding for finding in report.findings if finding.kind == kind]
     return finding.locations
 
@@ -65,13 +65,13 @@ def places(report: Report, kind: str) -> list[Location]:
         (b"", "empty-file", 1, 0, ""),
     ],
 )
-def test_a_fault_and_its_place(
+def test_a_finding_and_its_location(
     content: str | bytes, kind: str, line: int, byte: int, shown: str, write: Write
 ) -> None:
     path = write("a.txt", content)
     report = check({"train": [path]}, Limits(max_words=5))
-    (place,) = places(report, kind)
-    assert (place.file, place.line, place.byte, place.excerpt) == (str(path), line, byte, shown)
+    (location,) = locations(report, kind)
+    assert (location.file, location.line, location.byte, location.excerpt) == (str(path), line, byte, shown)
     others = set(counts(report)) - {kind, "no-final-newline", "nul"}
     assert not others
 
@@ -83,9 +83,9 @@ def test_good_files_have_no_findings(write: Write) -> None:
     assert counts(packed) == {} and packed.files[0].lines == 2 and packed.files[0].words == 7
 
 
-def test_after_a_byte_order_mark_bytes_are_counted_on(write: Write) -> None:
+def test_byte_offsets_after_a_byte_order_mark(write: Write) -> None:
     report = check({"train": [write("a.txt", "\ufeffo\u2028ne\ntwo\u2028\n")]})
-    assert [place.byte for place in places(report, "line-separator")] == [4, 13]
+    assert [location.byte for location in locations(report, "line-separator")] == [4, 13]
 
 
 def test_aligned_files(write: Write) -> None:
@@ -93,11 +93,11 @@ def test_aligned_files(write: Write) -> None:
     target = write("a.fr", "un deux\n\n\nmême\ncinq six\nmême\nsept\n" + "y" * 20 + "\n")
     report = check({"train": [source, target]})
     assert counts(report) == {"duplicate": 1, "empty-side": 1, "empty-line": 1, "length-ratio": 1}
-    (half,) = places(report, "empty-side")
+    (half,) = locations(report, "empty-side")
     assert (half.file, half.line, half.byte, half.excerpt) == (str(target), 3, 9, "three four")
-    (twice,) = places(report, "duplicate")
+    (twice,) = locations(report, "duplicate")
     assert (twice.file, twice.line, twice.detail) == (str(source), 6, "as a.en:4")
-    (far,) = places(report, "length-ratio")
+    (far,) = locations(report, "length-ratio")
     assert (far.line, far.detail) == (8, "61 and 20 characters")
     assert report.passed
 
@@ -107,9 +107,9 @@ def test_unequal_numbers_of_lines(longer: int, write: Write) -> None:
     contents = ["one\ntwo\nthree\n", "un\ndeux\n"]
     files = [write("a.en", contents[longer]), write("a.fr", contents[1 - longer])]
     report = check({"train": files})
-    (place,) = places(report, "unequal-lines")
-    assert (place.file, place.line) == (str(files[1]), 3)
-    assert f"{[2, 3][longer]} lines, but {files[0]} has {[3, 2][longer]}" in place.detail
+    (location,) = locations(report, "unequal-lines")
+    assert (location.file, location.line) == (str(files[1]), 3)
+    assert f"{[2, 3][longer]} lines, but {files[0]} has {[3, 2][longer]}" in location.detail
     assert not report.passed
     assert [file.lines for file in report.files] == [
         len(c.split("\n")) - 1 for c in (contents[longer], contents[1 - longer])
@@ -130,7 +130,7 @@ def test_lines_in_two_splits(write: Write) -> None:
     assert report.count("in-two-splits", "validation in train") == 1
     assert report.count("in-two-splits", "test in validation") == 1
     assert report.count("input-in-two-splits", "test in train") == 1
-    first = places(report, "in-two-splits")[0]
+    first = locations(report, "in-two-splits")[0]
     assert (Path(first.file).name, first.line, first.excerpt, first.detail) == (
         "c.en",
         2,
@@ -168,7 +168,9 @@ def test_repeats_are_counted_as_sets_count_them(
 
 
 @pytest.mark.parametrize("block_lines", [1, 2, 7])
-def test_blocks_do_not_show(block_lines: int, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_do_not_depend_on_block_sizes(
+    block_lines: int, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chooser = random.Random(0)
     words = ["one", "two", "", "bad\u2028", "nul\0", "é", "end\r"]
     text = "".join(" ".join(chooser.choices(words, k=3)) + "\n" for _ in range(50)).encode()
@@ -180,7 +182,7 @@ def test_blocks_do_not_show(block_lines: int, write: Write, monkeypatch: pytest.
     in_blocks = check({"train": files}, Limits(max_locations=None))
     assert counts(in_blocks) == counts(whole) and in_blocks.files == whole.files
     for kind in counts(whole):
-        assert sorted(places(in_blocks, kind), key=repr) == sorted(places(whole, kind), key=repr)
+        assert sorted(locations(in_blocks, kind), key=repr) == sorted(locations(whole, kind), key=repr)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.999])
@@ -189,13 +191,13 @@ def test_a_cut_gzip_file(keep: float, write: Write) -> None:
     text = "".join(f"{chooser.random()} {chooser.random()}\n" for _ in range(20_000))
     packed = gzip.compress(text.encode())
     report = check({"train": [write("a.txt.gz", packed[: int(keep * len(packed))] or packed[:5])]})
-    (place,) = places(report, "damaged-gzip")
+    (location,) = locations(report, "damaged-gzip")
     assert not report.passed
-    assert place.line == report.files[0].lines + 1 and place.byte == report.files[0].bytes
+    assert location.line == report.files[0].lines + 1 and location.byte == report.files[0].bytes
     assert text.encode()[: report.files[0].bytes].count(b"\n") == report.files[0].lines
 
 
-def test_a_gzip_file_that_is_none(write: Write) -> None:
+def test_a_file_that_is_not_gzip(write: Write) -> None:
     assert counts(check({"train": [write("a.txt.gz", "plain text\n")]})) == {"damaged-gzip": 1}
 
 
@@ -227,31 +229,33 @@ def test_every_table_format(kind: str, write: Write) -> None:
     path = write(f"a.{kind}", gzip.compress(data) if kind.endswith(".gz") else data)
     report = check({"train": [path]})
     assert counts(report) == {"duplicate": 1, "two-labels": 1}
-    (place,) = places(report, "two-labels")
+    (location,) = locations(report, "two-labels")
     line = len(rows) + (kind == "csv")
-    assert place.line == line and "review number 4 is fine" in place.excerpt
+    assert location.line == line and "review number 4 is fine" in location.excerpt
     if kind.endswith("json"):
-        assert place.byte is None
+        assert location.byte is None
     else:
-        assert data[place.byte or 0 :].startswith(data.split(b"\n")[line - 1])
+        assert data[location.byte or 0 :].startswith(data.split(b"\n")[line - 1])
     assert report.files[0].longest == 5, "labels are not words"
 
 
 def test_rows_that_cannot_be_read(write: Write) -> None:
     report = check({"train": [write("a.tsv", "one\tx\ntwo\n\nthree\ty\tz\nfour\ty\n")]})
-    assert [(place.line, place.byte, place.detail) for place in places(report, "bad-row")] == [
+    assert [(location.line, location.byte, location.detail) for location in locations(report, "bad-row")] == [
         (2, 6, "1 column, but the first line has 2"),
         (4, 11, "3 columns, but the first line has 2"),
     ]
-    assert [place.line for place in places(report, "skipped-line")] == [3]
+    assert [location.line for location in locations(report, "skipped-line")] == [3]
     report = check({"train": [write("a.jsonl", '{"text": "a"}\n{"text"}\n{"txt": "b"}\n[1]\n')]})
-    assert [(place.line, place.detail[:8]) for place in places(report, "bad-row")] == [
+    assert [(location.line, location.detail[:8]) for location in locations(report, "bad-row")] == [
         (2, "not vali"),
         (3, "no colum"),
         (4, "the row "),
     ]
     report = check({"train": [write("a.csv", 'text,label\n"a\nb",x\n"oops" c,x\nd,y\n"open,x\n')]})
-    assert [(place.line, place.byte, place.excerpt) for place in places(report, "bad-row")] == [
+    assert [
+        (location.line, location.byte, location.excerpt) for location in locations(report, "bad-row")
+    ] == [
         (4, 19, '"oops" c,x'),
         (6, 34, '"open,x'),
     ]
@@ -259,28 +263,30 @@ def test_rows_that_cannot_be_read(write: Write) -> None:
     assert not report.passed
 
 
-def test_what_training_refuses_is_an_error(write: Write) -> None:
-    """A line with tabs or spaces alone is no empty line, a label must be there, and null is no text."""
+def test_rows_that_training_rejects_are_errors(write: Write) -> None:
+    """A line of tabs or spaces is not empty, a label is required, and null is not a text."""
     rows = "one of them\tgood\nanother one\tbad\n" * 3
     report = check({"train": [write("a.tsv", f"{rows}  \n\t\n\n")]})
-    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [
+    assert [(location.line, location.detail) for location in locations(report, "bad-row")] == [
         (7, "1 column, but the first line has 2")
     ]
-    assert [place.line for place in places(report, "empty-label")] == [8]
-    assert [place.line for place in places(report, "skipped-line")] == [9]
+    assert [location.line for location in locations(report, "empty-label")] == [8]
+    assert [location.line for location in locations(report, "skipped-line")] == [9]
     report = check({"train": [write("b.tsv", f"{rows}text without one\t\n\tgood\n")]})
-    (place,) = places(report, "empty-label")
-    assert (place.line, place.byte, place.excerpt) == (7, len(rows), "text without one")
-    assert [place.line for place in places(report, "empty-side")] == [8] and not report.passed
+    (location,) = locations(report, "empty-label")
+    assert (location.line, location.byte, location.excerpt) == (7, len(rows), "text without one")
+    assert [location.line for location in locations(report, "empty-side")] == [8] and not report.passed
     pair = [write("a.en", "yes\nno\nwell\n"), write("a.fr", "oui\nnon\n\n")]
     assert counts(check({"train": pair})) == {"empty-side": 1}, "few short texts are not labels for sure"
     report = check(
         {"train": [write("c.jsonl", '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n')]}
     )
-    assert [(place.line, place.detail) for place in places(report, "bad-row")] == [(2, "null as input")]
+    assert [(location.line, location.detail) for location in locations(report, "bad-row")] == [
+        (2, "null as input")
+    ]
 
 
-def test_real_values_are_no_labels(write: Write) -> None:
+def test_real_values_are_not_labels(write: Write) -> None:
     train = write("a.tsv", "".join(f"text number {n}\t{n / 7:.3f}\n" for n in range(9)))
     test = write("b.tsv", "".join(f"other number {n}\t{n / 11:.3f}\n" for n in range(9)))
     assert counts(check({"train": [train], "test": [test]})) == {}
@@ -297,7 +303,9 @@ def test_damaged_json_lists(write: Write) -> None:
 def test_damaged_json_arrays(write: Write) -> None:
     rows = '[{"text": "a", "label": "x"},\n {"text": "b"},\n {"text": null, "label": "y"},\n [1],\n'
     report = check({"train": [write("a.json", f'{rows} {{"text": "c", "label": "x"}},\n {{"text": ]\n')]})
-    found = [(place.line, place.byte, place.detail[:16]) for place in places(report, "bad-row")]
+    found = [
+        (location.line, location.byte, location.detail[:16]) for location in locations(report, "bad-row")
+    ]
     assert sorted(found) == [
         (2, None, "no column 'label"),
         (3, None, "null as input"),
@@ -318,7 +326,7 @@ def test_a_whole_file_without_an_example(write: Write, name: str, content: str) 
 
 def test_json_lines_by_another_name(write: Write) -> None:
     report = check({"train": [write("a.json", '{"text": "a", "label": "x"}\n' * 2)]})
-    assert "jsonl" in places(report, "bad-row")[0].detail
+    assert "jsonl" in locations(report, "bad-row")[0].detail
 
 
 @pytest.mark.parametrize(
@@ -342,7 +350,7 @@ def test_label_typos(labels: dict[str, int], typos: dict[str, str], write: Write
     path = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in rows))
     report = check({"train": [path]}, Limits(max_locations=None))
     assert report.count("label-typo") == sum(labels[typo] for typo in typos)
-    found = {place.detail for finding in report.findings for place in finding.locations}
+    found = {location.detail for finding in report.findings for location in finding.locations}
     assert found == {f"{typo!r}: {meant!r}?" for typo, meant in typos.items()}
 
 
@@ -350,11 +358,11 @@ def test_a_label_that_is_not_in_train(write: Write) -> None:
     train = write("a.tsv", "".join(f"{text}\t{label}\n" for text, label in labelled({"good": 9, "bad": 9})))
     test = write("b.tsv", "quite other text\tgood\nsome more of it\tneutral\n")
     report = check({"train": [train], "test": [test]})
-    (place,) = places(report, "new-label")
-    assert (Path(place.file).name, place.line, place.detail) == ("b.tsv", 2, "'neutral'")
+    (location,) = locations(report, "new-label")
+    assert (Path(location.file).name, location.line, location.detail) == ("b.tsv", 2, "'neutral'")
 
 
-def test_a_folder_with_a_file_a_class(write: Write) -> None:
+def test_a_folder_with_one_file_per_class(write: Write) -> None:
     write("data/bad.txt", "awful\nboring\n")
     write("data/good.txt", "great\nboring\ngreat\n")
     folder = write("data/.hidden", b"\xff").parent
@@ -365,16 +373,16 @@ def test_a_folder_with_a_file_a_class(write: Write) -> None:
     assert counts(check_corpora([named])) == {}
 
 
-def test_a_folder_with_a_folder_a_class(write: Write) -> None:
+def test_a_folder_with_one_folder_per_class(write: Write) -> None:
     write("data/bad/1.txt", "awful\n\nfrom end to end\n")
     write("data/good/1.txt", "great\n")
     folder = write("data/good/2.txt", "awful\n\nfrom end to end\n").parent.parent
     report = check({"train": [folder]})
     assert counts(report) == {"two-labels": 1}
-    assert Path(places(report, "two-labels")[0].file).parent.name == "good"
+    assert Path(locations(report, "two-labels")[0].file).parent.name == "good"
 
 
-def test_an_empty_file_is_an_error_only_where_it_is_no_example(write: Write) -> None:
+def test_an_empty_file_may_be_one_example(write: Write) -> None:
     write("data/bad/1.txt", "awful\n")
     folder = write("data/good/1.txt", "").parent.parent
     report = check({"train": [folder]})
@@ -390,13 +398,13 @@ def test_running_text_has_no_examples(write: Write) -> None:
 
 
 def test_lines_of_a_running_text_in_two_splits(write: Write) -> None:
-    """Short ones, such as who speaks, are said again and again."""
+    """Short lines, such as the name of a speaker, repeat and are not compared."""
     line = "It was the best of times\n"
     train = write("a.txt", f"Who?\n{line}One more line of five words\n")
     test = write("b.txt", f"Who?\nThese are words never read before\n{line}")
     report = check_corpora([Corpus({"train": [train], "test": [test]}, "running-text")])
-    (place,) = places(report, "in-two-splits")
-    assert (place.file, place.line, place.detail) == (str(test), 3, "as a.txt:2")
+    (location,) = locations(report, "in-two-splits")
+    assert (location.file, location.line, location.detail) == (str(test), 3, "as a.txt:2")
     (leak,) = report.leaks
     assert (leak.same, leak.of, leak.unit) == (1, 2, "lines of 5 words or more")
 
@@ -409,8 +417,8 @@ def test_other_encodings(write: Write) -> None:
     wide = write("b.tsv", "one\tx\ntwo\n\nthree\tx\nthree\tx\n".encode("utf-16"))
     report = check_corpora([Corpus({"train": [wide]}, encoding="utf-16")])
     assert counts(report) == {"bad-row": 1, "duplicate": 1, "skipped-line": 1}
-    (place,) = places(report, "duplicate")
-    assert (place.line, place.byte, place.excerpt) == (5, None, "three")
+    (location,) = locations(report, "duplicate")
+    assert (location.line, location.byte, location.excerpt) == (5, None, "three")
 
 
 def test_parts_of_a_set_share_files_but_not_counts(write: Write) -> None:
@@ -420,12 +428,12 @@ def test_parts_of_a_set_share_files_but_not_counts(write: Write) -> None:
         for name in ("fr", "de")
     ]
     report = check_corpora(parts)
-    assert report.count("crlf") == 1, "what is wrong with a file is told once"
+    assert report.count("crlf") == 1, "a finding of a shared file is counted once"
     assert report.count("empty-line", "fr train") == report.count("empty-line", "de train") == 1
     assert Counter(Path(file.file).name for file in report.files) == {"a.en": 1, "a.fr": 1, "a.de": 1}
 
 
-def test_places_are_limited_and_counts_are_not(write: Write) -> None:
+def test_locations_are_limited_and_counts_are_not(write: Write) -> None:
     path = write("a.txt", "same\n" * 10 + "x\r\n" * 10)
     few, every = (
         check({"train": [path]}, Limits(max_locations=2)),
@@ -437,13 +445,13 @@ def test_places_are_limited_and_counts_are_not(write: Write) -> None:
     assert every.findings[0].locations[:2] == few.findings[0].locations
 
 
-def test_progress_comes_to_its_end(write: Write) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_ends_at_the_total(write: Write) -> None:
+    seen: list[tuple[int, int]] = []
     text = "".join(f"line {number}\n" for number in range(20_000))
     files = [write("a.en", text), write("a.fr.gz", gzip.compress(text.encode()))]
     size = sum(file.stat().st_size for file in files)
-    check({"train": files}, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (size, size) and [done for done, _ in told] == sorted(done for done, _ in told)
+    check({"train": files}, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (size, size) and [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_an_absent_file_and_an_empty_folder(tmp_path: Path, write: Write) -> None:

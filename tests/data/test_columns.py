@@ -1,4 +1,4 @@
-"""One rule for headers and columns: what the check says of a file is what training makes of it."""
+"""Headers and columns: `data check` and training find the same ones."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_check_and_training_agree_on_a_header(
 
 
 @pytest.mark.parametrize("first", ["text\tid", "id\ttext", "id\tname", "review\tid"])
-def test_a_language_model_asks_for_one_column(tmp_path: Path, first: str) -> None:
+def test_a_language_model_reads_one_column(tmp_path: Path, first: str) -> None:
     path = write(tmp_path, "a.tsv", f"{first}\none two\tthree\nfour\tfive\n")
     (file,) = check_corpora([Corpus({"train": [path]}, roles=TASKS["language"])]).files
     assert file.words == words_of(path, TASKS["language"])
@@ -100,7 +100,7 @@ def test_two_roles_do_not_share_a_column(tmp_path: Path) -> None:
     assert "input = column 1, target = column 0" in stream.notes[0]
 
 
-def test_what_was_guessed_is_told_and_what_was_asked_for_is_not(tmp_path: Path) -> None:
+def test_guessed_columns_are_reported_and_requested_ones_are_not(tmp_path: Path) -> None:
     roles = TASKS["classification"]
     assert table(write(tmp_path, "a.tsv", "text\tlabel\na\tx\n"), roles).notes == ()
     (note,) = table(write(tmp_path, "b.tsv", "sentence\tlabel\na\tx\n"), roles).notes
@@ -112,7 +112,7 @@ def test_what_was_guessed_is_told_and_what_was_asked_for_is_not(tmp_path: Path) 
 
 
 def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
-    """Nobody knows these names; that the first line is one of the examples is said aloud."""
+    """The names are unknown: the first line is read as an example, with a warning."""
     path = write(tmp_path, "a.csv", 'id,comment,rude\n1,"hello, you",0\n2,bad words,1\n3,fine,0\n')
     roles = TASKS["classification"]
     (note,) = table(path, roles).notes
@@ -131,7 +131,7 @@ def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
     assert check({"train": [write(tmp_path, "c.csv", "a,1\nb,0\nc,1\n")]}).findings == []
 
 
-def test_labels_before_texts_are_told_with_what_training_needs(tmp_path: Path) -> None:
+def test_labels_before_texts_are_reported_with_the_option_for_training(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "".join(f"{'xy'[n % 2]}\tsome words {n}\n" for n in range(9)))
     (file,) = check({"train": [path]}).files
     assert "input = column 1, target = column 0" in file.read_as

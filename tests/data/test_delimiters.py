@@ -1,4 +1,4 @@
-"""Commas or semicolons between the columns of a CSV file: found, never guessed, and told."""
+"""Delimiter of a CSV file: detected where it is certain, requested where it is not, and reported."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def rows(stream: CommaTable) -> list[tuple[Any, ...]]:
         ("sep=;\ntext;label\nGood, really;pos\n", "semicolon"),
         ("sep=;\r\nnice;0,5\r\nbad;0,1\r\n", "semicolon"),
         ("sep=,\nnice;0,5\nbad;0,1\n", "comma"),
-        ("Good,pos\nBad\n", "comma"),  # broken either way, and told as before
+        ("Good,pos\nBad\n", "comma"),  # invalid either way
     ],
 )
-def test_what_stands_between_columns(tmp_path: Path, content: str, delimiter: str) -> None:
+def test_the_delimiter_is_detected(tmp_path: Path, content: str, delimiter: str) -> None:
     stream = table(tmp_path / "a.csv", content)
     assert stream.delimiter() == delimiter
     for roles in (ROLES, None):
@@ -64,7 +64,7 @@ def test_what_stands_between_columns(tmp_path: Path, content: str, delimiter: st
     assert ("semicolons between columns" in "".join(stream.notes)) == (delimiter == "semicolon")
 
 
-def test_rows_and_places(tmp_path: Path) -> None:
+def test_rows_and_line_numbers(tmp_path: Path) -> None:
     stream = table(tmp_path / "a.csv", 'text;label\n"Good; really";pos\n"a\nb, c";neg\nBad;neg\n')
     assert rows(stream) == [("Good; really", "pos"), ("a\nb, c", "neg"), ("Bad", "neg")]
     assert [record.number for record in stream] == [2, 3, 5]
@@ -72,7 +72,7 @@ def test_rows_and_places(tmp_path: Path) -> None:
     assert report.passed and report.files[0].words == 6
 
 
-def test_the_line_that_says_it_is_no_example(tmp_path: Path) -> None:
+def test_the_declaration_is_not_an_example(tmp_path: Path) -> None:
     stream = table(tmp_path / "a.csv", "sep=;\ntext;label\nGood;pos\nBad;neg\n")
     assert rows(stream) == [("Good", "pos"), ("Bad", "neg")]
     assert [record.number for record in stream] == [3, 4]
@@ -82,7 +82,7 @@ def test_the_line_that_says_it_is_no_example(tmp_path: Path) -> None:
 AMBIGUOUS = "nice film;0,5\nbad film;0,1\n"
 
 
-def test_where_both_could_be_meant_the_user_is_asked(tmp_path: Path) -> None:
+def test_an_ambiguous_file_is_an_error(tmp_path: Path) -> None:
     stream = table(tmp_path / "a.csv", AMBIGUOUS)
     with pytest.raises(UserError) as caught:
         rows(stream)
@@ -97,7 +97,7 @@ def test_where_both_could_be_meant_the_user_is_asked(tmp_path: Path) -> None:
     assert file.read_as.startswith("with semicolons between columns, without a header line")
 
 
-def test_the_columns_that_are_asked_for_tell_it_too(tmp_path: Path) -> None:
+def test_requested_columns_decide_the_delimiter(tmp_path: Path) -> None:
     content = "id;body;stars\n1;one, two;0,5\n2;three, four;0,1\n"
     stream = table(tmp_path / "a.csv", content, columns={"input": "body", "target": "stars"})
     assert rows(stream)[0] == ("one, two", "0,5")
@@ -107,7 +107,7 @@ def test_the_columns_that_are_asked_for_tell_it_too(tmp_path: Path) -> None:
     assert numbers.delimiter() == "semicolon", "by commas there is no third column"
 
 
-def test_texts_alone_are_not_parted_at_their_semicolons(tmp_path: Path) -> None:
+def test_a_single_column_is_not_split_at_semicolons(tmp_path: Path) -> None:
     roles = {"input": "text"}
     assert rows(table(tmp_path / "a.csv", "text\nI came; I saw\nhe; she\n", roles)) == [
         ("I came; I saw",),
@@ -116,8 +116,8 @@ def test_texts_alone_are_not_parted_at_their_semicolons(tmp_path: Path) -> None:
     assert rows(table(tmp_path / "a.csv", "I came; I saw\nnothing\n", roles))[0] == ("I came; I saw",)
 
 
-def test_no_more_than_the_beginning_is_read(tmp_path: Path) -> None:
-    """A field that is never closed is not looked for to the end of a large file."""
+def test_only_the_beginning_is_read(tmp_path: Path) -> None:
+    """An unclosed quote does not make the detection read a large file to its end."""
     lines = ['"open;x\n' if number == 99 else f"text {number};x\n" for number in range(100_000)]
     stream = table(tmp_path / "a.csv", "".join(lines))
     assert stream.delimiter() == "semicolon"

@@ -1,4 +1,4 @@
-"""A JSON array row by row: as the whole is read at once, wherever the pieces of its text end."""
+"""Streaming reader of a JSON array: the same rows as `json.loads`, for any division into pieces."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 @settings(max_examples=200, deadline=None)
 @given(rows, st.sampled_from([None, 0, 2]), st.integers(1, 40), st.booleans())
-def test_as_the_whole_is_read(written: list[Any], indent: int | None, size: int, is_ascii: bool) -> None:
+def test_rows_equal_those_of_json_loads(
+    written: list[Any], indent: int | None, size: int, is_ascii: bool
+) -> None:
     text = f" \n{json.dumps(written, indent=indent, ensure_ascii=is_ascii)}\n\n"
     assert list(ArrayRows(pieces(text, size))) == written
 
 
 @settings(max_examples=200, deadline=None)
 @given(rows.filter(bool), st.integers(1, 40), st.data())
-def test_a_cut_array_is_no_array(written: list[Any], size: int, data: st.DataObject) -> None:
+def test_a_truncated_array_is_invalid(written: list[Any], size: int, data: st.DataObject) -> None:
     text = json.dumps(written)
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
     found = []
@@ -50,7 +52,7 @@ def test_a_cut_array_is_no_array(written: list[Any], size: int, data: st.DataObj
 
 
 @pytest.mark.parametrize(
-    ("text", "problem", "line", "column"),
+    ("text", "message", "line", "column"),
     [
         ('[{"a": 1}\n {"b": 2}]', "',' or ']' is expected", 2, 2),
         ('[{"a": 1},\n]', "an object {...} or a list [...] is expected", 2, 1),
@@ -63,16 +65,16 @@ def test_a_cut_array_is_no_array(written: list[Any], size: int, data: st.DataObj
     ],
 )
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_what_is_wrong_has_its_place(text: str, problem: str, line: int, column: int, size: int) -> None:
+def test_errors_have_line_and_column(text: str, message: str, line: int, column: int, size: int) -> None:
     if len(text) > 1000 and size < 10:
         size = 1000
     with pytest.raises(InvalidJson) as caught:
         list(ArrayRows(pieces(text, size)))
-    assert problem in caught.value.message
+    assert message in caught.value.message
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
-def test_a_large_array_is_not_held(tmp_path: Path) -> None:
+def test_a_large_array_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with path.open("w", encoding="utf-8") as file:
         row = json.dumps({"text": "some words " * 20, "label": "x"})

@@ -1,4 +1,4 @@
-"""Reading a user's files: every format, and every way in which a file can be wrong."""
+"""Reading a user's files: every format, and every error in a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pairs(rows: Rows) -> list[tuple[Any, Any]]:
     return list(zip(rows.values["input"], rows.values["target"], strict=True))
 
 
-def fault(source: str | list[str], **options: Any) -> str:
+def error_of(source: str | list[str], **options: Any) -> str:
     with pytest.raises(UserError) as caught:
         read(source, **options)
     text = str(caught.value)
@@ -83,8 +83,8 @@ def test_aligned_files(write: Write) -> None:
     assert pairs(rows) == [("a b", "x"), ("", "y"), ("c\u2028d\x85e\x1cf", "z")]
     assert rows.location(2) == f"{source[0]} + {source[1]}, line 3"
     write("s.fr", "x\ny\n")
-    assert "s.fr: 2 lines, but" in fault(source)
-    assert "1 file given where 2 are needed: input, target" in fault(source[:1])
+    assert "s.fr: 2 lines, but" in error_of(source)
+    assert "1 file given where 2 are needed: input, target" in error_of(source[:1])
 
 
 class TestColumns:
@@ -109,59 +109,65 @@ class TestColumns:
     def test_lists_in_json_lines(self, write: Write) -> None:
         path = write("a.jsonl", '["x", ["a", "b"]]\n["y", "c"]\n')
         assert pairs(read(path, columns={"input": 1, "target": 0})) == [(["a", "b"], "x"), ("c", "y")]
-        assert "line 1: the row is a list, and the column 'input' is requested" in fault(path)
-        assert "line 1: no column 5" in fault(path, columns={"input": 1, "target": 5})
+        assert "line 1: the row is a list, and the column 'input' is requested" in error_of(path)
+        assert "line 1: no column 5" in error_of(path, columns={"input": 1, "target": 5})
 
     def test_a_missing_column_has_a_near_match(self, write: Write) -> None:
-        said = fault(write("a.tsv", self.TABLE), columns={"input": "txt", "target": "label"})
-        assert "a.tsv, line 1: no column 'txt'" in said and "did you mean 'text'?" in said
+        message = error_of(write("a.tsv", self.TABLE), columns={"input": "txt", "target": "label"})
+        assert "a.tsv, line 1: no column 'txt'" in message and "did you mean 'text'?" in message
         path = write("a.jsonl", '{"input": "a", "target": "x"}\n{"input": "a", "targets": "x"}\n')
-        said = fault(path)
-        assert "a.jsonl, line 2: no column 'target'" in said and "did you mean 'targets'?" in said
+        message = error_of(path)
+        assert "a.jsonl, line 2: no column 'target'" in message and "did you mean 'targets'?" in message
 
-    def test_other_faults(self, write: Write) -> None:
+    def test_other_errors(self, write: Write) -> None:
         path = write("a.tsv", self.TABLE)
-        assert "no column 7: the first line has 3 columns" in fault(path, columns={"input": 0, "target": 7})
-        assert "no column -1" in fault(path, columns={"input": 0, "target": -1})
-        assert "header is false" in fault(path, columns={"input": "text", "target": 2}, header=False)
-        said = fault(path, columns={"imput": "text"})
-        assert "task.data.columns" in said and "did you mean 'input'?" in said
-        assert "no column 1: the first line has 1 column" in fault(write("b.tsv", "a b\nc\n"))
+        assert "no column 7: the first line has 3 columns" in error_of(
+            path, columns={"input": 0, "target": 7}
+        )
+        assert "no column -1" in error_of(path, columns={"input": 0, "target": -1})
+        assert "header is false" in error_of(path, columns={"input": "text", "target": 2}, header=False)
+        message = error_of(path, columns={"imput": "text"})
+        assert "task.data.columns" in message and "did you mean 'input'?" in message
+        assert "no column 1: the first line has 1 column" in error_of(write("b.tsv", "a b\nc\n"))
 
 
-class TestFaults:
+class TestErrors:
     def test_missing_folder_ending(self, write: Write, tmp_path: Path) -> None:
         write("train.tsv", "a\tx\n")
-        said = fault(str(tmp_path / "trian.tsv"))
-        assert "task.data.train" in said and "no such file" in said and "train.tsv" in said.split("try:")[1]
-        assert "no such file" in fault(str(tmp_path / "no" / "such.tsv"))
-        assert "is a folder" in fault(str(tmp_path), format="tsv")
-        assert "the ending of 'a.xyz' is not that of a known format" in fault(write("a.xyz", "a\tx\n"))
+        message = error_of(str(tmp_path / "trian.tsv"))
+        assert (
+            "task.data.train" in message
+            and "no such file" in message
+            and "train.tsv" in message.split("try:")[1]
+        )
+        assert "no such file" in error_of(str(tmp_path / "no" / "such.tsv"))
+        assert "is a folder" in error_of(str(tmp_path), format="tsv")
+        assert "the ending of 'a.xyz' is not that of a known format" in error_of(write("a.xyz", "a\tx\n"))
         assert pairs(read(write("a.xyz", "a\tx\n"), format="tsv")) == [("a", "x")]
-        assert "not one of the choices" in fault(str(tmp_path / "train.tsv"), format="tvs")
+        assert "not one of the choices" in error_of(str(tmp_path / "train.tsv"), format="tvs")
 
     @pytest.mark.parametrize("content", [b"", b"\n \n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n"])
     @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.json"])
     def test_empty(self, write: Write, name: str, content: bytes) -> None:
-        assert "the file is empty" in fault(write(name, content))
+        assert "the file is empty" in error_of(write(name, content))
 
     def test_a_header_and_nothing_else(self, write: Write) -> None:
-        assert "contains no example" in fault(write("a.tsv", "input\ttarget\n"))
-        assert "contains no example" in fault(write("a.json", '{"input": [], "target": []}'))
-        assert "contains no example" in fault(write("a.json", "[]"))
+        assert "contains no example" in error_of(write("a.tsv", "input\ttarget\n"))
+        assert "contains no example" in error_of(write("a.json", '{"input": [], "target": []}'))
+        assert "contains no example" in error_of(write("a.json", "[]"))
 
     def test_not_utf8(self, write: Write) -> None:
-        said = fault(write("a.tsv", b"a\tx\nb\xc3\xa9\tx\ncaf\xe9\ty\n"))
-        assert "not UTF-8 at line 3, byte 13 of the file (0xe9)" in said
+        message = error_of(write("a.tsv", b"a\tx\nb\xc3\xa9\tx\ncaf\xe9\ty\n"))
+        assert "not UTF-8 at line 3, byte 13 of the file (0xe9)" in message
 
     def test_ragged(self, write: Write) -> None:
-        said = fault(write("a.tsv", "input\ttarget\na\tx\n\nb\ty\tz\n"))
-        assert "a.tsv, line 4: 3 columns, but the first line has 2" in said
-        assert "line 2: 1 column," in fault(write("a.csv", "a,x\nb\n"))
+        message = error_of(write("a.tsv", "input\ttarget\na\tx\n\nb\ty\tz\n"))
+        assert "a.tsv, line 4: 3 columns, but the first line has 2" in message
+        assert "line 2: 1 column," in error_of(write("a.csv", "a,x\nb\n"))
 
     def test_broken_csv(self, write: Write) -> None:
-        assert "a.csv, line 2: not valid CSV" in fault(write("a.csv", 'a,x\n"b,y\nc,z\n'))
-        assert "a.csv, line 4: not valid CSV" in fault(write("a.csv", '"a\nb",x\nc,y\n"d"e,z\n'))
+        assert "a.csv, line 2: not valid CSV" in error_of(write("a.csv", 'a,x\n"b,y\nc,z\n'))
+        assert "a.csv, line 4: not valid CSV" in error_of(write("a.csv", '"a\nb",x\nc,y\n"d"e,z\n'))
         long = "a " * 100_000
         assert pairs(read(write("b.csv", f"{long},x\n"))) == [(long, "x")]
 
@@ -172,30 +178,30 @@ class TestFaults:
 
     def test_broken_json(self, write: Write) -> None:
         good = '{"input": "a", "target": "x"}\n'
-        assert "a.jsonl, line 3: not valid JSON" in fault(write("a.jsonl", good * 2 + '{"input": \n'))
-        assert "the row is one value" in fault(write("a.jsonl", good + "7\n"))
-        assert "nested too deeply" in fault(write("a.jsonl", "[" * 100_000))
-        assert "too many digits" in fault(write("a.jsonl", f'{{"input": {"9" * 5000}, "target": 1}}'))
-        assert "a.json, line 2: not valid JSON" in fault(write("a.json", '{"input":\n[}'))
-        assert "a.json, line 1: an object {...} or a list [...] is expected" in fault(
+        assert "a.jsonl, line 3: not valid JSON" in error_of(write("a.jsonl", good * 2 + '{"input": \n'))
+        assert "the row is one value" in error_of(write("a.jsonl", good + "7\n"))
+        assert "nested too deeply" in error_of(write("a.jsonl", "[" * 100_000))
+        assert "too many digits" in error_of(write("a.jsonl", f'{{"input": {"9" * 5000}, "target": 1}}'))
+        assert "a.json, line 2: not valid JSON" in error_of(write("a.json", '{"input":\n[}'))
+        assert "a.json, line 1: an object {...} or a list [...] is expected" in error_of(
             write("a.json", "[1, 2]")
         )
-        assert "an array of objects, or an object of parallel lists" in fault(write("a.json", "7"))
-        assert "task.data.format=jsonl, if it is one object per line" in fault(write("a.json", good * 2))
-        assert "'target' is not a list" in fault(write("a.json", '{"input": [1], "target": 2}'))
-        said = fault(write("a.json", '{"input": [1], "target": [2, 3]}'))
-        assert "differ in length: input 1, target 2" in said
+        assert "an array of objects, or an object of parallel lists" in error_of(write("a.json", "7"))
+        assert "task.data.format=jsonl, if it is one object per line" in error_of(write("a.json", good * 2))
+        assert "'target' is not a list" in error_of(write("a.json", '{"input": [1], "target": 2}'))
+        message = error_of(write("a.json", '{"input": [1], "target": [2, 3]}'))
+        assert "differ in length: input 1, target 2" in message
 
     def test_broken_gzip(self, write: Write) -> None:
         whole = gzip.compress(b"a\tx\n" * 100)
-        assert "not a whole gzip file" in fault(write("a.tsv.gz", whole[:-6]))
-        assert "not a whole gzip file" in fault(write("a.tsv.gz", b"a\tx\n"))
+        assert "not a whole gzip file" in error_of(write("a.tsv.gz", whole[:-6]))
+        assert "not a whole gzip file" in error_of(write("a.tsv.gz", b"a\tx\n"))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
     def test_unreadable(self, write: Write) -> None:
         path = write("a.tsv", "a\tx\n")
         Path(path).chmod(0)
-        assert "cannot be read: Permission denied" in fault(path)
+        assert "cannot be read: Permission denied" in error_of(path)
 
 
 def test_absent_splits_are_none(write: Write) -> None:

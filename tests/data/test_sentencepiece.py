@@ -1,4 +1,4 @@
-"""SentencePiece models, written here byte by byte, cut text as their pieces and scores say."""
+"""SentencePiece models, encoded here byte by byte, tokenize text by their pieces and scores."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ LETTERS = {letter: -10.0 for letter in "▁abcd"}
 
 def test_unigram_takes_the_likeliest_pieces() -> None:
     tokenizer = tokenizer_of({**LETTERS, "▁ab": -3.0, "▁a": -2.0, "bc": -2.5, "c": -4.0}, UNIGRAM)
-    # ▁a + bc = -4.5, ▁ab + c = -7, and single letters are far behind.
+    # ▁a + bc = -4.5, ▁ab + c = -7; single letters have much lower scores.
     assert cut(tokenizer, "abc") == ["▁a", "bc"]
     assert cut(tokenizer, "ab c") == ["▁ab", "▁", "c"]
     assert tokenizer.decode(tokenizer.encode("abc ab")) == "abc ab"
@@ -83,7 +83,7 @@ def test_unigram_takes_the_likeliest_pieces() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="abcd", min_size=1, max_size=7), st.integers(0, 5))
-def test_unigram_against_every_way_of_cutting(text: str, seed: int) -> None:
+def test_unigram_against_all_segmentations(text: str, seed: int) -> None:
     draw = random.Random(seed)
     scores = {letter: -8.0 - draw.random() for letter in "▁abcd"}
     for _ in range(12):
@@ -108,18 +108,18 @@ def test_bpe_merges_the_best_pair_first() -> None:
     assert cut(tokenizer, "bc") == ["▁", "bc"]
     assert cut(tokenizer, "cabc") == ["▁", "c", "abc"]
     without = {piece: score for piece, score in pieces.items() if piece != "ab"}
-    # Nothing is made of ▁, a and b alone any more, so ▁ab is never reached.
+    # No merge of ▁, a and b alone remains, so ▁ab is never reached.
     assert cut(tokenizer_of(without, BPE), "abc") == ["▁", "abc"]
 
 
 @pytest.mark.parametrize("kind", [UNIGRAM, BPE])
 class TestBothKinds:
-    def test_control_pieces_are_left_out_and_numbers_start_after_the_reserved(self, kind: int) -> None:
+    def test_control_pieces_are_left_out_and_ids_start_after_the_reserved(self, kind: int) -> None:
         tokenizer = tokenizer_of(LETTERS, kind)
         assert len(tokenizer) == len(RESERVED) + len(LETTERS)
         assert tokenizer.encode("a").tolist() == [5, 6]
 
-    def test_what_is_unknown(self, kind: int) -> None:
+    def test_unknown_text(self, kind: int) -> None:
         tokenizer = tokenizer_of({**LETTERS, "▁a": -1.0, "▁b": -1.0}, kind)
         assert tokenizer.symbols([UNKNOWN]) == ["<unknown>"]
         assert cut(tokenizer, "a zz b") == ["▁a", "▁", "<unknown>", "▁b"]  # together they are one
@@ -143,7 +143,7 @@ class TestBothKinds:
             assert min(numbers) > UNKNOWN, text
             assert tokenizer.decode(numbers) == text.strip()
 
-    def test_bytes_stand_in_for_characters_without_a_piece(self, kind: int) -> None:
+    def test_byte_fallback(self, kind: int) -> None:
         tokenizer = tokenizer_of(LETTERS, kind, extra=BYTES)
         assert cut(tokenizer, "aé") == ["▁", "a", "<0xC3>", "<0xA9>"]
         for text in ("aé", "日本 a", "👩‍👩‍👧", "a\nb", "ZZ"):
@@ -162,7 +162,7 @@ class TestBothKinds:
         tokenizer = tokenizer_of({**LETTERS, "ab": -0.5}, kind, extra=[("cd", 0.0, USER_DEFINED)])
         assert cut(tokenizer, "acd") == ["▁", "a", "cd"]
 
-    def test_the_tree_is_the_tokenizer(self, kind: int) -> None:
+    def test_the_json_tree_restores_the_tokenizer(self, kind: int) -> None:
         tokenizer = tokenizer_of({**LETTERS, "ab": -0.5}, kind, extra=BYTES)
         again = Tokenizer.from_json_tree(tokenizer.json_tree())
         assert again.fingerprint == tokenizer.fingerprint and len(again) == len(tokenizer)
@@ -179,7 +179,7 @@ def test_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", range(0, len(MODEL), 3))
-def test_a_part_of_a_model_is_none(size: int) -> None:
+def test_a_truncated_model_is_rejected(size: int) -> None:
     with pytest.raises(UserError, match=r"an incomplete one|without an unknown"):
         read_sentencepiece(MODEL[:size], "mine.model")
 
@@ -199,7 +199,7 @@ def test_a_part_of_a_model_is_none(size: int) -> None:
         (MODEL + data(3, data(2, b"nothing sensible")), "not a SentencePiece model"),
     ],
 )
-def test_what_is_no_model_is_refused(content: bytes, said: str) -> None:
+def test_other_files_are_rejected(content: bytes, said: str) -> None:
     with pytest.raises(UserError, match=said) as refusal:
         read_sentencepiece(content, "task.tokenizer.path: mine.model")
     assert "task.tokenizer.path: mine.model" in str(refusal.value) and "try:" in str(refusal.value)
@@ -207,7 +207,7 @@ def test_what_is_no_model_is_refused(content: bytes, said: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(MODEL) - 1), st.integers(0, 255), st.binary(max_size=6))
-def test_damage_is_refused_or_gives_a_tokenizer(place: int, byte: int, more: bytes) -> None:
+def test_damage_is_rejected_or_gives_a_tokenizer(place: int, byte: int, more: bytes) -> None:
     damaged = MODEL[:place] + bytes([byte]) + more + MODEL[place + 1 :]
     try:
         tokenizer = Tokenizer.from_json_tree(read_sentencepiece(damaged, "x"))

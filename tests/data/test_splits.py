@@ -1,4 +1,4 @@
-"""Equal texts are found a part at a time, and the parts of a split are those that all at once would give."""
+"""Splits: equal texts are found in partitions, with the same result as in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = st.lists(st.integers(0, 40).map(str), min_size=1, max_size=200)
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few texts are read in many blocks and told apart in many parts, from a file on disk."""
+    """Small limits, so that few texts need many blocks and many partitions on disk."""
     monkeypatch.setattr(splits, "KEYS_PER_BLOCK", 7)
     monkeypatch.setattr(splits, "KEYS_IN_MEMORY", 11)
 
@@ -53,7 +53,7 @@ def test_a_value_is_that_of_the_first_equal_row(tmp_path: Path, texts: list[str]
 
 @quick
 @given(st.lists(st.integers(0, 400).map(str), max_size=100), TEXTS, st.integers(0, 9))
-def test_what_stands_in_another_file(tmp_path: Path, few: list[str], many: list[str], seed: int) -> None:
+def test_texts_contained_in_another_file(tmp_path: Path, few: list[str], many: list[str], seed: int) -> None:
     few_keys, many_keys = RowKeys(few, tmp_path), RowKeys(many, tmp_path)
     assert is_contained(few_keys, many_keys).tolist() == [text in many for text in few]
     is_meant = np.random.default_rng(seed).random(len(many)) < 0.5

@@ -1,4 +1,4 @@
-"""Texts read a piece at a time: lines, running text, folders of classes, and what each format streams."""
+"""Streams of text files: lines, running text, folders of classes, and every format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glassformer.data.splits import is_split_off, split_stream
 from glassformer.data.text_files import MAX_LINE_CHARACTERS, TextFile
 
 HARD = "a\u2028b\x85c\x1cd\x0be\x00f\rg 🙂\ufeff é e\u0301"
-"""One line, whatever else thinks so."""
+"""One line, though other line splitters would split it."""
 PAIRS = {"source": "source", "target": "target"}
 LABELLED = {"text": "text", "label": "label"}
 ONLY_TEXT = {"text": "text"}
@@ -39,7 +39,7 @@ def values(found: Stream) -> list[tuple[Any, ...]]:
     return [tuple(record.values.values()) for record in found]
 
 
-def fault(source: str | list[str] | Path, roles: dict[str, str], **options: Any) -> str:
+def error_of(source: str | list[str] | Path, roles: dict[str, str], **options: Any) -> str:
     with pytest.raises(UserError) as caught:
         list(stream(source, roles, **options))
     text = str(caught.value)
@@ -85,11 +85,11 @@ class TestLines:
             (b"\xef\xbb\xbfab\n\xed\xa0\x80", 2, 6, "ed"),
         ],
     )
-    def test_what_is_not_utf8(self, tmp_path: Path, data: bytes, line: int, byte: int, value: str) -> None:
+    def test_invalid_utf8(self, tmp_path: Path, data: bytes, line: int, byte: int, value: str) -> None:
         (tmp_path / "a.txt").write_bytes(data)
-        said = fault(tmp_path / "a.txt", ONLY_TEXT)
-        assert f"a.txt: not UTF-8 at line {line}, byte {byte} of the file (0x{value})" in said
-        assert "task.data.encoding=latin-1" in said
+        message = error_of(tmp_path / "a.txt", ONLY_TEXT)
+        assert f"a.txt: not UTF-8 at line {line}, byte {byte} of the file (0x{value})" in message
+        assert "task.data.encoding=latin-1" in message
 
     @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252", "utf-16-le", "shift_jis"])
     def test_other_encodings(self, tmp_path: Path, encoding: str) -> None:
@@ -97,17 +97,19 @@ class TestLines:
         (tmp_path / "a.txt").write_bytes(f"{text}\r\nb\n".encode(encoding))
         assert values(stream(tmp_path / "a.txt", ONLY_TEXT, encoding=encoding)) == [(text,), ("b",)]
 
-    def test_faults(self, tmp_path: Path) -> None:
+    def test_errors(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes(b"a\x80\n")
-        assert "not shift_jis at line 1, byte 1" in fault(tmp_path / "a.txt", ONLY_TEXT, encoding="shift_jis")
-        said = fault(tmp_path / "a.txt", ONLY_TEXT, encoding="utf-88")
-        assert "task.data.encoding: unknown text encoding" in said and "did you mean 'utf-8'?" in said
-        assert "unknown text encoding" in fault(tmp_path / "a.txt", ONLY_TEXT, encoding="hex")
+        assert "not shift_jis at line 1, byte 1" in error_of(
+            tmp_path / "a.txt", ONLY_TEXT, encoding="shift_jis"
+        )
+        message = error_of(tmp_path / "a.txt", ONLY_TEXT, encoding="utf-88")
+        assert "task.data.encoding: unknown text encoding" in message and "did you mean 'utf-8'?" in message
+        assert "unknown text encoding" in error_of(tmp_path / "a.txt", ONLY_TEXT, encoding="hex")
         (tmp_path / "b.txt").write_bytes(b" \r\n" * 100_000)
-        assert "b.txt: the file is empty" in fault(tmp_path / "b.txt", ONLY_TEXT)
-        assert "no such file" in fault(tmp_path / "c.txt", ONLY_TEXT)
+        assert "b.txt: the file is empty" in error_of(tmp_path / "b.txt", ONLY_TEXT)
+        assert "no such file" in error_of(tmp_path / "c.txt", ONLY_TEXT)
 
-    def test_a_long_line_takes_linear_time_and_a_longer_one_is_no_line(self, tmp_path: Path) -> None:
+    def test_a_long_line_takes_linear_time_and_a_longer_one_is_rejected(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes(b"x" * MAX_LINE_CHARACTERS + b"\ny")
         assert [len(text) for (text,) in values(stream(tmp_path / "a.txt", ONLY_TEXT))] == [
             MAX_LINE_CHARACTERS,
@@ -127,7 +129,7 @@ class TestLines:
             with pytest.raises(UserError, match=words):
                 values(stream(tmp_path / "a.txt", ONLY_TEXT))
 
-    def test_what_is_no_file_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_a_fifo_is_rejected(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "a.txt")
         with pytest.raises(UserError, match="not a regular file"):
             values(stream(tmp_path / "a.txt", ONLY_TEXT))
@@ -166,8 +168,8 @@ class TestFormats:
         data = f"{HARD}\n\nb".encode()
         (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         assert values(stream(tmp_path / name, ONLY_TEXT)) == [(HARD,), ("",), ("b",)]
-        assert "is not that of a known format" in fault(tmp_path / name, PAIRS)
-        assert "1 file given where 2 are needed: source, target" in fault(
+        assert "is not that of a known format" in error_of(tmp_path / name, PAIRS)
+        assert "1 file given where 2 are needed: source, target" in error_of(
             tmp_path / name, PAIRS, format="text"
         )
 
@@ -183,13 +185,13 @@ class TestFormats:
         assert values(found) == [(HARD, "x"), ("b", "y")]
         assert [str(path) for path in found.files] == paths
         Path(paths[1]).write_text("x\ny\nz\nz\n", encoding="utf-8")
-        said = fault(paths, PAIRS)
-        assert f"{paths[1]}: 4 lines, but {paths[0]} has 2" in said
-        assert "2 files given where 1 is needed: text" in fault(paths, ONLY_TEXT)
-        assert "0 files given where 2 are needed" in fault([], PAIRS)
+        message = error_of(paths, PAIRS)
+        assert f"{paths[1]}: 4 lines, but {paths[0]} has 2" in message
+        assert "2 files given where 1 is needed: text" in error_of(paths, ONLY_TEXT)
+        assert "0 files given where 2 are needed" in error_of([], PAIRS)
 
     def test_a_stream_does_not_read_ahead(self, tmp_path: Path) -> None:
-        """What is wrong far down is found there, not before."""
+        """An error far down is raised there, not before."""
         (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 50_000 + "{", encoding="utf-8")
         records = iter(stream(tmp_path / "a.jsonl", ONLY_TEXT))
         assert next(records) == Record({"text": "a"}, 1)
@@ -242,7 +244,7 @@ class TestRunningText:
         parts = split_stream(found, "text", 0.1, 0)
         train, validation = ("".join(t for (t,) in values(parts[name])) for name in ("train", "validation"))
         assert train + validation == text and len(train) == int(len(text) * 0.9)
-        assert "a running text is one column, and 2 are needed" in fault(
+        assert "a running text is one column, and 2 are needed" in error_of(
             tmp_path / "a.txt", PAIRS, format="running-text"
         )
 
@@ -255,7 +257,7 @@ class TestRunningText:
 class TestFolders:
     @pytest.fixture
     def files(self, tmp_path: Path) -> Path:
-        """A file a class."""
+        """One file per class."""
         (tmp_path / "neg.txt").write_text(f"bad\n\n{HARD}\n", encoding="utf-8")
         (tmp_path / "pos.txt.gz").write_bytes(gzip.compress(b"good\r\nfine"))
         (tmp_path / ".hidden").write_text("no class", encoding="utf-8")
@@ -263,13 +265,13 @@ class TestFolders:
 
     @pytest.fixture
     def folders(self, tmp_path: Path) -> Path:
-        """A folder a class."""
+        """One folder per class."""
         for label, name, text in [("pos", "1.txt", "good\r\nfine\n"), ("neg", "2", HARD), ("neg", "1", "")]:
             (tmp_path / label).mkdir(exist_ok=True)
             (tmp_path / label / name).write_bytes(text.encode())
         return tmp_path
 
-    def test_a_file_a_class(self, files: Path) -> None:
+    def test_one_file_per_class(self, files: Path) -> None:
         found = stream(files, LABELLED)
         expected = [("bad", "neg"), ("", "neg"), (HARD, "neg"), ("good", "pos"), ("fine", "pos")]
         assert values(found) == values(found) == expected
@@ -278,12 +280,12 @@ class TestFolders:
         assert places[2:4] == [f"{files / 'neg.txt'}, line 3", f"{files / 'pos.txt.gz'}, line 1"]
         assert values(stream(files, ONLY_TEXT)) == [(text,) for text, _ in expected]
 
-    def test_a_folder_a_class(self, folders: Path) -> None:
+    def test_one_folder_per_class(self, folders: Path) -> None:
         found = stream(folders, LABELLED)
         assert values(found) == [("", "neg"), (HARD, "neg"), ("good\nfine", "pos")]
         assert [found.location(record.number) for record in found] == [str(path) for path in found.files]
 
-    def test_rows_know_their_places(self, files: Path) -> None:
+    def test_rows_have_locations(self, files: Path) -> None:
         rows = DataConfig(train=str(files)).read("train", LABELLED)
         assert rows is not None and rows.name == str(files)
         assert rows.take([3, 1]).location(0) == f"{files / 'pos.txt.gz'}, line 1"
@@ -296,30 +298,30 @@ class TestFolders:
         classes = {"positive": "rt.pos", "negative": "rt.neg"}
         found = stream(tmp_path, LABELLED, classes=classes, encoding="latin-1")
         assert values(found) == [("bien", "positive"), ("mal formé", "negative")]
-        assert "rt.neg: not UTF-8 at line 1, byte 8" in fault(tmp_path, LABELLED, classes=classes)
-        said = fault(tmp_path, LABELLED, classes={"a": "rt.negg", "b": "rt.pos"})
-        assert "task.data.classes.a" in said and "did you mean 'rt.neg'?" in said
-        assert "contains files and folders" in fault(tmp_path, LABELLED)
+        assert "rt.neg: not UTF-8 at line 1, byte 8" in error_of(tmp_path, LABELLED, classes=classes)
+        message = error_of(tmp_path, LABELLED, classes={"a": "rt.negg", "b": "rt.pos"})
+        assert "task.data.classes.a" in message and "did you mean 'rt.neg'?" in message
+        assert "contains files and folders" in error_of(tmp_path, LABELLED)
 
-    def test_faults(self, tmp_path: Path, files: Path) -> None:
-        assert "is not a folder" in fault(files / "neg.txt", ONLY_TEXT, classes={"a": "b"})
-        assert "is a file, not a folder" in fault(files / "neg.txt", LABELLED, format="folder")
-        assert "no such folder" in fault(files / "nag", LABELLED, format="folder")
+    def test_errors(self, tmp_path: Path, files: Path) -> None:
+        assert "is not a folder" in error_of(files / "neg.txt", ONLY_TEXT, classes={"a": "b"})
+        assert "is a file, not a folder" in error_of(files / "neg.txt", LABELLED, format="folder")
+        assert "no such folder" in error_of(files / "nag", LABELLED, format="folder")
         roles = {name: name for name in "abc"}
-        assert "texts and labels, and 3 columns are needed" in fault(files, roles)
+        assert "texts and labels, and 3 columns are needed" in error_of(files, roles)
         (files / "pos.csv").write_text("x", encoding="utf-8")
-        said = fault(files, LABELLED)
-        assert "two files have the name 'pos'" in said and "task.data.classes=" in said
+        message = error_of(files, LABELLED)
+        assert "two files have the name 'pos'" in message and "task.data.classes=" in message
 
     def test_too_few_classes(self, tmp_path: Path) -> None:
-        assert "the folder is empty" in fault(tmp_path, LABELLED)
-        assert "the folder is empty" in fault(tmp_path, ONLY_TEXT)
+        assert "the folder is empty" in error_of(tmp_path, LABELLED)
+        assert "the folder is empty" in error_of(tmp_path, ONLY_TEXT)
         (tmp_path / "pos").mkdir()
-        assert "contains only one class" in fault(tmp_path, LABELLED)
+        assert "contains only one class" in error_of(tmp_path, LABELLED)
         (tmp_path / "neg").mkdir()
-        assert "neg: the folder is empty" in fault(tmp_path, LABELLED)
+        assert "neg: the folder is empty" in error_of(tmp_path, LABELLED)
         (tmp_path / "neg" / "more").mkdir()
-        assert "neg: contains another folder, 'more'" in fault(tmp_path, LABELLED)
+        assert "neg: contains another folder, 'more'" in error_of(tmp_path, LABELLED)
 
 
 class TestSplitOff:
@@ -331,7 +333,7 @@ class TestSplitOff:
         assert {is_split_off(key, 0.1, 0) == is_split_off(key, 0.1, 1) for key in keys} == {True, False}
 
     def test_the_same_on_every_machine(self) -> None:
-        """Written down once: a change would move examples between splits of existing runs."""
+        """Recorded result: a change would move examples between the splits of existing runs."""
         chosen = [number for number in range(60) if is_split_off(str(number), 0.1, 7)]
         assert chosen == [23, 55]
 

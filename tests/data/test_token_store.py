@@ -1,4 +1,4 @@
-"""Tokens on disk: what is written is read back, re-used, never half there, and never all in memory."""
+"""Token store: what is written is read back, re-used, complete or absent, and not held in memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestStore:
         rows[1][0] = 7
         assert rows[1].tolist() == [2, 3]
 
-    def test_narrow_until_it_must_be_wide(self, tmp_path: Path) -> None:
+    def test_16_bits_until_32_are_needed(self, tmp_path: Path) -> None:
         rows = arrays([[1, 2, 65_535], [65_536], [1]])
         store = TokenStore.build(tmp_path / "store", ((row,) for row in rows), ["a"], {}, shard_tokens=1)
         types = [shard["type"] for shard in store.manifest["columns"]["a"]["shards"]]
@@ -70,17 +70,17 @@ class TestStore:
         assert (tmp_path / "store" / "a.0000.tokens").read_bytes() == b"\1\0\2\0\xff\xff"
         assert lists(store["a"]) == lists(rows)
 
-    def test_checksums_tell_rows_apart(self) -> None:
+    def test_checksums_distinguish_rows(self) -> None:
         different = [[[1, 2], [3]], [[1], [2, 3]], [[1, 2, 3]], [[1, 2, 3], []], [[1, 2, 4]]]
         assert len({RaggedRows.of(arrays(rows)).checksum() for rows in different}) == len(different)
 
     @pytest.mark.parametrize("row", [[-1], [2**32], [0.5], [[1, 2]]])
-    def test_what_is_no_token_is_refused_and_nothing_left(self, tmp_path: Path, row: list[Any]) -> None:
+    def test_invalid_tokens_are_rejected_and_leave_no_files(self, tmp_path: Path, row: list[Any]) -> None:
         with pytest.raises(ValueError):
             TokenStore.build(tmp_path / "store", [(np.array([1]),), (np.array(row),)], ["a"], {})
         assert list(tmp_path.iterdir()) == []
 
-    def test_there_already(self, tmp_path: Path) -> None:
+    def test_an_existing_folder(self, tmp_path: Path) -> None:
         TokenStore.build(tmp_path / "store", [(np.array([1]),)], ["a"], {})
         with pytest.raises(FileExistsError):
             TokenStore.build(tmp_path / "store", [(np.array([2]),)], ["a"], {})
@@ -89,7 +89,7 @@ class TestStore:
 
 
 def plain_windows(documents: list[list[int]], length: int) -> list[list[int]]:
-    """The definition, spelt out."""
+    """Reference implementation of windows."""
     windows = []
     for tokens in documents:
         for start in range(0, len(tokens) - 1, length):
@@ -137,12 +137,12 @@ class TestWindows:
 
 
 class Corpus:
-    """A text file, its characters as tokens, and all that was said about keeping them."""
+    """A text file, its characters as tokens, and all messages about the store."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "corpus.txt"
         self.cache = folder / "cache"
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.built = 0
         self.write("abc\nd\n")
 
@@ -155,12 +155,12 @@ class Corpus:
             yield (np.array([ord(character) for character in line]),)
 
     def open(self, **fingerprint: Any) -> TokenStore:
-        self.said = []
+        self.messages = []
         return open_or_build(
             self.cache,
             {"tokenizer": "characters", **fingerprint},
             self.rows,
-            self.said.append,
+            self.messages.append,
             columns=["text"],
             sources=[self.path],
         )
@@ -177,9 +177,9 @@ def corpus(tmp_path: Path) -> Corpus:
 class TestCache:
     def test_built_once(self, corpus: Corpus) -> None:
         first = corpus.open()
-        assert corpus.said == [f"tokens: 2 rows stored in {first.folder}"]
+        assert corpus.messages == [f"tokens: 2 rows stored in {first.folder}"]
         again = corpus.open()
-        assert corpus.said == [f"tokens: 2 rows re-used from {first.folder}"]
+        assert corpus.messages == [f"tokens: 2 rows re-used from {first.folder}"]
         assert corpus.built == 1 and lists(again["text"]) == lists(first["text"]) == [[97, 98, 99], [100]]
         corpus.open(max_length=3)
         assert corpus.built == 2 and len(corpus.stores()) == 2
@@ -196,7 +196,7 @@ class TestCache:
         corpus.open(max_length=3)
         corpus.write("abc\ne\n")
         store = corpus.open(**({"vocabulary": 2} if other_tokenizer else {}))
-        assert corpus.said == [
+        assert corpus.messages == [
             f"source file changed: {corpus.path}; building its tokens again",
             f"tokens: 2 rows stored in {store.folder}",
         ]
@@ -227,7 +227,7 @@ class TestCache:
         corpus.open()
         assert hashed[5] == "corpus.txt" and corpus.built == 2
 
-    def test_a_file_just_written_is_not_remembered(self, corpus: Corpus) -> None:
+    def test_the_checksum_of_a_new_file_is_not_cached(self, corpus: Corpus) -> None:
         corpus.open()
         state = corpus.path.stat()
         corpus.write("abc\ne\n")
@@ -237,7 +237,7 @@ class TestCache:
     @pytest.mark.parametrize(
         "damage", ["flip", "cut", "remove", "manifest", "remove manifest", "flip offsets"]
     )
-    def test_damage_is_found_said_and_mended(self, corpus: Corpus, damage: str) -> None:
+    def test_damage_is_found_reported_and_repaired(self, corpus: Corpus, damage: str) -> None:
         folder = corpus.open().folder
         name = "manifest.json" if "manifest" in damage else "text.offsets" if "offsets" in damage else None
         path = folder / (name or "text.0000.tokens")
@@ -253,8 +253,8 @@ class TestCache:
         with pytest.raises(DamagedStore):
             TokenStore.open(folder)
         store = corpus.open()
-        assert corpus.said[0].startswith(f"tokens: {folder} is damaged (")
-        assert path.name in corpus.said[0] and corpus.said[0].endswith("): building again")
+        assert corpus.messages[0].startswith(f"tokens: {folder} is damaged (")
+        assert path.name in corpus.messages[0] and corpus.messages[0].endswith("): building again")
         assert lists(store["text"]) == [[97, 98, 99], [100]] and corpus.built == 2
         corpus.open()
         assert corpus.built == 2
@@ -271,7 +271,7 @@ class TestCache:
             corpus.open()
         assert corpus.stores() == []
 
-    def test_failed_rows_leave_nothing(self, corpus: Corpus) -> None:
+    def test_failed_rows_leave_no_files(self, corpus: Corpus) -> None:
         def fail() -> Iterator[tuple[np.ndarray, ...]]:
             yield (np.arange(100_000),)
             raise KeyboardInterrupt
@@ -362,7 +362,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def test_killed_in_the_midst(tmp_path: Path, start: Start) -> None:
+def test_killed_while_building(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path, 10.0)
     deadline = time.monotonic() + 20
     while not any(path.stat().st_size > 100_000 for path in tmp_path.glob("*/a.0000.tokens")):
@@ -372,27 +372,27 @@ def test_killed_in_the_midst(tmp_path: Path, start: Start) -> None:
     process.wait()
     (left,) = (path for path in tmp_path.iterdir() if path.name not in ("locks", "sources.json"))
     assert ".building-" in left.name
-    said, _ = start(tmp_path, 0.0).communicate(timeout=20)
-    assert said.startswith("building\ntokens: 40 rows stored in") and f"sum {TOTAL}" in said
+    messages, _ = start(tmp_path, 0.0).communicate(timeout=20)
+    assert messages.startswith("building\ntokens: 40 rows stored in") and f"sum {TOTAL}" in messages
     assert not left.exists()
 
 
 def test_at_the_same_time(tmp_path: Path, start: Start) -> None:
     processes = [start(tmp_path, 1.5) for _ in range(3)]
-    said = [process.communicate(timeout=30)[0] for process in processes]
-    assert sum("building\n" in text for text in said) == 1
-    assert all(f"sum {TOTAL}" in text for text in said)
-    assert sum("re-used" in text for text in said) == 2
+    messages = [process.communicate(timeout=30)[0] for process in processes]
+    assert sum("building\n" in text for text in messages) == 1
+    assert all(f"sum {TOTAL}" in text for text in messages)
+    assert sum("re-used" in text for text in messages) == 2
 
 
 def test_at_the_same_time_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both build, the first wins, and the second uses what the first built."""
+    """Both build; the second opens the store that the first completed."""
 
     def fail(*arguments: object) -> None:
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(token_store.fcntl, "flock", fail)
-    said: list[str] = []
+    messages: list[str] = []
 
     def rows(inner: bool) -> Iterator[tuple[np.ndarray, ...]]:
         yield (np.array([1]),)
@@ -401,14 +401,16 @@ def test_at_the_same_time_without_locks(tmp_path: Path, monkeypatch: pytest.Monk
             assert lists(store["a"]) == [[1]]
 
     other = tmp_path / "other"
-    key = open_or_build(other, {}, lambda: rows(True), said.append, columns=["a"]).folder.name
-    # The other process is played by this one, which may not write under the same name at the same time.
+    key = open_or_build(other, {}, lambda: rows(True), messages.append, columns=["a"]).folder.name
+    # This process plays the other one, so its temporary name must differ.
     monkeypatch.setattr(token_store.os, "getpid", iter(range(1, 100)).__next__)
-    store = open_or_build(tmp_path, {}, lambda: rows(False), said.append, columns=["a"])
+    store = open_or_build(tmp_path, {}, lambda: rows(False), messages.append, columns=["a"])
     assert lists(store["a"]) == [[1]] and store.folder == tmp_path / key
     (store.folder / "a.offsets").write_bytes(b"")
-    assert lists(open_or_build(tmp_path, {}, lambda: rows(True), said.append, columns=["a"])["a"]) == [[1]]
-    assert any("damaged" in line for line in said)
+    assert lists(open_or_build(tmp_path, {}, lambda: rows(True), messages.append, columns=["a"])["a"]) == [
+        [1]
+    ]
+    assert any("damaged" in line for line in messages)
 
 
 MEMORY = """
@@ -448,13 +450,13 @@ def peak_megabytes(folder: Path, megabytes: int) -> float:
         for _ in range(megabytes // 2):
             file.write(words.tobytes())
     command = [sys.executable, "-c", MEMORY, str(path), str(folder / f"cache {megabytes}")]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=110).stdout
-    assert "re-used" in said
-    return float(said.split()[-1])
+    messages = subprocess.run(command, check=True, capture_output=True, text=True, timeout=110).stdout
+    assert "re-used" in messages
+    return float(messages.split()[-1])
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(("megabytes", "allowed"), [(10, 20), pytest.param(200, 80, marks=pytest.mark.long)])
 def test_memory_stays_flat(tmp_path: Path, megabytes: int, allowed: int) -> None:
-    """The corpus has a byte a token, so that its tokens take up twice its size on disk."""
+    """The corpus has one byte per token, so its tokens take twice its size on disk."""
     assert peak_megabytes(tmp_path, megabytes) - peak_megabytes(tmp_path, 2) < allowed

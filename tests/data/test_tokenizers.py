@@ -1,4 +1,4 @@
-"""Every way of cutting text gives the text back, whatever stands in it; and nothing in it is a command."""
+"""Tokenizers: decoding restores any text, and no text is a special token."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def train(kind: str, texts: list[str], **options: Any) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Tokenizer]:
-    """Those for known text know the hard text."""
+    """Tokenizers of each kind, trained on the hard texts."""
     return {kind: train(kind, TRAINING + (list(HARD.values()) * (kind in KNOWN_TEXT))) for kind in OPTIONS}
 
 
@@ -144,7 +144,7 @@ def test_words_are_words() -> None:
     assert lower.decode(lower.encode("the CAT")) == "the cat"
 
 
-def test_unknown_words_are_shown_in_their_places() -> None:
+def test_unknown_words_are_shown_in_position() -> None:
     tokenizer = train("words", ["the cat sat."])
     assert tokenizer.decode(tokenizer.encode("the dog sat.")) == "the ⁇ sat."
     assert tokenizer.decode(tokenizer.encode("dogs")) == "⁇"
@@ -188,14 +188,14 @@ def test_hardly_anything_to_learn_from(kind: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_half_a_surrogate_is_a_replacement_character(kind: str) -> None:
-    """JSON can say "\\ud83d", and the shell hands over bytes that are no text."""
+    """JSON may contain "\\ud83d", and a shell argument bytes that are not text."""
     tokenizer = train(kind, ["a\ud83db", "\ufffd 😀"] * 3)
     assert tokenizer.decode(tokenizer.encode("a\udcffb")) == "a\ufffdb"
     assert tokenizer.decode(tokenizer.encode("\ufffd \ud83d\ude00")) == "\ufffd 😀"
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_a_tree_is_the_tokenizer(kind: str, trained: dict[str, Tokenizer]) -> None:
+def test_the_json_tree_restores_the_tokenizer(kind: str, trained: dict[str, Tokenizer]) -> None:
     tokenizer = trained[kind]
     again = Tokenizer.from_json_tree(json.loads(json.dumps(tokenizer.json_tree())))
     assert again.json_tree() == tokenizer.json_tree() and again.fingerprint == tokenizer.fingerprint
@@ -218,7 +218,7 @@ for kind in ("words", "bpe", "unigram"):
 
 
 def test_the_same_texts_give_the_same_tokenizer() -> None:
-    """In this process and in another, whose hashes have another seed."""
+    """Train in this process and in another, whose hash seed differs."""
     command = [sys.executable, "-c", TWICE]
     ways = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)]
     assert ways[0] == ways[1] and len(set(ways[0].split())) == 3
@@ -226,15 +226,12 @@ def test_the_same_texts_give_the_same_tokenizer() -> None:
     assert first == second != train("unigram", TRAINING[:-1]).fingerprint
 
 
-def test_numbers_that_never_came_from_a_text() -> None:
+def test_ids_that_no_text_has() -> None:
     tokenizer = train("bpe", TRAINING)
     assert tokenizer.symbols([PAD, UNKNOWN, BEGIN, END, MASK]) == RESERVED
     assert tokenizer.decode([BEGIN, MASK, UNKNOWN, END]) == "⁇ ⁇"
     assert tokenizer.decode([]) == ""
     assert tokenizer.decode(tokenizer.encode("日")[:-1]) == "\ufffd", "a part of a character is none"
-
-
-# ---------------------------------------------------------------- files
 
 
 Save = Callable[[HuggingFaceTokenizer], Tokenizer]
@@ -262,8 +259,8 @@ def test_special_tokens_of_a_file_are_not_found_in_text(save: Save) -> None:
     inner.enable_truncation(2)
     tokenizer = save(inner)
     assert tokenizer.symbols(tokenizer.encode("a <s> b")) == ["a", "<", "s", ">", "b"]
-    assert tokenizer.encode("a zz b").tolist() == [7, UNKNOWN, 8], "no padding, no cut, nothing put before"
-    # Where the text is not cut at its brackets, such a word is a word like any other.
+    assert tokenizer.encode("a zz b").tolist() == [7, UNKNOWN, 8], "no padding, no truncation, no prefix"
+    # If the text is not split at its brackets, such a word is an ordinary word.
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = save(inner)
     assert all(number >= len(RESERVED) for number in tokenizer.encode("a <s> [PAD] b"))
@@ -280,7 +277,7 @@ def test_special_tokens_of_a_file_are_not_found_in_text(save: Save) -> None:
     ids=lambda model: type(model).__name__,
 )
 def test_a_file_without_a_token_for_the_unknown(save: Save, model: models.Model) -> None:
-    """What it knows it cuts; of anything else the library makes an error of no kind."""
+    """Known text is tokenized; for other text the library raises a plain Exception."""
     inner = HuggingFaceTokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = save(inner)
@@ -289,7 +286,7 @@ def test_a_file_without_a_token_for_the_unknown(save: Save, model: models.Model)
         tokenizer.encode("a good book")
 
 
-def test_numbers_of_a_file_may_have_gaps(save: Save) -> None:
+def test_ids_of_a_file_may_have_gaps(save: Save) -> None:
     inner = HuggingFaceTokenizer(models.WordLevel({"a": 0, "[UNK]": 3, "b": 9}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = save(inner)
@@ -320,7 +317,7 @@ def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
         ("cut.model", b"\x0a\x0e\x0a\x05<unk>\x15", "not a SentencePiece model"),
     ],
 )
-def test_files_that_are_no_tokenizers(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+def test_files_that_are_not_tokenizers(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
