@@ -105,8 +105,8 @@ def test_value_norms_are_the_lengths_of_what_is_added(arithmetic: Experiment) ->
     """Weight × value through the head's slice of the output projection, by hand for each cell of one head."""
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = np.asarray(task.splits["test"].inputs[0]).astype(np.int64)
-    reading = prepare_input(model, task, tokens)
-    maps = attention_maps(model, reading)
+    model_input = prepare_input(model, task, tokens)
+    maps = attention_maps(model, model_input)
     seen: dict[str, torch.Tensor] = {}
     attention = model.decoder.layers[1].cross_attention  # type: ignore[union-attr, index]
     inner = attention.kernel
@@ -117,7 +117,7 @@ def test_value_norms_are_the_lengths_of_what_is_added(arithmetic: Experiment) ->
 
     attention.kernel = note
     with torch.inference_mode():
-        model.eval()(**reading.inputs)
+        model.eval()(**model_input.inputs)
     attention.kernel = inner
     head, width = 1, attention.head_dim
     part = attention.output.weight.detach()[:, head * width : (head + 1) * width]

@@ -96,13 +96,13 @@ def test_every_attention_is_recorded_and_the_checks_pass(arithmetic: Experiment)
 
 def test_a_kernel_with_other_outputs_fails_the_check(reversal: Experiment) -> None:
     model = reversal.build_model()
-    reading = prepare_input(model, reversal.task, first_tokens(reversal))
+    model_input = prepare_input(model, reversal.task, first_tokens(reversal))
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.kernel = lambda q, k, v, mask, bias, dropout: fused_kernel(
                 3 * q, k, v, mask, bias, dropout
             )
-    checks = attention_maps(model, reading).checks
+    checks = attention_maps(model, model_input).checks
     assert checks.rows_agree and not checks.logits_agree and not checks.passed
     assert any(line.startswith("✗ logits differ") for _, line in checks.lines())
 
@@ -164,10 +164,10 @@ def test_labels_of_a_generated_output(arithmetic: Experiment) -> None:
     """Rows are labelled by the generated token, columns by the token that is read."""
     model, task = arithmetic.build_model(), arithmetic.task
     tokens = first_tokens(arithmetic)
-    reading = prepare_input(model, task, tokens)
-    assert reading.prediction is not None
-    written = task.output_symbols(reading.prediction.tokens)
-    cross, decoder = reading.labels["cross"], reading.labels["decoder"]
+    model_input = prepare_input(model, task, tokens)
+    assert model_input.prediction is not None
+    written = task.output_symbols(model_input.prediction.tokens)
+    cross, decoder = model_input.labels["cross"], model_input.labels["decoder"]
     assert decoder.keys[0] == "BOS"
     assert decoder.queries[:-1] == decoder.keys[1:]
     assert (decoder.queries if decoder.queries[-1] != "EOS" else decoder.queries[:-1]) == written
@@ -179,9 +179,9 @@ def test_a_prediction_that_was_not_chosen_has_maps(arithmetic: Experiment) -> No
     tokens = first_tokens(arithmetic)
     (answers,) = task.predict(model, [tokens], BeamConfig(size=3, n_best=3))
     readings = [prepare_prediction(model, task, tokens, answer) for answer in answers]
-    assert len({tuple(reading.labels["decoder"].queries) for reading in readings}) == 3
-    for reading in readings:
-        assert attention_maps(model, reading).checks.passed
+    assert len({tuple(model_input.labels["decoder"].queries) for model_input in readings}) == 3
+    for model_input in readings:
+        assert attention_maps(model, model_input).checks.passed
 
 
 @pytest.mark.parametrize(

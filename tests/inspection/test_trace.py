@@ -103,9 +103,9 @@ def test_probabilities_are_the_models_own(arithmetic: Experiment) -> None:
     assert traced.nodes is not None
     model.eval()
     for number, node in enumerate(traced.nodes):
-        reading = prepare_generated(model, arithmetic.task, tokens, traced.generated(number))
+        model_input = prepare_generated(model, arithmetic.task, tokens, traced.generated(number))
         with torch.inference_mode():
-            logits = model(**reading.inputs)[0, -1]
+            logits = model(**model_input.inputs)[0, -1]
         assert float(logits.log_softmax(-1)[node.token]) == pytest.approx(node.log_probability, abs=1e-4)
 
 
@@ -128,8 +128,8 @@ def test_maps_of_a_node_are_what_the_decoding_attended_to(
     candidates = [candidate for step in observed.rows[0] for candidate in step.candidates]
     assert len(candidates) == len(traced.nodes)
     for number in range(len(traced.nodes)):
-        reading, about = prepare_node(model, of.task, tokens, decoding, number)
-        maps = attention_maps(model, reading)[site]
+        model_input, about = prepare_node(model, of.task, tokens, decoding, number)
+        maps = attention_maps(model, model_input)[site]
         assert about["node"] == f"{number} ({traced.nodes[number].state})"
         at: int | None = number
         while at is not None:

@@ -74,6 +74,7 @@ def check_run(path: Path, checkpoint: str = "best", *, progress: Progress | None
 
 
 def _checksums(folder: RunFolder) -> Measurement:
+    """Verify the SHA-256 of every file of every checkpoint, and the pointers to checkpoints."""
     store = folder.checkpoints()
     damages = []
     for name in store.names():
@@ -88,7 +89,7 @@ def _checksums(folder: RunFolder) -> Measurement:
 
 
 def _files(folder: RunFolder) -> Measurement:
-    """Config, task, environment, results, status, and the record as far as the newest checkpoint knows it."""
+    """Verify config, task, environment, results, status, and the event log up to the newest checkpoint."""
     damages = []
     for read in (folder.config, folder.task_state, folder.environment, folder.results, folder.status):
         try:
@@ -97,11 +98,11 @@ def _files(folder: RunFolder) -> Measurement:
             damages.append(error.details[0].lines()[0])
     try:
         newest = folder.checkpoints().load_newest()
-    except UserError:  # said by the check of the checkpoints
+    except UserError:  # reported by the check of the checkpoints
         newest = None
     if newest is not None:
         damages += filter(None, [folder.events.find_damage(newest[1].state)])
-    return at_most(len(damages), 0, "; ".join(dict.fromkeys(damages)) or "each has its SHA-256")
+    return at_most(len(damages), 0, "; ".join(dict.fromkeys(damages)) or "SHA-256 of every other file")
 
 
 RUN_CHECKS: dict[str, Callable[[RunFolder], Measurement]] = {

@@ -290,7 +290,7 @@ def measure_effects(
     example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Measure an ablation on `groups`, or on the one `example` if there are no groups."""
+    """Measure an ablation on `groups`, or on the one `example` if `groups` is empty."""
 
     def compared(on: Sequence[ExampleGroup]) -> tuple[int, dict[str, Effect]]:
         before, after = (measure_examples(model, task, on, decoding, each) for each in (nullcontext, change))

@@ -17,7 +17,7 @@ from glassformer.blocks.heads import RegressionHead
 from glassformer.blocks.layers import DecoderStack, EncoderStack
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Examples
-from glassformer.inspection.examples import TOKENS_PER_BATCH
+from glassformer.inspection.examples import TOKENS_PER_BATCH, TokenProbability
 from glassformer.inspection.maps import AttentionMaps, Checks, SiteMaps, Trust
 from glassformer.inspection.record import ModelInput
 from glassformer.models.base import Model, evaluating
@@ -71,22 +71,14 @@ def _one_map(site: SiteMaps, weights: np.ndarray) -> SiteMaps:
 
 
 @dataclass(frozen=True)
-class Guess:
-    """One token that the output head would predict, with its probability."""
-
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
 class LogitLens:
     """Predictions of the output head from the hidden states after each layer."""
 
     positions: list[str]
     """Row labels: input tokens, generated tokens, or one label for the whole sequence."""
     layers: list[int]
-    """Number of layers before each reading; 0 is the embedding alone."""
-    guesses: list[list[list[Guess]]]
+    """Number of layers applied; 0 is the embedding alone."""
+    guesses: list[list[list[TokenProbability]]]
     """`[layer][position]`, most likely token first."""
     outputs: list[str]
     """Most likely token at each position after the last layer, the model's own output."""
@@ -97,7 +89,7 @@ class LogitLens:
         return asdict(self)
 
 
-def logit_lens(model: Model, task: Task, reading: ModelInput, top: int = 5) -> LogitLens:
+def logit_lens(model: Model, task: Task, model_input: ModelInput, top: int = 5) -> LogitLens:
     """Apply the final norm and output head after each layer; return the `top` most likely tokens."""
     if top < 1:
         raise ErrorDetail("at least 1", path="top", value=top, hint="5")
@@ -108,21 +100,21 @@ def logit_lens(model: Model, task: Task, reading: ModelInput, top: int = 5) -> L
     with evaluating(model), torch.inference_mode():
         for depth in range(len(blocks) + 1):
             with _skipping(blocks[depth:]):
-                logits = model(**reading.inputs)[0].float().cpu().double()
+                logits = model(**model_input.inputs)[0].float().cpu().double()
             found.append(logits.reshape(-1, logits.shape[-1]).softmax(-1))
     guesses = [[_guesses(task, row, top) for row in probabilities_LV] for probabilities_LV in found]
     site = "decoder" if isinstance(task, Seq2SeqTask) else "encoder"
-    labels = next((labels.queries for name, labels in reading.labels.items() if name == site), [])
+    labels = next((labels.queries for name, labels in model_input.labels.items() if name == site), [])
     rows = len(found[-1])
     positions = [str(number) for number in range(rows)] if rows > 1 else ["whole sequence"]
     positions = labels if len(labels) == rows else positions
     return LogitLens(positions, list(range(len(found))), guesses, [row[0].token for row in guesses[-1]])
 
 
-def _guesses(task: Task, probabilities_V: Tensor, top: int) -> list[Guess]:
+def _guesses(task: Task, probabilities_V: Tensor, top: int) -> list[TokenProbability]:
     best, tokens = probabilities_V.topk(min(top, len(probabilities_V)))
     names = [" ".join(task.output_symbols([token])) for token in tokens.tolist()]
-    return [Guess(name, value) for name, value in zip(names, best.tolist(), strict=True)]
+    return [TokenProbability(name, value) for name, value in zip(names, best.tolist(), strict=True)]
 
 
 def _last_stack(model: nn.Module) -> Sequence[nn.Module]:
@@ -179,7 +171,7 @@ def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.nd
 
 
 def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> list[WordEffect]:
-    """Leave out each word and return its effect, in text order; each character if there are no spaces."""
+    """Leave out each word and return its effect, in text order; each character if it has no spaces."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) == 1:
         spans = [match.span() for match in re.finditer(r"\S", text)]

@@ -28,6 +28,14 @@ from glassformer.models.task_types import CausalLM, MaskedLM, Seq2Seq, SequenceC
 from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task, TokenClassificationTask
 
 
+@dataclass(frozen=True)
+class TokenProbability:
+    """A token as text, and its probability."""
+
+    token: str
+    probability: float
+
+
 def prepare_input(
     model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
 ) -> ModelInput:
@@ -129,7 +137,7 @@ class ExampleGroup:
 
 
 def choose_split(task: Task, split: str | None) -> str:
-    """Return `split` if it exists; by default `test`, or `validation` if there is no test set."""
+    """Return `split` if it exists; by default `test`, or `validation` without a test set."""
     if split is None:
         return "test" if "test" in task.splits else "validation"
     if split not in task.splits:

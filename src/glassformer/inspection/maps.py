@@ -15,7 +15,7 @@ from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.core.system import available_memory, peak_memory
 
 Trust = Literal["fact", "cause", "hint"]
-"""How far a finding can be trusted: an observation, the effect of an intervention, or a heuristic."""
+"""Reliability of a result: an observation, the effect of an intervention, or a heuristic."""
 
 MEANING: dict[Trust, str] = {
     "fact": "measured on the attention weights; shows what a head reads, not what it is for",
@@ -24,7 +24,7 @@ MEANING: dict[Trust, str] = {
 }
 
 Site = Literal["encoder", "decoder", "cross"]
-"""Where attention happens in a model. A model with a single stack has only `encoder`."""
+"""Attention site in a model. A model with a single stack has only `encoder`."""
 SITES: tuple[Site, ...] = get_args(Site)
 
 AXES = ("layer", "head", "query", "key")

@@ -340,25 +340,25 @@ class ModelInput:
 
 def attention_maps(
     model: Model,
-    reading: ModelInput,
+    model_input: ModelInput,
     selection: Selection = EVERYTHING,
     about: Mapping[str, str] | None = None,
 ) -> AttentionMaps:
     """Return the attention maps of one input, from two passes: one with the model's kernel, one recorded."""
-    sizes, lengths = _sizes(model), reading.lengths()
+    sizes, lengths = _sizes(model), model_input.lengths()
     check_selection(selection, sizes, lengths)
     check_memory(selection, sizes, lengths, BLOCK_CELLS)
     with torch.inference_mode():
         with evaluating(model):
-            logits = model(**reading.inputs)
+            logits = model(**model_input.inputs)
         with capture(model, selection) as recorder:
-            recorded = model(**reading.inputs)
+            recorded = model(**model_input.inputs)
     error, largest = float((recorded - logits).abs().max()), float(logits.abs().max())
     sites: dict[str, SiteMaps] = {}
     for site in SITES:
         if site in recorder.records:
             name = "self-attention" if len(sizes) == 1 else SITE_NAMES[site]
-            sites[site] = _site_maps(name, site, recorder.records.pop(site), reading)
+            sites[site] = _site_maps(name, site, recorder.records.pop(site), model_input)
     # A command line may hold bytes that are not valid text; image and JSON files accept only text.
     text = {key: value.encode("utf-8", "replace").decode() for key, value in (about or {}).items()}
     return AttentionMaps(sites, Checks(recorder.row_error, error, largest), text)
@@ -369,10 +369,10 @@ def _sizes(model: nn.Module) -> dict[Site, list[int]]:
     return {site: [each.num_heads for each in modules] for site, modules in layers(model).items()}
 
 
-def _site_maps(name: str, site: Site, records: list[Record], reading: ModelInput) -> SiteMaps:
+def _site_maps(name: str, site: Site, records: list[Record], model_input: ModelInput) -> SiteMaps:
     """Stack the records of one site; `records` is emptied to free their memory early."""
-    first, labels = records[0], reading.labels.get(site)
-    patterns = reading.patterns.get(site, {})
+    first, labels = records[0], model_input.labels.get(site)
+    patterns = model_input.patterns.get(site, {})
     _, heads, rows, keys = first.weights_BHLM.shape
     if labels is None or (len(labels.queries), len(labels.keys)) != (first.queries, keys):
         # A model that adds or merges tokens on its way has positions of its own.

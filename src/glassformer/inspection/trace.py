@@ -20,7 +20,7 @@ from glassformer.generation import DecodingConfig, Hypothesis, Step, tracing
 from glassformer.generation import Trace as Observed
 from glassformer.generation.predict import Prediction
 from glassformer.generation.search import Candidate
-from glassformer.inspection.examples import prepare_generated, row
+from glassformer.inspection.examples import TokenProbability, prepare_generated, row
 from glassformer.inspection.record import ModelInput
 from glassformer.models.base import Model, evaluating
 from glassformer.tasks.base import Task
@@ -46,21 +46,13 @@ class SearchNode:
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """A likely token and its probability."""
-
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
 class TraceStep:
     """One token of the best output, and the most likely tokens at that step."""
 
     step: int
     chosen: str
     probability: float | None
-    alternatives: list[Alternative]
+    alternatives: list[TokenProbability]
     node: int | None = None
 
 
@@ -281,9 +273,9 @@ def _with_end(hypothesis: Hypothesis, end: int | None) -> list[int]:
     return [*hypothesis.tokens, end] if hypothesis.is_finished and end is not None else hypothesis.tokens
 
 
-def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[Alternative]:
+def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[TokenProbability]:
     names = task.output_symbols([token for token, _ in likely])
-    return [Alternative(name, value) for name, (_, value) in zip(names, likely, strict=True)]
+    return [TokenProbability(name, value) for name, (_, value) in zip(names, likely, strict=True)]
 
 
 def _trace_labels(

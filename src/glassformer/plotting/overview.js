@@ -73,9 +73,9 @@ export const axesOf = (site) =>
 export function factsOf(site, layer, head) {
   const { patterns, entropy } = site.statistics;
   const masses = Object.entries(patterns).map(([name, of]) => [name, of.mass[layer][head]]);
-  const written = masses.filter(([, mass]) => mass !== null).map(([name, mass]) => `${name} ${mass.toFixed(2)}`);
-  if (entropy[layer][head] !== null) written.push(`entropy ${entropy[layer][head].toFixed(2)} of uniform`);
-  return `attention on ${written.join(" · ")}`;
+  const facts = masses.filter(([, mass]) => mass !== null).map(([name, mass]) => `${name} ${mass.toFixed(2)}`);
+  if (entropy[layer][head] !== null) facts.push(`entropy ${entropy[layer][head].toFixed(2)} of uniform`);
+  return `attention on ${facts.join(" · ")}`;
 }
 
 /** Show the small maps of a site: rows are layers, columns are heads; a click shows one in `detail`. */
