@@ -312,13 +312,13 @@ def draw(charts: Sequence[Chart], title: str, caption: str, columns: int | None 
 
 
 def _draw_legend(figure: Figure, height: float) -> None:
-    handles = {}
+    handles: dict[str, Any] = {}
     for axes in figure.axes:
         found, labels = axes.get_legend_handles_labels()
         handles |= dict(zip(labels, found, strict=True))
     figure.legend(
-        handles.values(),
-        handles.keys(),
+        list(handles.values()),
+        list(handles),
         loc="upper center",
         bbox_to_anchor=(0.5, 1 - 0.35 / height),
         ncols=LEGEND_COLUMNS,

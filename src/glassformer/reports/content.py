@@ -201,14 +201,12 @@ def results_tables(groups: Sequence[RunGroup]) -> list[Table]:
     with_numbers = [group for group in groups if group.split is not None]
     if len(with_numbers) == 1:
         return [_one_setting(with_numbers[0])]
-    tables = []
     by_metrics: dict[tuple[Any, ...], list[RunGroup]] = {}
     for group in with_numbers:
         assert group.split is not None
         key = (group.split, group.primary_metric, frozenset(group.metrics(group.split)))
         by_metrics.setdefault(key, []).append(group)
-    for (split, *_), group in by_metrics.items():
-        tables.append(_several_settings(split, group))
+    tables = [_several_settings(split, same) for (split, *_), same in by_metrics.items()]
     # A note below several consecutive tables appears below the last one only.
     return [
         replace(

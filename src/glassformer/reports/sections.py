@@ -608,7 +608,7 @@ def _results(content: ReportContent) -> list[Markup]:
     if not content.summaries:
         return []
     if not parts:
-        parts.append(tag("p", "No run is finished: there are no results yet.", class_="warning"))
+        parts.append(tag("p", "No run is finished, so results are missing.", class_="warning"))
     if len(content.summaries) > 1 or not all(summary.is_finished for summary in content.summaries):
         table = tag("div", runs_table(content.groups).html())
         parts.append(

@@ -113,7 +113,7 @@ class RunSummary:
 
 
 def read_run(given: str) -> RunSummary:
-    """Read a run; damaged files become warnings. Raise a user error only if there is no run."""
+    """Read a run; damaged files become warnings. Raise a user error only if the folder is not a run."""
     folder = RunFolder.open(Path(given))
     warnings: list[str] = []
 

@@ -16,10 +16,10 @@ from glassformer.studies.study import (
     metric_on_test,
     table_head,
     table_row,
+    texts_of,
 )
 
 DEFINITION = load_definition("arithmetic")
-TEXTS = ("name", "title", "metric", "about")
 
 FILE = "two_digit_op/two_digit_op.json"
 """Name in the catalogue of public data sets."""
@@ -31,10 +31,6 @@ PUBLISHED = DEFINITION["rates"]["published"]
 PUBLISHED_FILE = {"task.data.train": FILE, "task.leaky": True}
 OVERFIT = "64 expressions, memorised"
 OVERFIT_RATE = 1e-3
-
-
-def _texts(section: str) -> dict[str, str]:
-    return {name: DEFINITION[section][name] for name in TEXTS}
 
 
 def _file_setting(name: str, published: float | None, is_leaky: bool) -> Setting:
@@ -164,13 +160,13 @@ ARITHMETIC_PRESET = RecipeStudy(
             quick=DEFINITION["preset"]["quick"],
         )
     ],
-    **_texts("preset"),
+    **texts_of(DEFINITION["preset"]),
 )
 ARITHMETIC_FILE = RecipeStudy(
     settings=[
         _file_setting("de-duplicated", None, is_leaky=False),
         _file_setting("as published, leaky", 1.0, is_leaky=True),
     ],
-    **_texts("file"),
+    **texts_of(DEFINITION["file"]),
 )
-ARITHMETIC_RATES = LearningRateStudy(settings=_rate_settings(), **_texts("rates"))
+ARITHMETIC_RATES = LearningRateStudy(settings=_rate_settings(), **texts_of(DEFINITION["rates"]))

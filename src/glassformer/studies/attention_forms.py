@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.bench.attention import LARGEST_ALLOWED, AttentionBenchmark
+from glassformer.bench.attention import MAX_DIFFERENCE, AttentionBenchmark
 from glassformer.plotting.lines import Axis, Chart, Line, draw, save
 from glassformer.studies.study import Row, StudyContext, heading, plural, table_head, table_row
 
@@ -70,7 +70,7 @@ class AttentionForms:
         machine, threads = document["machine"], document["threads_per_worker"]
         lines += ["", "![Seconds per call against length](times.png)", ""]
         lines += [
-            f"Error: the largest difference from the same attention in fp64; up to {LARGEST_ALLOWED:g} is"
+            f"Error: the largest difference from the same attention in fp64; up to {MAX_DIFFERENCE:g} is"
             " rounding. Speed-up: relative to the loop for one sequence, at the same length.",
             "",
             f"Machine: {machine['cpu']}, {plural(threads, 'thread')}, torch {machine['torch']}.",

@@ -32,6 +32,7 @@ from glassformer.studies.study import (
     load_definition,
     table_head,
     table_row,
+    texts_of,
 )
 
 DEFINITION = load_definition("positions")
@@ -311,11 +312,8 @@ def _reversal(longest: int, train_examples: int, steps: int) -> LengthTask:
 
 
 POSITIONS = PositionStudy(
-    name=DEFINITION["name"],
-    title=DEFINITION["title"],
-    metric=DEFINITION["metric"],
+    **texts_of(DEFINITION),
     settings=(),
-    about=DEFINITION["about"],
     seeds=1,
     tasks=[
         _reversal(12, 20_000, 1000),

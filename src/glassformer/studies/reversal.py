@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.runs.run import Run
 from glassformer.studies.recipes import OURS, THEIRS, RecipeRun, RecipeStudy, Setting
-from glassformer.studies.study import Row, StudyContext, load_definition
+from glassformer.studies.study import Row, StudyContext, load_definition, texts_of
 
 DEFINITION = load_definition("reversal")
 
@@ -102,11 +102,8 @@ class ReversalStudy(RecipeStudy):
 
 
 REVERSAL_TABLE = ReversalStudy(
-    name=DEFINITION["name"],
-    title=DEFINITION["title"],
-    metric=DEFINITION["metric"],
+    **texts_of(DEFINITION),
     settings=[_setting(name) for name in (*DEFINITION["published"], *DEFINITION["quick_settings"])],
-    about=DEFINITION["about"],
     theirs_seeds=DEFINITION["theirs_seeds"],
     halfway=replace(
         _setting("200×20"),

@@ -208,6 +208,11 @@ def load_definition(name: str) -> Tree:
     return definition
 
 
+def texts_of(definition: Tree) -> dict[str, Any]:
+    """Name, title, metric and description of a study's definition."""
+    return {key: definition[key] for key in ("name", "title", "metric", "about")}
+
+
 def reproduce(
     study: Study,
     folder: Path,

@@ -24,6 +24,7 @@ from glassformer.studies.study import (
     metric_on_test,
     table_head,
     table_row,
+    texts_of,
 )
 
 DEFINITION = load_definition("translation_sets")
@@ -282,11 +283,8 @@ def _write_pairs(stem: Path, pairs: Iterable[Sequence[str]]) -> None:
 
 
 TRANSLATION_SETS = TranslationStudy(
-    name=DEFINITION["name"],
-    title=DEFINITION["title"],
-    metric=DEFINITION["metric"],
+    **texts_of(DEFINITION),
     settings=[_setting(preset, published) for preset, published in DEFINITION["published"].items()],
     full_size=[_full_size(preset) for preset in DEFINITION["published"]],
-    about=DEFINITION["about"],
     seeds=1,
 )
