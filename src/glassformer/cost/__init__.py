@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Cost of a model and of its training: parameters, FLOPs, memory and time."""

@@ -1,1 +1,1 @@
-"""The loop, and what it needs: optimizers, schedules, checkpoints, events, progress."""
+"""Training loop and its parts: optimizers, schedules, strategies, checkpoints, events and progress."""
