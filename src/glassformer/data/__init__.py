@@ -1,1 +1,1 @@
-"""Sequences of numbers: vocabularies, examples, batches. It knows nothing of models or tasks."""
+"""Data: file formats, `data check`, splits, tokenizers, token store, batching, and public data sets."""

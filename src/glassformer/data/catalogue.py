@@ -118,16 +118,23 @@ def search_folders() -> list[Path]:
 
 def locate(path: str) -> Path:
     """Find a file of a data set by name, such as `multi30k/train.en`; return any other path unchanged."""
-    asked = Path(path)
-    if asked.is_absolute() or path.startswith(".") or not asked.parts or asked.parts[0] not in CATALOGUE:
-        return asked
-    found = _search(asked)
+    requested = Path(path)
+    if (
+        requested.is_absolute()
+        or path.startswith(".")
+        or not requested.parts
+        or requested.parts[0] not in CATALOGUE
+    ):
+        return requested
+    found = _search(requested)
     if found is not None:
         return found
-    data_set = CATALOGUE[asked.parts[0]]
+    data_set = CATALOGUE[requested.parts[0]]
     listed = [f"{data_set.name}/{file.path}" for file in data_set.files]
-    if len(asked.parts) > 1 and asked.as_posix() not in listed:
-        raise user_error("the data set has no such file", path=path, value=asked.as_posix(), allowed=listed)
+    if len(requested.parts) > 1 and requested.as_posix() not in listed:
+        raise user_error(
+            "the data set has no such file", path=path, value=requested.as_posix(), allowed=listed
+        )
     hint = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}"
     if not data_set.is_fetchable:
         hint = f"set {FOLDER_VARIABLE}; glassformer data list {data_set.name} explains how to get it"

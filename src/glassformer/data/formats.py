@@ -314,8 +314,8 @@ class CommaTable(Table):
             except csv.Error as error:
                 message = f"not valid CSV: {error}"
                 path = f"{self.sources[0].path}, line {number}"
-                fault = user_error(message, path=path, hint='quote "fields, like this"')
-                self.report("bad-row", number, fault, line)
+                invalid = user_error(message, path=path, hint='quote "fields, like this"')
+                self.report("bad-row", number, invalid, line)
                 number = reader.line_num + 1
 
 

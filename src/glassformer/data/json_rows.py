@@ -31,9 +31,9 @@ class JsonLines(Stream):
                 self.report("skipped-line", number)
                 continue
             try:
-                row = _parse_json(line, self.location(number))
-            except UserError as error:
-                self.report("bad-row", number, error, line)
+                row = _parse_json(line)
+            except InvalidJson as error:
+                self.report("bad-row", number, error.at(self.location(number), "check the line"), line)
             else:
                 yield number, row
 
@@ -70,12 +70,7 @@ class JsonDocument(JsonLines):
         try:
             yield from enumerate(ArrayRows(self.sources[0].blocks()), start=1)
         except InvalidJson as error:
-            fault = user_error(
-                f"{error.message} (column {error.column:,})",
-                path=f"{self.name}, line {error.line}",
-                hint='[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one row per line',
-            )
-            self._report_syntax(error.line, fault)
+            self._report_invalid(error)
 
     def records(self) -> Iterator[Record]:
         return super().records() if self._is_array() else self._list_records()
@@ -87,7 +82,11 @@ class JsonDocument(JsonLines):
         begins = (block.lstrip() for block in self.sources[0].blocks())
         return next(filter(None, begins), "").startswith("[")
 
-    def _report_syntax(self, line: int, error: UserError) -> None:
+    def _report_invalid(self, error: InvalidJson) -> None:
+        hint = '[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one object per line'
+        self._report_line(error.line, error.at(f"{self.name}, line {error.line}", hint))
+
+    def _report_line(self, line: int, error: UserError) -> None:
         self.sources[0].report("bad-row", line, error, unit="line of JSON")
 
     def _list_records(self) -> Iterator[Record]:
@@ -97,7 +96,7 @@ class JsonDocument(JsonLines):
         try:
             lists = self._columns_of(tree)
         except UserError as error:
-            self._report_syntax(1, error)
+            self._report_line(1, error)
             return
         for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
             yield Record(dict(zip(lists, values, strict=True)), number)
@@ -123,18 +122,12 @@ class JsonDocument(JsonLines):
         if not text.strip():
             return None  # reported as an empty file
         try:
-            tree = _parse_json(text, self.name)
-        except UserError as error:
-            line = re.search(r", line (\d+)$", error.details[0].path)
-            self._report_syntax(int(line[1]) if line else 1, error)
-            return None
-        if not isinstance(tree, dict):
-            unexpected = user_error(
-                "an array of objects, or an object of parallel lists, is expected",
-                path=self.name,
-                hint='[{"input": …, "target": …}, …], or task.data.format=jsonl for one object per line',
-            )
-            self._report_syntax(1, unexpected)
+            tree = _parse_json(text)
+            if not isinstance(tree, dict):
+                expected = "an array of objects, or an object of parallel lists, is expected"
+                raise InvalidJson(expected, 1, 1)
+        except InvalidJson as error:
+            self._report_invalid(error)
             return None
         return tree
 
@@ -161,28 +154,25 @@ def pick(row: Any, column: Column, path: str) -> Any:
     )
 
 
-def _parse_json(text: str, path: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        at = f"{path}, line {error.lineno}" if "\n" in text else path
-        is_lines = error.msg == "Extra data"
-        lines = "; one value per line is the format jsonl" if is_lines else ""
-        raise user_error(
-            f"not valid JSON: {error.msg} (column {error.colno}){lines}",
-            path=at,
-            hint="task.data.format=jsonl, if it is one object per line" if is_lines else "check it there",
-        ) from None
-    except (RecursionError, ValueError):
-        raise user_error(TOO_DEEP, path=path, hint="simplify it") from None
-
-
 class InvalidJson(Exception):
     """Syntax error in a JSON array, with its line and column."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         self.message, self.line, self.column = message, line, column
         super().__init__(message)
+
+    def at(self, path: str, hint: str) -> UserError:
+        return user_error(f"{self.message} (column {self.column:,})", path=path, hint=hint)
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        lines = "; one value per line is the format jsonl" if error.msg == "Extra data" else ""
+        raise InvalidJson(f"{INVALID}{error.msg}{lines}", error.lineno, error.colno) from None
+    except (RecursionError, ValueError):
+        raise InvalidJson(TOO_DEEP, 1, 1) from None
 
 
 class ArrayRows:
