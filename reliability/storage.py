@@ -101,7 +101,7 @@ def failed_cleanly(child: Child, below: Path, *reasons: str) -> Outcome:
         return f"no path or no reason: {errors}"
     # The size of a token cache is not known before it is written.
     expected = (
-        r"cannot be (?:kept|cached)" if "tokens" in errors else r"\([\d,]+ bytes needed, [\d,]+ bytes free\)"
+        r"cannot be stored" if "tokens" in errors else r"\([\d,]+ bytes needed, [\d,]+ bytes free\)"
     )
     if not re.search(expected, errors):
         return f"no bytes: {errors}"
