@@ -24,7 +24,7 @@ from glassformer.reports.content import (
     results_tables,
     runs_table,
 )
-from glassformer.reports.samples import ExamplePrediction, SampleSet, Segment
+from glassformer.reports.samples import ExamplePrediction, Segment
 from glassformer.reports.summary import TEST, RunGroup, RunSummary
 from glassformer.reports.tables import Cell, Table, facts
 from glassformer.runs.commands import command, nearest_preset, plugin_arguments, preset_summary, train_command
@@ -112,8 +112,9 @@ def samples_section(views: Sequence[ModelView], label: dict[str, str]) -> list[M
     parts: list[Markup] = []
     for view in views:
         if view.samples is not None:
+            samples = [_sample(view.samples.split, sample) for sample in view.samples.shown]
             parts += [_heading(view, views, label), tag("p", view.samples.description, class_="note")]
-            parts.append(_samples(view.samples))
+            parts.append(tag("ol", *samples, class_="samples"))
     return parts
 
 
@@ -125,34 +126,22 @@ def _heading(view: ModelView, views: Sequence[ModelView], label: dict[str, str])
     return tag("h3", shown or view.summary.name, run if shown else "")
 
 
-def _samples(samples: SampleSet) -> Markup:
-    return tag("ol", *(_sample(samples.split, sample) for sample in samples.shown), class_="samples")
-
-
 def _sample(split: str, sample: ExamplePrediction) -> Markup:
     state = {True: "is-right", False: "is-wrong", None: "is-neither"}[sample.is_right]
     sign = {True: "✓ ", False: "✗ ", None: ""}[sample.is_right]
     expected = "in the data" if sample.is_right is None else "expected"
     gap = sample.separator
-    fields = [
-        ("input", sample.input),
-        (expected, _segments(sample.expected, gap)),
-        ("the model", _segments(sample.output, gap)),
-    ]
+    outputs = {expected: _segments(sample.expected, gap), "the model": _segments(sample.output, gap)}
     # A fixed-width font aligns the tokens of both outputs.
     class_ = "tokens" if len(sample.expected) > 1 and gap == " " else None
-    listed = [part for name, value in fields for part in (tag("dt", name), tag("dd", value, class_=class_))]
-    return tag(
-        "li",
-        tag(
-            "p",
-            tag("b", f"{sign}{sample.verdict}"),
-            f" · {split} example {sample.index:,}",
-            class_="verdict",
-        ),
-        tag("dl", *listed),
-        class_=state,
-    )
+    listed = [
+        part
+        for name, value in {"input": sample.input, **outputs}.items()
+        for part in (tag("dt", name), tag("dd", value, class_=class_))
+    ]
+    verdict = tag("b", f"{sign}{sample.verdict}")
+    title = tag("p", verdict, f" · {split} example {sample.index:,}", class_="verdict")
+    return tag("li", title, tag("dl", *listed), class_=state)
 
 
 def _segments(segments: Sequence[Segment], gap: str) -> Markup:
@@ -221,16 +210,13 @@ def _parameters(parameters: ModelSize) -> list[Markup]:
     modules: list[list[Cell]] = [
         [path or "(the model itself)", count] for path, count in parameters.by_module.items()
     ]
-    parts = [tag("p", *words)]
-    if len(rows) <= MAX_OPEN_ROWS:
-        parts.append(Table("", ["part", "formula", "parameters"], rows).html())
-    else:
-        parts.append(
-            folded("By part, with formulas", Table("", ["part", "formula", "parameters"], rows).html())
-        )
+    by_part = Table("", ["part", "formula", "parameters"], rows).html()
     by_module = folded("By module", Table("", ["module", "parameters"], modules).html())
-    parts.append(tag("div", by_module, class_="not-on-paper"))
-    return parts
+    return [
+        tag("p", *words),
+        by_part if len(rows) <= MAX_OPEN_ROWS else folded("By part, with formulas", by_part),
+        tag("div", by_module, class_="not-on-paper"),
+    ]
 
 
 def _formula(term: int | None) -> str | None:
@@ -245,7 +231,6 @@ def folded(title: str, *body: object) -> Markup:
 
 
 NOTES = "data_notes"
-APART = {NOTES}
 MAX_COMMANDS = 24
 
 
@@ -275,7 +260,7 @@ def environment_section(content: ReportContent) -> list[Markup]:
 
 
 def _facts(summary: RunSummary) -> dict[str, Any]:
-    return {name: value for name, value in flatten(summary.environment).items() if name not in APART}
+    return {name: value for name, value in flatten(summary.environment).items() if name != NOTES}
 
 
 def _notes(summary: RunSummary) -> list[str]:
@@ -307,16 +292,14 @@ def commands_section(content: ReportContent) -> list[Markup]:
         parts += [tag("p", "Repeat the study; finished runs are reused:"), _lines(lines)]
     trainings, without = _trainings(content)
     if trainings:
-        listed = _lines([line for _, line in trainings])
+        listed = _lines(trainings)
         is_long = bool(content.studies) or len(trainings) > 6
         title = f"Train each run ({len(trainings)})"
         parts.append(folded(title, listed) if is_long else tag("div", tag("p", "Train:"), listed))
     if without:
+        names = ", ".join(without)
         parts.append(
-            tag(
-                "p",
-                f"No preset gives {', '.join(without)}: save its complete config above as config.yaml, then",
-            ),
+            tag("p", f"No preset gives {names}: save its complete config above as config.yaml, then")
         )
         parts.append(_lines([command("train", "config.yaml", *plugins)]))
     inspection = [line for view in content.views for line in _inspection_commands(view, plugins)]
@@ -329,19 +312,19 @@ def commands_section(content: ReportContent) -> list[Markup]:
     return [*parts, tag("p", words, class_="note")]
 
 
-def _trainings(content: ReportContent) -> tuple[list[tuple[RunSummary, str]], list[str]]:
-    """Command of each run, and the names of runs that no preset gives."""
-    found: list[tuple[RunSummary, str]] = []
+def _trainings(content: ReportContent) -> tuple[list[str], list[str]]:
+    """Training commands, and the names of runs that no preset gives."""
+    lines: list[str] = []
     without: list[str] = []
     for summary in content.summaries:
-        line = None
-        if summary.config is not None and len(found) < MAX_COMMANDS:
-            line = train_command(summary.config, summary.given, content.plugins)
-        if line is not None:
-            found.append((summary, line))
-        elif summary.config is not None and len(found) < MAX_COMMANDS:
+        if summary.config is None or len(lines) == MAX_COMMANDS:
+            continue
+        line = train_command(summary.config, summary.given, content.plugins)
+        if line is None:
             without.append(summary.name)
-    return found, without
+        else:
+            lines.append(line)
+    return lines, without
 
 
 def _inspection_commands(view: ModelView, plugins: Sequence[str]) -> list[str]:

@@ -270,18 +270,9 @@ def _data_url(file: Path) -> str | None:
 
 
 def _commands(document: Mapping[str, Any], path: Path, given: str) -> list[list[str]]:
+    """Commands of the study and of its best config, without `glassformer`."""
     best = [["train", str(Path(given) / BEST)]] if (path / BEST).is_file() else []
     command = document.get("command")
-    if isinstance(command, list) and all(isinstance(word, str) for word in command):
-        return [command[1:] if command[:1] == ["glassformer"] else command, *best]
-    if not isinstance(document.get("name"), str) or "is_quick" not in document:
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         return best
-    rows = [row for row in document.get("rows") or [] if isinstance(row, dict)]
-    seeds = max((len(row["seeds"]) for row in rows if isinstance(row.get("seeds"), list)), default=0)
-    words = ["reproduce", document["name"]]
-    words += ["--quick"] if document["is_quick"] else []
-    words += ["--ours-only"] if document.get("with_theirs") is False else []
-    words += ["--seeds", str(seeds)] if seeds else []
-    if isinstance(document.get("workers"), int):
-        words += ["--workers", str(document["workers"])]
-    return [[*words, "--out", given], *best]
+    return [command[1:] if command[:1] == ["glassformer"] else command, *best]

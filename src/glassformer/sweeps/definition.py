@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,60 +21,27 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 
-@dataclass(frozen=True)
-class SamplerSpec:
-    """One of the samplers that a sweep can use."""
-
-    build: Callable[[int], BaseSampler]
-    """Build Optuna's sampler from a seed."""
-    is_grid: bool = False
-    """Train every combination instead of drawing settings."""
+GRID = "grid"
+SAMPLERS = (GRID, "random", "tpe")
+PRUNERS = ("median", "halving")
 
 
-def _random(seed: int) -> BaseSampler:
-    from optuna.samplers import RandomSampler
-
-    return RandomSampler(seed=seed)
-
-
-def _tpe(seed: int) -> BaseSampler:
-    from optuna.samplers import TPESampler
+def build_sampler(name: str, seed: int) -> BaseSampler:
+    """Optuna's sampler of this name; a grid draws nothing, so any sampler serves it."""
+    from optuna.samplers import RandomSampler, TPESampler
 
     # Settings in training count as bad ones, so that parallel workers do not all draw the same region.
-    return TPESampler(seed=seed, constant_liar=True)
-
-
-SAMPLERS = {
-    "grid": SamplerSpec(_random, is_grid=True),
-    "random": SamplerSpec(_random),
-    "tpe": SamplerSpec(_tpe),
-}
-
-
-def _median() -> BasePruner:
-    from optuna.pruners import MedianPruner
-
-    return MedianPruner(n_startup_trials=4, n_min_trials=3)
-
-
-def _halving() -> BasePruner:
-    from optuna.pruners import SuccessiveHalvingPruner
-
-    return SuccessiveHalvingPruner()
-
-
-def _no_pruning() -> BasePruner:
-    from optuna.pruners import NopPruner
-
-    return NopPruner()
-
-
-PRUNERS: dict[str, Callable[[], BasePruner]] = {"median": _median, "halving": _halving}
+    return TPESampler(seed=seed, constant_liar=True) if name == "tpe" else RandomSampler(seed=seed)
 
 
 def build_pruner(name: str | None) -> BasePruner:
-    """Build Optuna's pruner; None: a pruner that never prunes."""
-    return _no_pruning() if name is None else PRUNERS[name]()
+    """Optuna's pruner of this name; None: a pruner that never prunes."""
+    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
+
+    if name is None:
+        return NopPruner()
+    is_median = name == "median"
+    return MedianPruner(n_startup_trials=4, n_min_trials=3) if is_median else SuccessiveHalvingPruner()
 
 
 DEFAULT_TRIALS = 20
@@ -128,7 +95,7 @@ class SweepDefinition:
     @property
     def is_grid(self) -> bool:
         """True if every combination is trained."""
-        return SAMPLERS[self.sampler].is_grid
+        return self.sampler == GRID
 
     @cached_property
     def first_seed(self) -> int:
@@ -168,8 +135,8 @@ def define(
     space, others = split_arguments(arguments)
     if "seed" in space.axes:
         raise user_error("seeds are averaged, not compared", path="seed", hint="--seeds 3")
-    sampler = sampler or ("tpe" if space.unlisted() else "grid")
-    is_grid = SAMPLERS[sampler].is_grid
+    sampler = sampler or ("tpe" if space.unlisted() else GRID)
+    is_grid = sampler == GRID
     if is_grid and space.unlisted():
         path = space.unlisted()[0]
         raise user_error(

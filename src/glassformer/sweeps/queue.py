@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.core.errors import user_error
 from glassformer.data.batching import generator
 from glassformer.evaluation.metrics import lower_is_better
-from glassformer.sweeps.definition import SAMPLERS, SweepDefinition, build_pruner
+from glassformer.sweeps.definition import SweepDefinition, build_pruner, build_sampler
 from glassformer.sweeps.storage import Database, connect, without_password
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class TrialQueue:
         does not depend on the number of workers.
         """
         seed = int(generator(self.definition.first_seed, "sweep", setting).integers(2**31))
-        sampler = SAMPLERS[self.definition.sampler].build(seed)
+        sampler = build_sampler(self.definition.sampler, seed)
         study = self._load(sampler=sampler, pruner=build_pruner(self.definition.pruner))
         study.get_trials(deepcopy=False)  # fills its cache, which must contain the trial to draw
         return study

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from glassformer.core.config import format_value, parse_yaml
 from glassformer.core.errors import user_error
@@ -25,66 +25,39 @@ Point = dict[str, Any]
 """One value for each varied path."""
 
 
-class Values(Protocol):
-    """Values of one varied path."""
-
-    def listed(self) -> list[Any] | None:
-        """All values in order; None for a continuous range."""
-        ...
-
-    def checked(self) -> list[Any]:
-        """Values whose validity implies that all values are valid."""
-        ...
-
-    def distribution(self) -> BaseDistribution:
-        """Optuna's distribution over the labels."""
-        ...
-
-    def suggest(self, trial: Trial, path: str) -> None:
-        """Let Optuna's sampler draw a value, unless the trial has one."""
-        ...
-
-    def label(self, value: Any) -> Any:
-        """Form in which Optuna stores a value."""
-        ...
-
-    def value(self, label: Any) -> Any:
-        """Value of a stored label."""
-        ...
-
-    @property
-    def is_log(self) -> bool:
-        """True if values are drawn and plotted on a logarithmic scale."""
-        ...
-
-
 @dataclass(frozen=True)
 class Choices:
-    """A list of values."""
+    """A list of values of one varied path."""
 
     values: tuple[Any, ...]
 
     def listed(self) -> list[Any]:
+        """All values in order."""
         return list(self.values)
 
     def checked(self) -> list[Any]:
+        """Values whose validity implies that all values are valid."""
         return list(self.values)
 
     def distribution(self) -> BaseDistribution:
+        """Optuna's distribution over the labels."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self._labels())
 
     def suggest(self, trial: Trial, path: str) -> None:
+        """Let Optuna's sampler draw a value, unless the trial has one."""
         trial.suggest_categorical(path, self._labels())
 
     def _labels(self) -> list[Any]:
         return [self.label(value) for value in self.values]
 
     def label(self, value: Any) -> Any:
+        """Form in which Optuna stores a value."""
         return format_value(value) if isinstance(value, (dict, list)) else value
 
     def value(self, label: Any) -> Any:
+        """Value of a stored label."""
         return next(value for value in self.values if self.label(value) == label)
 
     @property
@@ -97,7 +70,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers, both ends included."""
+    """A range of numbers with the methods of `Choices`; both ends are included."""
 
     low: float
     high: float
@@ -105,6 +78,7 @@ class Range:
     is_log: bool
 
     def listed(self) -> list[Any] | None:
+        """All integers of the range; None for a continuous or logarithmic range."""
         return list(range(int(self.low), int(self.high) + 1)) if self.is_whole and not self.is_log else None
 
     def checked(self) -> list[Any]:
@@ -128,6 +102,9 @@ class Range:
 
     def value(self, label: Any) -> Any:
         return label
+
+
+Values = Choices | Range
 
 
 def is_number(value: Any) -> bool:
