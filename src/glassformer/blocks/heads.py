@@ -82,6 +82,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             weight_gradient_VD.addmm_(logits.T, hidden)
             if bias_gradient_V is not None:
                 bias_gradient_V += logits.sum(0)
+            del logits  # before the next chunk is allocated
         if needs_gradients:
             ctx.gradients = (hidden_gradient_ND, weight_gradient_VD, bias_gradient_V)
         ctx.mark_non_differentiable(correct)
