@@ -1,9 +1,8 @@
 """Error messages for wrong input, word for word.
 
-    GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/golden
+    GLASSFORMER_WRITE_GOLDEN=1 python -m pytest tests/cli/test_errors_golden.py
 
-writes the expected texts in `errors/` and the resolved presets in `presets/` anew: read the difference before
-you commit it.
+writes the expected texts in `errors/` again. Read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -67,44 +66,44 @@ def of_plugin(content: bytes, name: str = "mine.py") -> Case:
 CASES: dict[str, Case] = {
     # The command itself.
     "unknown-verb": Case(["trian", "reversal"]),
-    "unknown-verb-without-a-near-one": Case(["xyzzy"]),
+    "unknown-verb-without-a-near-match": Case(["xyzzy"]),
     "unknown-option": Case(["params", "counting-classifier", "--jsno"]),
     "missing-argument": Case(["params"]),
     "option-without-value": Case(["train", "counting-classifier", "--run"]),
     "wrong-choice": Case(["runs", "lsit"]),
     "train-nothing": Case(["train"]),
     "unknown-preset": Case(["train", "counting-clasifier"]),
-    "unknown-preset-without-a-near-one": Case(["train", "q"]),
-    "run-that-is-none": Case(["evaluate", "runs/none"]),
+    "unknown-preset-without-a-near-match": Case(["train", "q"]),
+    "missing-run": Case(["evaluate", "runs/none"]),
     "unknown-benchmark": Case(["bench", "atention"]),
     # Reports.
     "report-of-nothing": Case(["report"]),
-    "report-of-a-run-that-is-none": Case(["report", "runs/none"]),
+    "report-of-a-missing-run": Case(["report", "runs/none"]),
     "report-of-a-folder-without-a-run": Case(["report", "folder"], {"folder/file.txt": b""}),
     "report-of-a-folder-of-runs": Case(["report", "folder"], {"folder/run/config.yaml": TASK}),
     "report-of-no-study": Case(["report", "folder"], {"folder/results.json": b'{"metrics": {}}'}),
-    "report-to-another-ending": Case(
+    "report-with-another-extension": Case(
         ["report", "folder", "--out", "report.pdf"], {"folder/config.yaml": TASK}
     ),
     # Overrides.
     "renamed-key": of_override("training.clip_norm=1"),
     "unknown-key": of_override("model.num_layer=2"),
     "unknown-path": of_override("trainer.max_steps=2"),
-    "key-of-another-part": of_override("training.seed=1"),
-    "key-of-a-part-below": of_override("learning_rate=1e-3"),
+    "key-of-another-section": of_override("training.seed=1"),
+    "key-of-a-subsection": of_override("learning_rate=1e-3"),
     "end-of-a-key": of_override("model.layers=3"),
-    "key-of-no-part": of_override("model.foo=1", "training.foo=2"),
+    "key-of-no-section": of_override("model.foo=1", "training.foo=2"),
     "key-of-the-task": of_override("model.train_examples=9"),
     "unknown-kind": of_override("model.position.kind=rotory"),
     "unknown-task": Case(["params", "mine.yaml"], {"mine.yaml": b"task: {kind: reversl}\n"}),
     "wrong-type": of_override("model.num_layers=two"),
     "fraction-for-a-count": of_override("model.num_layers=1.5"),
-    "number-for-a-switch": of_override("model.bias=1"),
-    "yes-for-a-switch": of_override("model.bias=yes"),
+    "number-for-a-boolean": of_override("model.bias=1"),
+    "yes-for-a-boolean": of_override("model.bias=yes"),
     "negative-size": of_override("model.hidden_dim=-4"),
     "zero-size": of_override("training.batch_size=0"),
     "not-a-number": of_override("training.optimizer.learning_rate=.nan"),
-    "infinite-rate": of_override("training.optimizer.learning_rate=.inf"),
+    "infinite-learning-rate": of_override("training.optimizer.learning_rate=.inf"),
     "too-large": of_override("model.dropout=1.0"),
     "heads-that-do-not-divide": of_override("model.num_heads=3"),
     "key-value-heads-that-do-not-divide": of_override("model.num_heads=4", "model.num_key_value_heads=3"),
@@ -112,8 +111,8 @@ CASES: dict[str, Case] = {
     "wrong-choice-of-placement": of_override("model.norm_placement=pree"),
     "option-of-another-kind": of_override("model.position.kind=alibi", "model.position.base=500"),
     "list-for-a-choice": of_override("model.position=[rotary]"),
-    "number-for-a-part": of_override("training=5"),
-    "nothing-for-a-part": of_override("model=null"),
+    "number-for-a-section": of_override("training=5"),
+    "nothing-for-a-section": of_override("model=null"),
     "no-value": of_override("model.num_layers="),
     "no-equals-sign": of_override("model.num_layers"),
     "no-path": of_override("=5"),
@@ -121,7 +120,7 @@ CASES: dict[str, Case] = {
     "set-twice": of_override("seed=1", "seed=2"),
     "set-twice-once-as-a-whole": of_override("model.position=rotary", "model.position.base=500"),
     "path-below-a-value": of_override("seed.value=1"),
-    "value-that-is-no-yaml": of_override("model.position={kind: rotary"),
+    "value-not-yaml": of_override("model.position={kind: rotary"),
     "value-with-a-tag": of_override("seed=!!python/object/apply:os.getpid []"),
     "no-end-of-training": of_override("training.max_epochs=null", "training.max_steps=null"),
     "several-at-once": of_override("model.num_layers=0", "training.batch_size=0", "seed=-1"),
@@ -129,7 +128,7 @@ CASES: dict[str, Case] = {
     "unknown-device": Case(["train", "counting-classifier", "training.device=gpu", "--quiet"]),
     # Files.
     "missing-file": Case(["train", "none.yaml"]),
-    "missing-file-with-a-near-one": Case(["train", "folder/min.yaml"], {"folder/mine.yaml": TASK}),
+    "missing-file-with-a-near-match": Case(["train", "folder/min.yaml"], {"folder/mine.yaml": TASK}),
     "directory": Case(["train", "folder/"], {"folder/file.txt": b""}),
     "directory-named-yaml": Case(["train", "folder.yaml"], {"folder.yaml/file.txt": b""}),
     "empty-file": of_file(b""),
@@ -185,14 +184,14 @@ CASES: dict[str, Case] = {
     "text-running-pairs": of_text(
         "translation", PAIRS, "task.data.train=a.en", "task.data.format=running-text"
     ),
-    "text-set-not-here": of_text("multi30k-en-fr", {}),
+    "text-set-missing": of_text("multi30k-en-fr", {}),
     "text-set-without-this-file": of_text("shakespeare", {}, "task.data.train=tinyshakespeare/inputs.txt"),
     "text-stride-too-long": of_text("language-model", {}, "task.stride=97"),
     "label-empty": of_text("classification", {"a.tsv": b"one\tgood\ntwo\t\n"}, "task.data.train=a.tsv"),
     "label-only-one": of_text(
         "classification", {"a.tsv": b"one\tgood\ntwo\tgood\n"}, "task.data.train=a.tsv"
     ),
-    "label-that-is-no-number": of_text(
+    "label-not-a-number": of_text(
         "classification",
         {"a.tsv": b"one\t0.5\ntwo\thalf\n"},
         "task.data.train=a.tsv",
@@ -208,7 +207,7 @@ CASES: dict[str, Case] = {
         "task.examples=20",
         "task.tokenizer={kind: file, path: run}",
     ),
-    "tokenizer-that-is-none": of_text(
+    "tokenizer-invalid": of_text(
         "language-model",
         {"mine.json": b"[1, 2]"},
         "task.examples=20",
@@ -223,10 +222,10 @@ CASES: dict[str, Case] = {
     # Plug-ins.
     "plugin-missing": Case(["params", "counting-classifier", "--plugin", "none.py"]),
     "plugin-that-fails": of_plugin(b"import glassformer\n\n1 / 0\n"),
-    "plugin-that-is-no-python": of_plugin(b"class :\n"),
-    "plugin-with-a-kind-there-is": of_plugin(NEW_NORM),
+    "plugin-not-python": of_plugin(b"class :\n"),
+    "plugin-with-an-existing-kind": of_plugin(NEW_NORM),
     "plugin-that-ends-the-program": of_plugin(b"import sys\nsys.exit(0)\n"),
-    "plugin-of-another-name": of_plugin(b"x = 1\n", "mine.txt"),
+    "plugin-with-another-extension": of_plugin(b"x = 1\n", "mine.txt"),
 }
 
 
@@ -246,7 +245,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_said(name: str, nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_message(name: str, nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[name]
     for file, content in case.files.items():
         (nowhere / file).parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +296,7 @@ def test_json_does_not_change_the_error(nowhere: Path, capsys: pytest.CaptureFix
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     ],
 )
-def test_what_does_not_fit_into_memory(
+def test_out_of_memory(
     error: Exception, nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -307,7 +306,7 @@ def test_what_does_not_fit_into_memory(
     arguments = ["train", "counting-classifier", "task.train_examples=100", "--quiet"]
     assert main(arguments) == 2
     assert capsys.readouterr().err == (
-        "glassformer: not enough memory here\n  try:     a smaller model, batch or data set\n"
+        "glassformer: out of memory\n  try:     a smaller model, batch or data set\n"
     )
     assert files_in(nowhere) <= {"runs"}
 
