@@ -58,7 +58,7 @@ def learning_rate(step: int, steps: int) -> float:
 
 def train(text: str, steps: int) -> float:
     symbols = sorted(set(text))
-    number = {symbol: place for place, symbol in enumerate(symbols)}
+    number = {symbol: index for index, symbol in enumerate(symbols)}
     data = torch.tensor([number[symbol] for symbol in text])
     border = int(TRAINED_SHARE * len(data))
     trained, rest = data[:border], data[border:]

@@ -92,7 +92,7 @@ def _list(output: Output) -> dict[str, Any]:
     table.add_column("set", no_wrap=True)
     table.add_column("MB", justify="right", no_wrap=True)
     table.add_column("here", no_wrap=True)
-    table.add_column("what", overflow="fold")
+    table.add_column("content", overflow="fold")
     table.add_column("licence", overflow="fold")
     styles = {"whole": "green", "changed": "bold red", "in part": "yellow", "absent": "dim"}
     rows = []
@@ -134,7 +134,7 @@ def _list_some(names: list[str], output: Output) -> dict[str, Any]:
 def _set_document(data_set: DataSet) -> dict[str, Any]:
     return {
         "name": data_set.name,
-        "what": data_set.summary,
+        "summary": data_set.summary,
         "licence": data_set.licence,
         "home": data_set.home,
         "bytes": data_set.size,
@@ -166,7 +166,7 @@ def _fetch(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.cli.data_report import shown, summary
+    from glassformer.cli.data_report import render, summary
     from glassformer.data.check import check_corpora
 
     corpora, limits, damaged = _subject(arguments)
@@ -176,7 +176,7 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     with DelayedProgress("reading", in_bytes=True) as progress:
         report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
     report.findings[:0] = damaged
-    output.show(*shown(report, output.console.width))
+    output.show(*render(report, output.console.width))
     output.print(summary(report))
     output.exit_code = 0 if report.passed else 2
     return report.document()

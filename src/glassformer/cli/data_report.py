@@ -25,7 +25,7 @@ LEAST_EXCERPT = 30
 """Characters beside the location below which the excerpt gets a line of its own."""
 
 
-def shown(report: Report, width: int) -> list[RenderableType]:
+def render(report: Report, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [_file_table(report), *_readings(report)]
     if report.findings:
         parts += [_finding_table(report), *(_locations(finding, width) for finding in report.findings)]
@@ -99,8 +99,13 @@ def _locations(finding: Finding, width: int) -> RenderableType:
         (f" · {KINDS[finding.kind].advice}", "dim"),
     )
     rows = [
-        (_position(place), "" if place.byte is None else f"byte {place.byte:,}", place.detail, place.excerpt)
-        for place in finding.locations
+        (
+            _position(location),
+            "" if location.byte is None else f"byte {location.byte:,}",
+            location.detail,
+            location.excerpt,
+        )
+        for location in finding.locations
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     room = width - sum(widths) - 8
@@ -118,8 +123,8 @@ def _locations(finding: Finding, width: int) -> RenderableType:
     return shown.append("\n")
 
 
-def _position(place: Location) -> str:
-    return f"{_short(place.file)}:{place.line}"
+def _position(location: Location) -> str:
+    return f"{_short(location.file)}:{location.line}"
 
 
 def _short(name: str) -> str:

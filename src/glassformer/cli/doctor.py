@@ -71,16 +71,16 @@ def table(report: Report) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    shown = Table(title=report.source, title_justify="left", caption=report.note, box=SIMPLE_HEAD)
-    shown.caption_justify = "left"
-    shown.add_column("")
-    shown.add_column("check", overflow="fold")
-    shown.add_column("measured", justify="right", no_wrap=True)
-    shown.add_column("limit", justify="right", no_wrap=True)
-    shown.add_column("s", justify="right", no_wrap=True)
+    rendered = Table(title=report.source, title_justify="left", caption=report.note, box=SIMPLE_HEAD)
+    rendered.caption_justify = "left"
+    rendered.add_column("")
+    rendered.add_column("check", overflow="fold")
+    rendered.add_column("measured", justify="right", no_wrap=True)
+    rendered.add_column("limit", justify="right", no_wrap=True)
+    rendered.add_column("s", justify="right", no_wrap=True)
     for check in report.checks:
-        shown.add_row(*_row(check))
-    return shown
+        rendered.add_row(*_row(check))
+    return rendered
 
 
 def _row(check: Check) -> list[Text]:

@@ -84,7 +84,7 @@ def _effects_table(rows: list[dict[str, Any]]) -> Table:
 
     names = list(rows[0]["metrics"])
     table = Table(
-        title=f"without the head ({rows[0]['ablation']} in its place): change, and 95 % of it",
+        title=f"head replaced by {rows[0]['ablation']}: change of each metric, and its 95 % interval",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

@@ -51,18 +51,18 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 def _show(traced: Trace, output: Output) -> None:
     output.print(shorten(" ".join(traced.input), 120))
-    for answer in traced.outputs:
-        probability = "" if answer.probability is None else f"   p = {answer.probability:.4f}"
-        node = "" if answer.node is None else f"   node {answer.node}"
-        rest = "" if answer.is_returned else "   (found, not returned)"
-        output.print(f"→  {shorten(answer.output, 100)}{probability}{node}{rest}")
+    for found in traced.outputs:
+        probability = "" if found.probability is None else f"   p = {found.probability:.4f}"
+        node = "" if found.node is None else f"   node {found.node}"
+        rest = "" if found.is_returned else "   (found, not returned)"
+        output.print(f"→  {shorten(found.output, 100)}{probability}{node}{rest}")
     for step in traced.steps:
         others = [each for each in step.alternatives if each.token != step.chosen]
         likely = "  ".join(f"{each.token} {each.probability:.3f}" for each in others)
         probability = "" if step.probability is None else f"{step.probability:.4f}"
         output.print(f"{step.step:>4}  {step.chosen:<{TOKEN_WIDTH}} {probability}   {likely}")
     nodes = traced.nodes or []
-    if len(nodes) == len(traced.steps):  # one way only: the steps have told it
+    if len(nodes) == len(traced.steps):  # a single path: the steps above show all of it
         return
     if len(nodes) > MOST_NODES_SHOWN:
         output.print(f"{len(nodes):,} nodes; --json has them all")

@@ -360,4 +360,4 @@ async def stop(studio: Studio, request: Request) -> Response:
     name = request.path_params["run"]
     studio.folder.path_of(name)
     await studio.read(studio.trainings.stop, name)
-    return json_reply(request, {"run": name, "asked": "SIGTERM"}, status=202)
+    return json_reply(request, {"run": name, "signal": "SIGTERM"}, status=202)

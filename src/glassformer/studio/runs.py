@@ -232,8 +232,8 @@ class RunsFolder:
             rows = [self._row(name) for name in names]
             options = [self._cached[name].options for name in names]
             common, different = self._compare(names)
-        for row, of_run in zip(rows, options, strict=True):
-            row["differences"] = {path: of_run[path] for path in different if path in of_run}
+        for row, run_options in zip(rows, options, strict=True):
+            row["differences"] = {path: run_options[path] for path in different if path in run_options}
         return {"runs": rows, "common": common}
 
     def _row(self, name: str) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class RunsFolder:
         state = (self._changes, names)
         if state != self._compared_state:
             options = [self._cached[name].options for name in names]
-            self._compared = compare_options([of_run for of_run in options if of_run])
+            self._compared = compare_options([run_options for run_options in options if run_options])
             self._compared_state = state
         return self._compared
 
@@ -290,9 +290,9 @@ def compare_options(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
     missing = object()
     common: Tree = {}
     different: list[str] = []
-    for path in dict.fromkeys(path for of_run in options for path in of_run):
+    for path in dict.fromkeys(path for run_options in options for path in run_options):
         first = options[0].get(path, missing)
-        if all(of_run.get(path, missing) == first for of_run in options[1:]):
+        if all(run_options.get(path, missing) == first for run_options in options[1:]):
             common[path] = first
         else:
             different.append(path)
@@ -432,12 +432,12 @@ async def compare(studio: Studio, request: Request) -> Response:
 
 def _differences(folders: list[RunFolder]) -> dict[str, dict[str, Any]]:
     options = {folder.path.name: flatten(folder.config()) for folder in folders}
-    paths = dict.fromkeys(path for of_run in options.values() for path in of_run)
+    paths = dict.fromkeys(path for run_options in options.values() for path in run_options)
     missing = object()
     return {
-        path: {name: of_run[path] for name, of_run in options.items() if path in of_run}
+        path: {name: run_options[path] for name, run_options in options.items() if path in run_options}
         for path in paths
-        if len({repr(of_run.get(path, missing)) for of_run in options.values()}) > 1
+        if len({repr(run_options.get(path, missing)) for run_options in options.values()}) > 1
     }
 
 

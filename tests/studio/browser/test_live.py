@@ -77,7 +77,7 @@ def test_a_run_is_started_from_the_form_and_stopped(open_page: OpenPage, runs: P
         "training.threads": 1,
     }
     page = open_page()
-    page.open(f"#/new?{urlencode({'what': 'copy', 'set': json.dumps(values)})}")
+    page.open(f"#/new?{urlencode({'source': 'copy', 'set': json.dumps(values)})}")
     page.see(".form-foot .command", "task.length=5")
     page.page.get_by_role("button", name="Start training").click()
     name = page.until("() => /^#.run.([^?]+)/.exec(location.hash)?.[1]")

@@ -45,15 +45,15 @@ export function smoothed(values, strength) {
 /** Reduce to about `most` points; each stretch keeps its lowest and highest point, so that no peak is lost. */
 export function thinned(points, most = MAX_POINTS) {
   if (points.length <= most) return points;
-  const stretch = points.length / (most / 2), kept = [];
+  const stretch = points.length / (most / 2), chosen = [];
   for (let start = 0; start < points.length; start += stretch) {
     const part = points.slice(Math.floor(start), Math.floor(start + stretch));
     if (!part.length) continue;
     const low = part.reduce((found, point) => (point[1] < found[1] ? point : found));
     const high = part.reduce((found, point) => (point[1] > found[1] ? point : found));
-    kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
+    chosen.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
   }
-  return kept;
+  return chosen;
 }
 
 /** Chart in `element`. A series is {name, colour, points, raw, dots, dash}; `cursor` is a step to mark by a line. */
