@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ACTIONS = ["list", "fetch", "check"]
 EPILOG = """list             list the public sets, their licences, and which are on this machine
 list NAME …      show a set in full: its home page, and each file with its size, SHA-256 and address
-fetch NAME …     download sets into GLASSFORMER_DATA or your cache folder, and verify their checksums
+fetch NAME …     download sets into GLASSFORMER_DATA, or into your data folder, and verify checksums
 check SOURCE     check the data of a preset, a YAML file, a run or a set; PATH=VALUE changes options
 check FILES …    check your own files as the training split: two texts are line-aligned; tsv, csv, jsonl
                  and json are tables; a folder has one file or one folder per class. Example:
