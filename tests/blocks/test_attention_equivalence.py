@@ -1,7 +1,6 @@
-"""The three readable forms of attention against each other and against the fused kernel.
+"""Compare the three reference implementations of attention with each other and with the fused kernel.
 
-In fp32 two right answers may differ by rounding, so that 1e-5 is a choice; in fp64 the same comparison holds
-to 1e-12, which shows that rounding is all that differs.
+The tolerance is 1e-5 in fp32. The same comparison holds to 1e-12 in fp64, so only rounding differs.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def test_a_bias_is_added_before_the_softmax(name: str) -> None:
     assert_close(fused_kernel(q, k, v, mask, bias, 0.0), expected @ v)
 
 
-# ---------------------------------------------------------------- rows with nothing to attend to
+# ---------------------------------------------------------------- queries without any allowed key
 
 
 def explicit_kernel(
@@ -115,7 +114,7 @@ def loops_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | Non
     return batch_loops(q, k, v, mask.allowed)
 
 
-# Which kernel PyTorch takes depends on dropout and on whether the bias learns, so all of them are asked.
+# PyTorch chooses its kernel by dropout and by whether the bias needs gradients, so all cases are tested.
 PATHS: dict[str, tuple[Kernel, SDPBackend | None, bool, float]] = {
     "loops": (loops_kernel, None, False, 0.0),
     "explicit": (explicit_kernel, None, False, 0.0),
@@ -137,9 +136,9 @@ def test_an_empty_row_gives_zeros_and_finite_gradients(path: str, dtype: torch.d
     q, k, v = (x.requires_grad_() for x in tensors(dtype))
     bias = torch.randn(1, HEADS, QUERIES, KEYS, dtype=dtype, requires_grad=True) if has_bias else None
     allowed = torch.ones(BATCH, 1, QUERIES, KEYS, dtype=torch.bool)
-    allowed[0, :, 2] = False  # one query of the first sequence, and the second sequence as a whole
+    allowed[0, :, 2] = False  # one query of the first sequence, and the whole second sequence
     allowed[1] = False
-    # Anomaly mode fails on a NaN anywhere on the way back, also one that is overwritten later.
+    # Anomaly mode fails on any NaN in the backward pass, even if it is overwritten later.
     with torch.autograd.set_detect_anomaly(True), sdpa_kernel(backend) if backend else nullcontext():
         output = kernel(q, k, v, Mask(allowed=allowed), bias, dropout)
         (output * torch.randn_like(output)).sum().backward()

@@ -1,4 +1,4 @@
-"""What holds for any tensors: who is seen, and that relative positions are relative."""
+"""Properties for any tensors: masks hide exactly the disallowed keys, and relative positions are relative."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_true_means_may_attend(seed: int, queries: int, keys: int, is_causal: bo
     output = fused_kernel(q, k, v, mask, None, 0.0)
     assert_close(output, weights @ v)
 
-    # Seen one by one: a key moves exactly those queries that may attend to it.
+    # A change of one key changes exactly the queries that may attend to it.
     for key in range(keys):
         moved_k, moved_v = k.clone(), v.clone()
         moved_k[:, :, key] += 3.0
@@ -59,13 +59,13 @@ def test_padding_is_seen_by_nobody(real_lengths: list[int]) -> None:
     assert mask.sum(-1).tolist() == [[[length] * 3] * 2 for length in real_lengths]
 
 
-# ---------------------------------------------------------------- positions that are distances
+# ---------------------------------------------------------------- relative positions
 
 RELATIVE = ["alibi", "relative", "rotary", "t5"]
 
 
 def scores(position: Position, seed: int, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """What attention makes of a position: turned queries and keys, and what is added to their scores."""
+    """Scores of random queries and keys with a position module."""
     q = position.rotate(randn(seed, 2, 4, query_positions.shape[1], 8), query_positions)
     k = position.rotate(randn(seed + 1, 2, 4, key_positions.shape[1], 8), key_positions)
     return explicit_scores(q, k, position.score_bias(q, query_positions, key_positions))
@@ -82,7 +82,7 @@ def built(kind: str, is_causal: bool) -> Position:
 @given(seed=seeds, shift=st.integers(1, 500), is_causal=st.booleans())
 def test_only_the_offset_counts(kind: str, seed: int, shift: int, is_causal: bool) -> None:
     position = built(kind, is_causal)
-    # As in cached decoding: fewer queries than keys, and each row somewhere else.
+    # Cached decoding has fewer queries than keys, and other positions in each row.
     query_positions, key_positions = (
         torch.tensor([[3, 4], [7, 8]]),
         torch.tensor([[0, 1, 2, 3, 4], [1, 5, 6, 7, 8]]),

@@ -1,4 +1,4 @@
-"""Our dropout drops as often as it says, keeps the mean, and follows from the generator's seed."""
+"""Dropout drops with the given probability, preserves the mean, and is reproducible by its seed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ MANY = 200_000
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.25, 0.5, 0.9, 0.999])
-def test_rate_and_scale(rate: float) -> None:
+def test_probability_and_scale(rate: float) -> None:
     torch.manual_seed(1)
     dropped = Dropout(rate)(torch.ones(MANY))
     share = float((dropped == 0).float().mean())
     assert abs(share - rate) < 5 * math.sqrt(rate * (1 - rate) / MANY) + 2**-17
     kept = dropped[dropped != 0]
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=0.02, atol=0.0)
-    # The mean is kept exactly where the rate is a whole number of its steps.
+    # The mean is exact for a probability that is a multiple of 1/65,536.
     assert float(kept[0]) * round((1 - rate) * 2**16) / 2**16 == pytest.approx(1)
 
 
 def test_the_four_draws_of_one_number_are_independent() -> None:
-    """Every pattern of four neighbours is as frequent as chance makes it."""
+    """All patterns of four neighbours are equally frequent (chi-squared test)."""
     torch.manual_seed(2)
     kept = (Dropout(0.5)(torch.ones(MANY)) != 0).view(-1, 4).long()
     counts = torch.bincount(kept @ torch.tensor([8, 4, 2, 1]), minlength=16).double()
     expected = MANY / 4 / 16
     chi_squared = float(((counts - expected) ** 2 / expected).sum())
-    assert chi_squared < 44.3  # 15 degrees of freedom: one in ten thousand
+    assert chi_squared < 44.3  # 15 degrees of freedom, probability 1 in 10,000
 
 
 def test_the_same_seed_drops_the_same() -> None:
@@ -61,7 +61,7 @@ def test_odd_sizes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert set(out.flatten().tolist()) <= {0.0, 2.0}
 
 
-def test_what_does_not_lie_in_one_piece() -> None:
+def test_tensors_that_are_not_contiguous() -> None:
     x = torch.randn(6, 8)
     torch.manual_seed(5)
     out = Dropout(0.5)(x.T)

@@ -1,4 +1,4 @@
-"""The loss that never holds all logits equals PyTorch's, in value and in every gradient."""
+"""The chunked loss equals PyTorch's in value and in every gradient."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_value_and_gradients(rows: int, smoothing: float, has_bias: bool) -> Non
     expected = reference(inputs[0], inputs[1], bias, targets, smoothing)
     torch.testing.assert_close(loss, expected, **EXACT)
     assert int(correct) == int((F.linear(inputs[0], inputs[1], bias).argmax(1) == targets).sum())
-    # As part of a larger sum, whose gradient is not 1.
+    # Scaled, so that the incoming gradient is not 1.
     ours = torch.autograd.grad(0.37 * loss, inputs)
     theirs = torch.autograd.grad(0.37 * expected, inputs)
     for own, other in zip(ours, theirs, strict=True):
@@ -79,8 +79,10 @@ def test_nothing_selected() -> None:
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_a_head_scores_vectors_as_it_scores_answers(is_tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With targets that are not asked for, and more places than a chunk."""
+def test_the_loss_of_hidden_vectors_equals_the_loss_of_their_logits(
+    is_tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Includes ignored targets and more rows than a chunk."""
     monkeypatch.setattr(loss_module, "CHUNK", 4)
     torch.manual_seed(0)
     head = ClassHead(6, 9, torch.nn.LayerNorm(6), is_tied=is_tied).double()
@@ -103,7 +105,7 @@ def test_a_head_scores_vectors_as_it_scores_answers(is_tied: bool, monkeypatch: 
 
 def test_a_row_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, bias, targets = parts(11)
-    concurrency, _ = linear_cross_entropy(hidden, weight, bias, targets)
+    whole, _ = linear_cross_entropy(hidden, weight, bias, targets)
     monkeypatch.setattr(loss_module, "CHUNK", 1)
     by_row, _ = linear_cross_entropy(hidden, weight, bias, targets)
-    torch.testing.assert_close(by_row, concurrency, **EXACT)
+    torch.testing.assert_close(by_row, whole, **EXACT)

@@ -1,4 +1,4 @@
-"""Positions against what others compute (T5, BLOOM, Llama, Marian), and against Shaw's formula."""
+"""Compare positions with the implementations of T5, BLOOM, Llama and Marian, and with Shaw's formula."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_sinusoidal_is_marians_table_with_pairs_side_by_side() -> None:
     assert_close(torch.cat([ours[:, 0::2], ours[:, 1::2]], -1), theirs, atol=1e-6, rtol=0)
 
 
-def test_sinusoidal_goes_on_beyond_its_table() -> None:
+def test_sinusoidal_continues_beyond_its_table() -> None:
     short, long = Sinusoidal(8, 100.0, 5), Sinusoidal(8, 100.0, 50)
     positions = torch.arange(50)[None]
     assert torch.equal(

@@ -1,4 +1,4 @@
-"""Attention, blocks and stacks against PyTorch's own modules, with the weights copied over; fp32, 1e-5."""
+"""Compare attention, blocks and stacks with PyTorch's modules and the same weights; fp32, 1e-5."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEMORY_REAL = torch.arange(MEMORY) < torch.tensor([[2], [5], [3]])
 
 @dataclass(frozen=True)
 class Case:
-    """The same mask, as ours and as theirs: for them True means *may not attend*."""
+    """One mask in both conventions: in PyTorch's modules, True means *may not attend*."""
 
     is_causal: bool = False
     attention_mask: Tensor | None = None
@@ -61,7 +61,7 @@ def _seed() -> None:
     torch.manual_seed(5)
 
 
-def placed(length: int = LENGTH) -> PositionContext:
+def numbered(length: int = LENGTH) -> PositionContext:
     positions = torch.arange(length)[None]
     return PositionContext(Position(), positions, positions)
 
@@ -71,20 +71,20 @@ def vectors(length: int = LENGTH) -> Tensor:
 
 
 def shake(module: nn.Module) -> None:
-    """Away from the zeros and ones that biases and norms begin with, where a mistake would not show."""
+    """Move biases and norms away from their initial zeros and ones, which would hide a mistake."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
 
 
 def compare(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], *inputs: Tensor) -> None:
-    """Outputs, and the gradients that reach the inputs."""
-    answers = []
+    """Compare outputs, and gradients of the inputs."""
+    results = []
     for run in (ours, theirs):
         output = run()
         weights = torch.linspace(-1, 1, output.numel()).view_as(output)
-        answers.append((output, *torch.autograd.grad((output * weights).sum(), inputs)))
-    for mine, yours in zip(*answers, strict=True):
+        results.append((output, *torch.autograd.grad((output * weights).sum(), inputs)))
+    for mine, yours in zip(*results, strict=True):
         equal(mine, yours)
 
 
@@ -158,7 +158,7 @@ def test_self_attention(case: Case) -> None:
     copy_attention(ours, theirs)
     x = vectors()
     compare(
-        lambda: ours(x, placed(), case.ours),
+        lambda: ours(x, numbered(), case.ours),
         lambda: theirs(x, x, x, case.key_padding_mask, False, case.attn_mask)[0],
         x,
     )
@@ -190,7 +190,7 @@ def test_encoder_block(case: Case, placement: NormPlacement, activation: Callabl
     ours = encoder_block(theirs, placement, activation)
     x = vectors()
     compare(
-        lambda: ours(x, placed(), case.ours),
+        lambda: ours(x, numbered(), case.ours),
         lambda: theirs(x, case.attn_mask, case.key_padding_mask),
         x,
     )
@@ -207,7 +207,7 @@ def test_decoder_block(case: Case, placement: NormPlacement, activation: Callabl
     ours = decoder_block(theirs, placement, activation)
     x, memory = vectors(), vectors(MEMORY)
     compare(
-        lambda: ours(x, memory, placed(), case.ours, Mask.of(attention_mask=MEMORY_REAL)),
+        lambda: ours(x, memory, numbered(), case.ours, Mask.of(attention_mask=MEMORY_REAL)),
         lambda: theirs(x, memory, case.attn_mask, None, case.key_padding_mask, ~MEMORY_REAL),
         x,
         memory,
@@ -217,7 +217,7 @@ def test_decoder_block(case: Case, placement: NormPlacement, activation: Callabl
 @each_placement
 @each_activation
 def test_stacks(placement: NormPlacement, activation: Callable[[Tensor], Tensor]) -> None:
-    """torch.nn.Transformer has a norm at the end of both stacks, whatever the placement."""
+    """Compare with torch.nn.Transformer, which has a final norm for either norm placement."""
     theirs = nn.Transformer(
         WIDTH, HEADS, 2, 3, FEED_FORWARD, 0.0, activation, batch_first=True, norm_first=placement == "pre"
     )
@@ -235,7 +235,7 @@ def test_stacks(placement: NormPlacement, activation: Callable[[Tensor], Tensor]
     both = CASES["both"]
     compare(
         lambda: decoder(
-            target, encoder(source, placed(MEMORY), attention_mask), placed(), both.ours, attention_mask
+            target, encoder(source, numbered(MEMORY), attention_mask), numbered(), both.ours, attention_mask
         ),
         lambda: theirs(
             source,
@@ -253,7 +253,7 @@ def test_stacks(placement: NormPlacement, activation: Callable[[Tensor], Tensor]
 @each_mask
 @pytest.mark.parametrize("groups", [1, 2])
 def test_grouped_self_attention_is_attention_with_repeated_heads(case: Case, groups: int) -> None:
-    """The oracle is PyTorch's module, whose key and value projections repeat each group's rows."""
+    """Compare with PyTorch's module, whose key and value projections repeat each group's rows."""
     ours = SelfAttention(WIDTH, HEADS, num_key_value_heads=groups)
     shake(ours)
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
@@ -266,7 +266,7 @@ def test_grouped_self_attention_is_attention_with_repeated_heads(case: Case, gro
     copy(theirs.out_proj, ours.output)
     x = vectors()
     compare(
-        lambda: ours(x, placed(), case.ours),
+        lambda: ours(x, numbered(), case.ours),
         lambda: theirs(x, x, x, case.key_padding_mask, False, case.attn_mask)[0],
         x,
     )
@@ -294,6 +294,6 @@ def test_grouped_cross_attention_is_attention_with_repeated_heads(groups: int) -
 
 
 def repeat(rows: Tensor, groups: int) -> Tensor:
-    """Query heads 0, 1 read group 0, heads 2, 3 group 1, and so on."""
+    """Repeat the rows of each group for its query heads: 0 and 1 use group 0, 2 and 3 group 1, and so on."""
     by_group = rows.unflatten(0, (groups, WIDTH // HEADS))
     return torch.cat([by_group[head * groups // HEADS] for head in range(HEADS)])

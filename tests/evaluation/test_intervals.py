@@ -1,4 +1,4 @@
-"""Intervals against each other, against published values, and against how often they hold the truth."""
+"""Compare intervals with each other, with published values, and with their coverage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_resampling_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = np.random.default_rng(12345).choice(50, size=(1000, 50), replace=True)
     whole = resampled_sums(rows)
     np.testing.assert_array_equal(whole, rows[drawn].sum(1))
-    monkeypatch.setattr(intervals, "_CELLS_AT_ONCE", 7 * 50)  # in portions: the same draws
+    monkeypatch.setattr(intervals, "_CHUNK_CELLS", 7 * 50)  # in chunks: the same draws
     np.testing.assert_array_equal(resampled_sums(rows), whole)
 
 

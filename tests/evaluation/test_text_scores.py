@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER equal sacreBLEU's command line, and survive texts that are hardly texts."""
+"""BLEU, chrF and TER equal those of sacreBLEU's command line, and handle empty and odd texts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_equal_to_the_command_line(tmp_path: Path) -> None:
         assert their["score"] == round(our.value, 4)
         assert f"{their['name']}|{their['signature']}" == our.signature
         assert "bs:1000|seed:12345" in our.signature
-        # Theirs is half as wide as the same percentiles of the same resamples are apart.
+        # sacreBLEU prints half the width of the same interval.
         low, high = our.interval
         assert low < our.value < high
         assert (high - low) / 2 == pytest.approx(their["confidence_var"], abs=2e-4)
@@ -83,7 +83,7 @@ def test_equal_to_the_command_line(tmp_path: Path) -> None:
         ([" \n\t"], ["a"], (0, 0, 100)),
     ],
 )
-def test_texts_that_are_hardly_texts(
+def test_empty_and_odd_texts(
     hypotheses: list[str], references: list[str], expected: tuple[float, float, float]
 ) -> None:
     scores = list(score_corpus(hypotheses, references).by_name().values())
@@ -102,9 +102,9 @@ def test_no_sentence_at_all() -> None:
 
 
 def test_best_typical_and_worst_sentences() -> None:
-    words = [f"word{place}" for place in range(10)]
+    words = [f"word{number}" for number in range(10)]
     references = [" ".join(words)] * 11
-    # The hypothesis of line 1 has 0 words right, that of line 2 one, and so on; line 11 all ten.
+    # Hypothesis 1 has no correct word, hypothesis 2 has one, …, hypothesis 11 has all ten.
     hypotheses = [" ".join([*words[:right], *["no"] * (10 - right)]) for right in range(11)]
     table = sentence_table([f"source {line}" for line in range(1, 12)], hypotheses, references, 3)
     numbers = {which: [sentence.number for sentence in found] for which, found in table.items()}
@@ -113,7 +113,7 @@ def test_best_typical_and_worst_sentences() -> None:
     assert (best.source, best.hypothesis) == ("source 11", references[0])
     assert (best.bleu, best.chrf) == pytest.approx((100, 100))
     assert worst.bleu == 0 and worst.reference == references[0]
-    # With few sentences none stands there twice.
+    # With few sentences there are no repetitions.
     few = sentence_table(hypotheses[:4], hypotheses[:4], references[:4], 3)
     numbers = {which: [sentence.number for sentence in found] for which, found in few.items()}
     assert numbers == {"best": [4, 3, 2], "typical": [], "worst": [1]}

@@ -1,4 +1,4 @@
-"""Models whose every answer is known."""
+"""Models with known logits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Histories(DecodingState):
 
 
 class Scripted:
-    """The logits are a function of the input's one token and of all that was written.
+    """Model whose logits are a function of the input's single token and of all tokens so far.
 
-    `lines` says how many lines each call to `advance` had.
+    `lines` has the number of rows of each call to `advance`.
     """
 
     def __init__(self, logits: Logits) -> None:
@@ -45,8 +45,8 @@ class Scripted:
         )
         self.lines.append(len(tokens_BL))
         state.rows = [
-            (name, (*written, *new[attention_mask].tolist()))
-            for (name, written), new, attention_mask in zip(
+            (name, (*history, *new[attention_mask].tolist()))
+            for (name, history), new, attention_mask in zip(
                 state.rows, tokens_BL, attention_mask_BL, strict=True
             )
         ]
@@ -60,7 +60,7 @@ def scripted() -> Callable[[Logits], Scripted]:
 
 @pytest.fixture
 def random_table() -> Callable[[int, int], Logits]:
-    """Logits drawn anew for each history; the same for the same seed and history."""
+    """Random logits for each history; equal for the same seed and history."""
 
     def table(seed: int, vocabulary: int) -> Logits:
         known: dict[tuple[int, tuple[int, ...]], list[float]] = {}
@@ -77,8 +77,8 @@ def random_table() -> Callable[[int, int], Logits]:
 
 
 @pytest.fixture
-def half_of_them_write() -> Callable[[list[list[Hypothesis]]], int]:
-    """The token that about half of the rows hold: made the end, it stops rows here and there."""
+def token_of_half_the_rows() -> Callable[[list[list[Hypothesis]]], int]:
+    """Token that occurs in about half of the rows: as the end token, it stops rows at various steps."""
 
     def choose(written: list[list[Hypothesis]]) -> int:
         counts = Counter(token for hypotheses in written for token in set(hypotheses[0].tokens))

@@ -1,4 +1,4 @@
-"""Beam search against two others: one written out without tensors, and the enumeration of all sequences."""
+"""Compare beam search with one in plain Python and with the enumeration of all sequences."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ Logits = Callable[[int, tuple[int, ...]], list[float]]
 Path = tuple[int, ...]
 
 
-def log_probabilities(logits: Logits, name: int, written: Path) -> list[float]:
-    return torch.tensor(logits(name, (BEGIN, *written)), dtype=torch.float64).log_softmax(0).tolist()
+def log_probabilities(logits: Logits, name: int, generated: Path) -> list[float]:
+    return torch.tensor(logits(name, (BEGIN, *generated)), dtype=torch.float64).log_softmax(0).tolist()
 
 
 def beam_by_hand(
     logits: Logits, name: int, size: int, penalty: float, limit: int
 ) -> list[tuple[float, Path]]:
-    """(score, path) of all hypotheses, best first; a path holds its end."""
-    branches: list[tuple[float, Path]] = [(0.0, ())]
+    """Score and path of all hypotheses, best first; a path includes its end token."""
+    beams: list[tuple[float, Path]] = [(0.0, ())]
     ended: list[tuple[float, Path]] = []
     for length in range(1, limit + 1):
         candidates = [
             (total + value, (*path, token))
-            for total, path in branches
+            for total, path in beams
             for token, value in enumerate(log_probabilities(logits, name, path))
         ]
         candidates.sort(key=lambda candidate: -candidate[0])
         ended += [(total / length**penalty, path) for total, path in candidates[:size] if path[-1] == END]
-        branches = [candidate for candidate in candidates if candidate[1][-1] != END][:size]
+        beams = [candidate for candidate in candidates if candidate[1][-1] != END][:size]
         ended.sort(key=lambda hypothesis: -hypothesis[0])
-        if len(ended) >= size and branches[0][0] / length**penalty <= ended[size - 1][0]:
+        if len(ended) >= size and beams[0][0] / length**penalty <= ended[size - 1][0]:
             return ended
-    ended += [(total / limit**penalty, path) for total, path in branches]
+    ended += [(total / limit**penalty, path) for total, path in beams]
     return sorted(ended, key=lambda hypothesis: -hypothesis[0])
 
 
 def all_sequences(
     logits: Logits, name: int, vocabulary: int, penalty: float, limit: int
 ) -> list[tuple[float, Path]]:
-    """(score, path) of everything that ends within the limit or goes on up to it, best first."""
+    """Score and path of every sequence that ends within the limit or reaches it, best first."""
     others = [token for token in range(vocabulary) if token != END]
     paths = [(*path, END) for n in range(limit) for path in itertools.product(others, repeat=n)]
     paths += list(itertools.product(others, repeat=limit))
     scored = []
     for path in paths:
-        total = sum(log_probabilities(logits, name, path[:place])[token] for place, token in enumerate(path))
+        total = sum(log_probabilities(logits, name, path[:step])[token] for step, token in enumerate(path))
         scored.append((total / len(path) ** penalty, path))
     return sorted(scored, key=lambda hypothesis: -hypothesis[0])
 
@@ -76,10 +76,10 @@ def assert_same(found: list[Hypothesis], expected: list[tuple[float, Path]], pen
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize(("size", "n_best"), [(1, 1), (2, 1), (2, 2), (5, 3), (7, 7)])
 def test_it_finds_what_beam_search_by_hand_finds(scripted, random_table, penalty, size, n_best):
-    """By hand no row stops early because it is hopeless: stopping must not change what is found."""
+    """The plain version never stops a row early, so early stopping must not change the result."""
     rows, limits = 12, [1, 2, 3, 4, 5, 6] * 2
     table = random_table(size, 4)
-    written = generate(
+    generated = generate(
         scripted(table),
         {"tokens": torch.arange(rows)[:, None]},
         begin=BEGIN,
@@ -87,7 +87,7 @@ def test_it_finds_what_beam_search_by_hand_finds(scripted, random_table, penalty
         max_length=limits,
         strategy=BeamConfig(size=size, n_best=n_best, length_penalty=penalty),
     )
-    for name, found in enumerate(written):
+    for name, found in enumerate(generated):
         expected = beam_by_hand(table, name, size, penalty, limits[name])[:n_best]
         assert_same(found, expected, penalty)
 
@@ -99,7 +99,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_sequences(
 ):
     size, rows = vocabulary**limit, 4
     table = random_table(11, vocabulary)
-    written = generate(
+    generated = generate(
         scripted(table),
         {"tokens": torch.arange(rows)[:, None]},
         begin=BEGIN,
@@ -107,16 +107,16 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_sequences(
         max_length=limit,
         strategy=BeamConfig(size=size, n_best=size, length_penalty=penalty),
     )
-    for name, found in enumerate(written):
+    for name, found in enumerate(generated):
         everything = all_sequences(table, name, vocabulary, penalty, limit)
-        # It stops when nothing better can come, which is after the best n but may be before all.
+        # The search may stop once the n best are certain, which may be before all are found.
         assert len(found) == len(everything)
         assert_same(found, everything, penalty)
 
 
 def test_a_row_stops_when_it_is_hopeless(scripted):
-    """The end has probability ~1 at once; whatever else there is cannot catch up."""
-    model = scripted(lambda name, written: [0.0, 20.0, 0.0, 0.0])
+    """The end has probability ~1 at the first step, and no other beam can reach its score."""
+    model = scripted(lambda name, generated: [0.0, 20.0, 0.0, 0.0])
     options: dict[str, Any] = {"begin": BEGIN, "end": END, "max_length": 50}
     one = {"tokens": torch.zeros(1, 1, dtype=torch.long)}
     [[best]] = generate(model, one, strategy=BeamConfig(size=3, length_penalty=0.5), **options)
@@ -126,12 +126,12 @@ def test_a_row_stops_when_it_is_hopeless(scripted):
     assert len(model.lines) > 2
 
 
-def test_the_length_penalty_favours_longer_answers(scripted):
-    """Ending at once: log 0.5. Going on with 2, surely followed by 3 and the end: log 0.4."""
+def test_the_length_penalty_favours_longer_sequences(scripted):
+    """The empty sequence has log 0.5; the sequence 2, 3 has log 0.4."""
 
-    def logits(name: int, written: tuple[int, ...]) -> list[float]:
+    def logits(name: int, generated: tuple[int, ...]) -> list[float]:
         sure = {(0, 2): [0.0, 0.0, 0.0, 1.0], (0, 2, 3): [0.0, 1.0, 0.0, 0.0]}
-        row = torch.tensor(sure.get(written, [0.05, 0.5, 0.4, 0.05]), dtype=torch.float64)
+        row = torch.tensor(sure.get(generated, [0.05, 0.5, 0.4, 0.05]), dtype=torch.float64)
         return row.clamp(min=1e-9).log().tolist()
 
     one = {"tokens": torch.zeros(1, 1, dtype=torch.long)}
@@ -155,15 +155,15 @@ def test_the_n_best_are_sorted_distinct_and_begin_with_the_best(scripted, random
         assert scores == sorted(scores, reverse=True)
 
 
-def test_equal_branches_keep_the_order_of_their_beginnings_then_of_tokens(scripted):
-    model = scripted(lambda name, written: [0.0, -1.0, 0.0])
+def test_ties_keep_the_order_of_beams_then_of_tokens(scripted):
+    model = scripted(lambda name, generated: [0.0, -1.0, 0.0])
     one = {"tokens": torch.zeros(1, 1, dtype=torch.long)}
     [found] = generate(model, one, begin=BEGIN, end=END, max_length=2, strategy=BeamConfig(size=3, n_best=3))
     assert [hypothesis.tokens for hypothesis in found] == [[0, 0], [0, 2], [2, 0]]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_beam_of_one_is_exactly_greedy(half_of_them_write, seed):
+def test_a_beam_of_one_is_exactly_greedy(token_of_half_the_rows, seed):
     torch.manual_seed(seed)
     config = TransformerConfig(num_layers=1, num_heads=2, hidden_dim=16, feed_forward_dim=16)
     source_BM = torch.randint(2, 300, (40, 6))
@@ -175,9 +175,9 @@ def test_a_beam_of_one_is_exactly_greedy(half_of_them_write, seed):
         (config.build(CausalLM(300, 30)), {"prompt": source_BM}),
     ]
     for model, start in cases:
-        end = half_of_them_write(generate(model, **start, end=None, max_length=20))
+        end = token_of_half_the_rows(generate(model, **start, end=None, max_length=20))
         greedy = generate(model, **start, end=end, max_length=20, strategy=GreedyConfig())
-        # Without a penalty for length the scores are the same, too.
+        # Without a length penalty the scores are equal too.
         beam = BeamConfig(size=1, length_penalty=0.0)
         assert generate(model, **start, end=end, max_length=20, strategy=beam) == greedy
         assert {hypotheses[0].is_finished for hypotheses in greedy} == {True, False}
@@ -203,22 +203,22 @@ def test_a_row_is_decoded_as_if_alone(scripted, random_table):
 def test_top_is_a_stable_sort(values, count, impossible):
     values_BV = torch.tensor(values, dtype=torch.float32)
     values_BV[:, :impossible] = -torch.inf
-    best, places = top(values_BV[None], count)
+    best, indices = top(values_BV[None], count)
     expected = values_BV[None].sort(dim=-1, descending=True, stable=True)
     possible = expected.values[..., :count] > -torch.inf
     assert torch.equal(best, expected.values[..., :count])
-    assert torch.equal(places[possible], expected.indices[..., :count][possible])
+    assert torch.equal(indices[possible], expected.indices[..., :count][possible])
 
 
 @given(data=st.data(), count=st.integers(1, 6), width=st.integers(350, 600), distinct=st.integers(2, 900))
 def test_top_of_long_rows_is_a_stable_sort_too(data, count, width, distinct):
-    """Long rows are searched in blocks; with few distinct values there are ties within and across them."""
+    """Long rows are searched in blocks; few distinct values make ties within and across blocks."""
     seed = data.draw(st.integers(0, 10**6))
     drawn = torch.randint(0, distinct, (3, width), generator=torch.Generator().manual_seed(seed))
     values_BV = drawn.float()
     values_BV[drawn == 0] = -torch.inf
-    best, places = top(values_BV[:, : width - 3], count)  # rows that do not lie end to end
+    best, indices = top(values_BV[:, : width - 3], count)  # rows that are not contiguous
     expected = values_BV[:, : width - 3].sort(dim=-1, descending=True, stable=True)
     possible = expected.values[..., :count] > -torch.inf
     assert torch.equal(best, expected.values[..., :count])
-    assert torch.equal(places[possible], expected.indices[..., :count][possible])
+    assert torch.equal(indices[possible], expected.indices[..., :count][possible])

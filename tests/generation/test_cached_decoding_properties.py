@@ -1,6 +1,6 @@
-"""Reading in pieces, from a cache, gives what reading at once gives: for every position kind, however cut.
+"""Decoding in pieces with a cache equals one pass without it, for every position kind and any division.
 
-The oracle is the whole model on each row alone: no cache, no padding, no batch.
+The reference is the whole model on each row alone: no cache, no padding, no batch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig
 
 VOCABULARY, LONGEST, SOURCE = 9, 16, 6
-SHAPES: list[TaskType] = [
+TASK_TYPES: list[TaskType] = [
     CausalLM(VOCABULARY, LONGEST),
     Seq2Seq(VOCABULARY, SOURCE, VOCABULARY, LONGEST, is_shared_vocabulary=True),
 ]
-each_shape = pytest.mark.parametrize("task_type", SHAPES, ids=lambda task_type: type(task_type).__name__)
+each_task_type = pytest.mark.parametrize(
+    "task_type", TASK_TYPES, ids=lambda task_type: type(task_type).__name__
+)
 each_position = pytest.mark.parametrize("position", sorted(kinds(PositionConfig)))
 each_placement = pytest.mark.parametrize("placement", ["pre", "post"])
 
-# A chunk: how many tokens each row appends, and afterwards which rows go on (None: all of them).
+# A chunk: number of tokens that each row appends, then the rows that continue (None: all).
 chunks = st.lists(
     st.tuples(
         st.lists(st.integers(1, 4), min_size=4, max_size=4),
@@ -42,7 +44,7 @@ chunks = st.lists(
 
 
 class Reader:
-    """A model with a cache beside what it has read, row by row."""
+    """Model with a decoding state, and the tokens of each row as lists."""
 
     def __init__(self, model: Model, seed: int) -> None:
         assert isinstance(model, SupportsGeneration)
@@ -61,7 +63,7 @@ class Reader:
         return {"tokens": tokens, "mask": attention_mask}
 
     def read(self, lengths: list[int]) -> Tensor:
-        """Append that many tokens to each row; what pads the shorter ones is arbitrary."""
+        """Append random tokens of these lengths to each row; padding is arbitrary."""
         new = [self.draw(length) for length in lengths]
         longest = max(lengths)
         tokens = torch.tensor([row + self.draw(longest - len(row)) for row in new])
@@ -100,7 +102,7 @@ def build(task_type: TaskType, position: str, placement: str = "pre") -> Model:
     return config.build(task_type).double().eval()
 
 
-@each_shape
+@each_task_type
 @each_position
 @each_placement
 @torch.no_grad()
@@ -120,7 +122,7 @@ def test_cached_equals_full(
             reader.select([row % len(reader.rows) for row in chosen])
 
 
-@each_shape
+@each_task_type
 @each_position
 @torch.no_grad()
 def test_token_by_token_after_a_ragged_prompt(task_type: TaskType, position: str) -> None:
@@ -130,21 +132,21 @@ def test_token_by_token_after_a_ragged_prompt(task_type: TaskType, position: str
         assert_close(reader.read([1, 1, 1, 1]), reader.expected(), atol=1e-9, rtol=1e-9)
 
 
-@each_shape
+@each_task_type
 @torch.no_grad()
 def test_rows_that_are_chosen_before_anything_is_read(task_type: TaskType) -> None:
-    """As a beam search does: one row becomes several at the start."""
+    """One row becomes several at the start, as in beam search."""
     reader = Reader(build(task_type, "rotary"), seed=0)
     reader.select([2, 2, 0])
     assert_close(reader.read([2, 1, 3]), reader.expected(), atol=1e-9, rtol=1e-9)
 
 
-@each_shape
+@each_task_type
 @torch.no_grad()
 def test_padding_does_not_use_up_learned_positions(task_type: TaskType) -> None:
     reader = Reader(build(task_type, "learned"), seed=0)
     reader.read([LONGEST - 1, 2, 3, 4])
-    # Three places of padding after the last token that fits: the real tokens do fit.
+    # Three positions of padding after the last real token: the real tokens fit.
     assert_close(reader.read([1, 4, 1, 2]), reader.expected(), atol=1e-9, rtol=1e-9)
     with pytest.raises(ErrorDetail, match=f"end at length {LONGEST}, this sequence needs {LONGEST + 1}"):
         reader.read([1, 1, 1, 1])

@@ -1,4 +1,4 @@
-"""Batches at once write what they write one after another, and leave everything as it was."""
+"""Concurrent batches generate the same as sequential ones, and restore the model's mode and threads."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def batches() -> list[Tensor]:
 
 
 @pytest.fixture(params=[False, True], ids=["PyTorch's products", "NumPy's"])
-def by_numpy(request, monkeypatch):
+def uses_numpy(request, monkeypatch):
     monkeypatch.setattr(cpu, "numpy_is_faster", lambda: request.param)
     return request.param
 
 
 @pytest.mark.parametrize("strategy", [GreedyConfig(), BeamConfig(size=3), SampleConfig()])
-def test_it_is_what_one_after_another_gives(model, batches, strategy, by_numpy):
+def test_concurrent_equals_sequential(model, batches, strategy, uses_numpy):
     seen: set[tuple[int, int]] = set()
 
-    def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
+    def run(tokens_BM: Tensor) -> list[list[Hypothesis]]:
         seen.add((threading.get_ident(), torch.get_num_threads()))
         return generate(model, {"tokens": tokens_BM}, begin=BEGIN, end=END, strategy=strategy)
 
     done: list[int] = []
-    together = run_concurrently(model, answer, batches, done.append)
+    together = run_concurrently(model, run, batches, done.append)
     assert {threads for _, threads in seen} == {1} and threading.get_ident() not in dict(seen)
     assert done == list(range(1, len(batches) + 1))
     assert torch.get_num_threads() == 3
@@ -72,7 +72,7 @@ def test_it_is_what_one_after_another_gives(model, batches, strategy, by_numpy):
     assert all(parameter.is_contiguous() for parameter in model.parameters())
     torch.set_num_threads(1)
     seen.clear()
-    assert run_concurrently(model, answer, batches) == together
+    assert run_concurrently(model, run, batches) == together
     assert seen == {(threading.get_ident(), 1)}
 
 
@@ -81,24 +81,24 @@ def approximately(found: list[list[Hypothesis]]) -> list[list[tuple[list[int], A
 
 
 @pytest.mark.parametrize("strategy", [GreedyConfig(), BeamConfig(size=3)])
-def test_numpy_writes_what_pytorch_writes(model, batches, strategy, monkeypatch):
+def test_numpy_generates_what_pytorch_generates(model, batches, strategy, monkeypatch):
     used: list[int] = []
 
-    def answer(tokens_BM: Tensor) -> list[list[Hypothesis]]:
+    def run(tokens_BM: Tensor) -> list[list[Hypothesis]]:
         used.append(cpu.use_numpy(torch.ones(1)))
         attention_mask_BM = tokens_BM % 5 > 0
-        attention_mask_BM[:, 0] = tokens_BM.shape[1] > 4  # rows of the shortest may have nothing to read
+        attention_mask_BM[:, 0] = tokens_BM.shape[1] > 4  # the shortest rows may have no real token
         inputs = {"tokens": tokens_BM, "mask": attention_mask_BM}
         return generate(model, inputs, begin=BEGIN, end=END, strategy=strategy)
 
-    written = {}
+    generated = {}
     for is_faster in (False, True):
         monkeypatch.setattr(cpu, "numpy_is_faster", lambda is_faster=is_faster: is_faster)
         used.clear()
-        written[is_faster] = run_concurrently(model, answer, batches)
+        generated[is_faster] = run_concurrently(model, run, batches)
         assert set(used) == {is_faster}
     assert not cpu.use_numpy(torch.ones(1))
-    for mine, theirs in zip(written[True], written[False], strict=True):
+    for mine, theirs in zip(generated[True], generated[False], strict=True):
         assert [[(h.tokens, h.log_probabilities) for h in row] for row in mine] == approximately(theirs)
 
 
@@ -114,7 +114,7 @@ def test_numpy_has_one_thread_then_and_as_many_as_before_afterwards(model, batch
         assert threads() == before
 
 
-def test_dealt_rows_are_all_there_in_parts_of_like_size():
+def test_round_robin_has_every_row_once_in_parts_of_similar_size():
     assert round_robin(range(7), 3) == [[0, 3, 6], [1, 4], [2, 5]]
     assert round_robin("ab", 3) == [["a"], ["b"]]
     assert round_robin([], 3) == []
@@ -130,21 +130,21 @@ def test_new_threads_get_all_cores_again(model, batches):
 
 
 def test_an_error_is_the_callers_and_the_mode_is_set_back(model, batches):
-    def answer(tokens_BM: Tensor) -> int:
+    def run(tokens_BM: Tensor) -> int:
         if tokens_BM.shape[1] == 5:
             raise ValueError("no fives")
         return tokens_BM.shape[1]
 
     with pytest.raises(ValueError, match="no fives"):
-        run_concurrently(model, answer, batches)
+        run_concurrently(model, run, batches)
     assert model.training and torch.get_num_threads() == 3
 
 
-def test_what_is_observed_is_written_in_turn(model, batches):
-    def answer(tokens_BM: Tensor) -> int:
+def test_traced_batches_run_sequentially(model, batches):
+    def run(tokens_BM: Tensor) -> int:
         generate(model, {"tokens": tokens_BM}, begin=BEGIN, end=END)
         return threading.get_ident()
 
     with tracing() as trace:
-        assert set(run_concurrently(model, answer, batches)) == {threading.get_ident()}
+        assert set(run_concurrently(model, run, batches)) == {threading.get_ident()}
     assert len(trace.rows) == len(batches[-1])

@@ -1,4 +1,4 @@
-"""The shorter ways of writing give what the plain ones give: aligned heads, groups by length, shared rows."""
+"""Fast paths of decoding equal the plain ones: prepacked layers, groups by length, beams in shared rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glassformer.models.task_types import CausalLM, Seq2Seq, TaskType
 from glassformer.models.transformer import TransformerConfig
 
 BEGIN, END, VOCABULARY = 0, 1, 37
-SHAPES: list[TaskType] = [CausalLM(VOCABULARY, 20), Seq2Seq(VOCABULARY, 9, VOCABULARY, 20)]
+TASK_TYPES: list[TaskType] = [CausalLM(VOCABULARY, 20), Seq2Seq(VOCABULARY, 9, VOCABULARY, 20)]
 
 
 def build(task_type: TaskType, **options: Any) -> Any:
@@ -33,7 +33,7 @@ def build(task_type: TaskType, **options: Any) -> Any:
 @pytest.mark.parametrize("outputs", [3, 16, 17, 31, 32, 100])
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_head_made_ready_answers_the_same(outputs: int, is_tied: bool, bias: bool) -> None:
+def test_a_prepacked_head_gives_the_same_logits(outputs: int, is_tied: bool, bias: bool) -> None:
     torch.manual_seed(outputs)
     head = ClassHead(8, outputs, nn.ReLU(), is_tied, bias).double()
     tied_VD = torch.randn(outputs, 8, dtype=torch.float64) if is_tied else None
@@ -45,7 +45,7 @@ def test_a_head_made_ready_answers_the_same(outputs: int, is_tied: bool, bias: b
 
 @pytest.mark.parametrize("sizes", [(5, 9), (9, 5), (7, 7)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_made_ready_is_the_linear_map(sizes: tuple[int, int], bias: bool) -> None:
+def test_a_prepacked_product_is_the_linear_map(sizes: tuple[int, int], bias: bool) -> None:
     layer = nn.Linear(*sizes, bias=bias).double()
     product = prepack_linear(layer.weight.data, layer.bias.data if bias else None)
     for shape in ((3,), (2, 3), (2, 3, 1), (0,)):
@@ -53,11 +53,11 @@ def test_a_product_made_ready_is_the_linear_map(sizes: tuple[int, int], bias: bo
         assert_close(product(x), layer(x), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("task_type", SHAPES, ids=["language model", "encoder-decoder"])
+@pytest.mark.parametrize("task_type", TASK_TYPES, ids=["language model", "encoder-decoder"])
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("feed_forward", ["relu", "gelu", "swiglu"])
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
-def test_a_model_made_ready_says_the_same_and_is_itself_again_afterwards(
+def test_a_prepacked_model_gives_the_same_logits_and_is_restored_afterwards(
     task_type: TaskType, placement: str, feed_forward: str, norm: str
 ) -> None:
     model = build(
@@ -79,7 +79,16 @@ def test_a_model_made_ready_says_the_same_and_is_itself_again_afterwards(
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
 
 
-def test_a_head_with_a_way_of_its_own_keeps_it() -> None:
+def test_an_input_network_that_reads_its_weight_is_not_prepacked() -> None:
+    model = build(TASK_TYPES[0], input={"kind": "one-hot"})
+    tokens_BL = torch.randint(2, VOCABULARY, (3, 6))
+    with torch.no_grad():
+        expected = model(tokens_BL)
+        with prepack(model):
+            assert_close(model(tokens_BL), expected, atol=1e-10, rtol=0)
+
+
+def test_a_head_with_its_own_forward_keeps_it() -> None:
     class Doubled(ClassHead):
         def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
             return 2 * super().forward(hidden, tied_VD)
@@ -91,9 +100,7 @@ def test_a_head_with_a_way_of_its_own_keeps_it() -> None:
 
 
 @given(lengths=st.lists(st.integers(0, 30), max_size=40), tokens=st.integers(1, 100))
-def test_groups_of_group_by_length_hold_every_row_once_within_the_limit(
-    lengths: list[int], tokens: int
-) -> None:
+def test_groups_by_length_hold_every_row_once(lengths: list[int], tokens: int) -> None:
     groups = list(group_by_length(lengths, tokens))
     assert sorted(row for rows, _ in groups for row in rows) == list(range(len(lengths)))
     for rows, longest in groups:
@@ -104,9 +111,9 @@ def test_groups_of_group_by_length_hold_every_row_once_within_the_limit(
 
 
 def test_a_source_read_in_groups_is_as_if_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of one, of several lengths, of equal lengths; and holes in what is real."""
+    """Covers groups of one row, of several lengths and of equal lengths, and gaps in the mask."""
     monkeypatch.setattr("glassformer.models.seq2seq.ENCODER_TOKENS", 20)
-    model = build(SHAPES[1])
+    model = build(TASK_TYPES[1])
     assert isinstance(model, EncoderDecoder)
     tokens_BM = torch.randint(2, VOCABULARY, (7, 9))
     attention_mask_BM = torch.arange(9) < torch.tensor([9, 2, 4, 4, 1, 9, 6])[:, None]
@@ -119,9 +126,9 @@ def test_a_source_read_in_groups_is_as_if_read_alone(monkeypatch: pytest.MonkeyP
 
 
 @given(data=st.data(), rows=st.integers(1, 9), length=st.integers(0, 5))
-def test_rows_of_a_cache_move_to_their_places(data: st.DataObject, rows: int, length: int) -> None:
+def test_rows_of_a_cache_are_selected(data: st.DataObject, rows: int, length: int) -> None:
     chosen = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=12))
-    if data.draw(st.booleans()):  # all but one in their places
+    if data.draw(st.booleans()):  # all but one keep their index
         one = chosen[0]
         chosen = list(range(data.draw(st.integers(1, rows))))
         chosen[data.draw(st.sampled_from(chosen))] = one
@@ -138,9 +145,9 @@ def test_a_cache_that_is_filled_in_parts_is_zero_elsewhere() -> None:
     assert not k_BHMK[1].any() and not k_BHMK[:, :, 3:].any()
 
 
-@pytest.mark.parametrize("task_type", SHAPES, ids=lambda task_type: type(task_type).__name__)
-def test_branches_that_share_a_row_find_what_lines_find(task_type: TaskType) -> None:
-    """A kernel put in from outside, here the same one, has the branches of a beam in rows of their own."""
+@pytest.mark.parametrize("task_type", TASK_TYPES, ids=lambda task_type: type(task_type).__name__)
+def test_beams_in_a_shared_row_equal_beams_in_rows_of_their_own(task_type: TaskType) -> None:
+    """With a custom kernel, here the same function, each beam has a row of its own."""
     model = build(task_type)
     assert isinstance(model, SupportsBeams)
     tokens_BM = torch.randint(2, VOCABULARY, (8, 9))

@@ -1,4 +1,4 @@
-"""Stops, limits, prompts, forbidden tokens, errors: against a model whose every answer is known."""
+"""Stops, limits, prompts, forbidden tokens and errors of `generate`, with a model of known logits."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ def sure(token: int) -> list[float]:
     return [0.0 if other == token else -1000.0 for other in range(VOCABULARY)]
 
 
-def spell(name: int, written: tuple[int, ...]) -> list[float]:
-    """Row `name` writes 2, 3, 4, … as many as its name says, then ends."""
-    place = len(written) - 1
-    return sure(END if place >= name else 2 + place % 4)
+def spell(name: int, generated: tuple[int, ...]) -> list[float]:
+    """Row `name` generates that many tokens of 2, 3, 4, …, then ends."""
+    step = len(generated) - 1
+    return sure(END if step >= name else 2 + step % 4)
 
 
 def inputs(*names: int) -> dict[str, torch.Tensor | None]:
     return {"tokens": torch.tensor([[name] for name in names])}
 
 
-def tokens_of(written: list[list[Any]]) -> list[list[int]]:
-    return [hypotheses[0].tokens for hypotheses in written]
+def tokens_of(generated: list[list[Any]]) -> list[list[int]]:
+    return [hypotheses[0].tokens for hypotheses in generated]
 
 
 @each_strategy
 def test_rows_stop_at_their_end_and_leave_the_batch(scripted, strategy):
     model = scripted(spell)
-    written = generate(model, inputs(2, 0, 3, 0), begin=BEGIN, end=END, max_length=9, strategy=strategy)
-    assert tokens_of(written) == [[2, 3], [], [2, 3, 4], []]
-    assert all(hypotheses[0].is_finished for hypotheses in written)
+    generated = generate(model, inputs(2, 0, 3, 0), begin=BEGIN, end=END, max_length=9, strategy=strategy)
+    assert tokens_of(generated) == [[2, 3], [], [2, 3, 4], []]
+    assert all(hypotheses[0].is_finished for hypotheses in generated)
     if strategy.kind != "beam" or strategy.size == 1:
         assert model.lines == [4, 2, 2, 1]
 
 
 def test_log_probabilities_are_the_models_and_the_ends_comes_last(scripted):
     table = {(): [0.0, 0.1, 0.2, 2.0, 0.3, 0.4], (3,): [0.0, 3.0, 0.2, 0.1, 0.3, 0.4]}
-    model = scripted(lambda name, written: table[written[1:]])
+    model = scripted(lambda name, generated: table[generated[1:]])
     [[best]] = generate(model, inputs(0), begin=BEGIN, end=END, max_length=5)
     first, second = (torch.tensor(row, dtype=torch.float64).log_softmax(0) for row in table.values())
     assert best.tokens == [3]
@@ -82,9 +82,11 @@ def test_the_limit_counts_the_end(scripted, strategy):
 
 @each_strategy
 def test_each_row_has_its_own_limit(scripted, strategy):
-    model = scripted(lambda name, written: sure(2))
-    written = generate(model, inputs(0, 0, 0), begin=BEGIN, end=END, max_length=[2, 5, 1], strategy=strategy)
-    assert tokens_of(written) == [[2] * 2, [2] * 5, [2]]
+    model = scripted(lambda name, generated: sure(2))
+    generated = generate(
+        model, inputs(0, 0, 0), begin=BEGIN, end=END, max_length=[2, 5, 1], strategy=strategy
+    )
+    assert tokens_of(generated) == [[2] * 2, [2] * 5, [2]]
 
 
 @each_strategy
@@ -106,24 +108,24 @@ def scripted_that_must_not_run() -> Any:
 
 @each_strategy
 def test_all_rows_may_end_at_once(scripted, strategy):
-    model = scripted(lambda name, written: sure(END))
-    written = generate(model, inputs(0, 1, 2), begin=BEGIN, end=END, max_length=5, strategy=strategy)
-    assert tokens_of(written) == [[], [], []]
-    assert written[0][0].log_probabilities == pytest.approx([0.0])
+    model = scripted(lambda name, generated: sure(END))
+    generated = generate(model, inputs(0, 1, 2), begin=BEGIN, end=END, max_length=5, strategy=strategy)
+    assert tokens_of(generated) == [[], [], []]
+    assert generated[0][0].log_probabilities == pytest.approx([0.0])
     if getattr(strategy, "n_best", 1) == 1:
         assert model.lines == [3]
 
 
 @each_strategy
 def test_without_an_end_only_the_limit_stops(scripted, strategy):
-    written = generate(scripted(spell), inputs(0), begin=BEGIN, end=None, max_length=4, strategy=strategy)
-    assert tokens_of(written) == [[END] * 4]
-    assert not written[0][0].is_finished
+    generated = generate(scripted(spell), inputs(0), begin=BEGIN, end=None, max_length=4, strategy=strategy)
+    assert tokens_of(generated) == [[END] * 4]
+    assert not generated[0][0].is_finished
 
 
 @each_strategy
 def test_min_length_puts_the_end_off(scripted, strategy):
-    model = scripted(lambda name, written: [0.0, 9.0, 5.0, 0.0, 0.0, 0.0])
+    model = scripted(lambda name, generated: [0.0, 9.0, 5.0, 0.0, 0.0, 0.0])
     for least in range(4):
         [hypotheses] = generate(
             model, inputs(0), begin=BEGIN, end=END, max_length=8, min_length=least, strategy=strategy
@@ -138,7 +140,7 @@ def test_forbidden_tokens_are_never_written_and_probabilities_stay_the_models(
     scripted, random_table, strategy
 ):
     table = random_table(3, VOCABULARY)
-    written = generate(
+    generated = generate(
         scripted(table),
         inputs(*range(20)),
         begin=BEGIN,
@@ -147,14 +149,14 @@ def test_forbidden_tokens_are_never_written_and_probabilities_stay_the_models(
         forbidden=[BEGIN, 2, 4],
         strategy=strategy,
     )
-    for name, hypotheses in enumerate(written):
+    for name, hypotheses in enumerate(generated):
         for hypothesis in hypotheses:
             assert set(hypothesis.tokens) <= {3, 5}
             path = [*hypothesis.tokens, END] if hypothesis.is_finished else hypothesis.tokens
-            for place, token in enumerate(path):
-                logits = torch.tensor(table(name, (BEGIN, *path[:place])), dtype=torch.float64)
+            for step, token in enumerate(path):
+                logits = torch.tensor(table(name, (BEGIN, *path[:step])), dtype=torch.float64)
                 expected = float(logits.log_softmax(0)[token])
-                assert hypothesis.log_probabilities[place] == pytest.approx(expected, abs=1e-12)
+                assert hypothesis.log_probabilities[step] == pytest.approx(expected, abs=1e-12)
 
 
 @each_strategy
@@ -176,7 +178,7 @@ def test_a_prompt_follows_the_beginning_and_may_be_ragged(scripted, random_table
 
 
 def test_of_equal_tokens_the_lowest_is_taken(scripted):
-    model = scripted(lambda name, written: [-1.0] * 3 + [0.0] * 500)
+    model = scripted(lambda name, generated: [-1.0] * 3 + [0.0] * 500)
     for strategy in (GreedyConfig(), BeamConfig(size=1), BeamConfig(size=4, n_best=4)):
         [hypotheses] = generate(model, inputs(0), begin=BEGIN, end=END, max_length=1, strategy=strategy)
         assert [hypothesis.tokens for hypothesis in hypotheses] == [[3 + i] for i in range(len(hypotheses))]
@@ -202,16 +204,16 @@ def test_the_default_limit_is_the_models_room():
             torch.ones(2, 4, dtype=torch.long),
             torch.tensor([[1] * 4, [1, 1, 0, 0]]).bool(),
         )
-        written = generate(language_model, prompt=prompt_BL, mask=attention_mask_BL, end=None)
-        assert [len(hypotheses[0].tokens) for hypotheses in written] == [9, 11]
+        generated = generate(language_model, prompt=prompt_BL, mask=attention_mask_BL, end=None)
+        assert [len(hypotheses[0].tokens) for hypotheses in generated] == [9, 11]
         translator = config.build(Seq2Seq(7, 5, 7, max_target_length=6))
-        written = generate(
+        generated = generate(
             translator, {"tokens": prompt_BL, "mask": attention_mask_BL}, begin=BEGIN, end=None
         )
-        assert [len(hypotheses[0].tokens) for hypotheses in written] == [6, 6]
+        assert [len(hypotheses[0].tokens) for hypotheses in generated] == [6, 6]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- errors
 
 LANGUAGE_MODEL = CausalLM(7, 12)
 LEFT_PADDED = torch.tensor([[0, 1, 1]]).bool()
@@ -249,12 +251,12 @@ def test_errors_have_a_path_and_a_hint(options, path, words, wrap):
     assert caught.value.hint
 
 
-def test_a_model_without_a_shape_needs_a_limit(scripted):
+def test_a_model_without_a_task_type_needs_a_limit(scripted):
     with pytest.raises(ErrorDetail, match="a limit is required"):
         generate(scripted(spell), inputs(0), begin=BEGIN, end=END)
 
 
-def test_a_model_that_cannot_write_is_refused():
+def test_a_model_that_cannot_generate_is_refused():
     labeller = TransformerConfig(num_layers=1, num_heads=1, hidden_dim=8).build(
         TokenClassification(7, 5, classes=3)
     )
@@ -265,9 +267,9 @@ def test_a_model_that_cannot_write_is_refused():
 @each_strategy
 @pytest.mark.parametrize("is_scored", [False, True])
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_scores_that_are_not_numbers_are_named(scripted, strategy, broken, is_scored):
-    def logits(name: int, written: tuple[int, ...]) -> list[float]:
-        ill = name == 5 and len(written) == 3
+def test_logits_that_are_not_finite_are_reported(scripted, strategy, broken, is_scored):
+    def logits(name: int, generated: tuple[int, ...]) -> list[float]:
+        ill = name == 5 and len(generated) == 3
         return [0.0, -9.0, 1.0, 0.5, broken if ill else 0.0, 0.0]
 
     with pytest.raises(ErrorDetail, match="token 3 of row 1"):
@@ -290,7 +292,7 @@ def test_without_probabilities_the_same_is_written(scripted, random_table, strat
         for is_scored in (True, False)
     )
     assert tokens_of(bare) == tokens_of(scored) and len({tuple(row) for row in tokens_of(bare)}) > 3
-    has_numbers = strategy.kind != "greedy"  # the others cannot choose without them
+    has_numbers = strategy.kind != "greedy"  # other strategies need probabilities to choose
     assert all(bool(h.log_probabilities) is has_numbers for hypotheses in bare for h in hypotheses)
     trace = Trace(alternatives=2)
     generate(scripted(random_table(3, VOCABULARY)), inputs(0), is_scored=False, trace=trace, **options)
@@ -339,10 +341,10 @@ def test_wrong_options_are_refused(decoding, words):
 
 
 def test_a_trace_shows_the_alternatives(scripted):
-    model = scripted(lambda name, written: [0.0, -1.0, 3.0, 2.0, -2.0, 1.0])
+    model = scripted(lambda name, generated: [0.0, -1.0, 3.0, 2.0, -2.0, 1.0])
     for strategy in (GreedyConfig(), SampleConfig(seed=4)):
         trace = Trace(alternatives=3)
-        written = generate(
+        generated = generate(
             model,
             inputs(0, 1),
             begin=BEGIN,
@@ -353,7 +355,7 @@ def test_a_trace_shows_the_alternatives(scripted):
             trace=trace,
         )
         probabilities = torch.tensor(model.logits(0, ()), dtype=torch.float64).softmax(0).tolist()
-        for [best], steps in zip(written, trace.rows, strict=True):
+        for [best], steps in zip(generated, trace.rows, strict=True):
             for step in steps:
                 [alternatives] = step.alternatives
                 assert [token for token, _ in alternatives] == [2, 5, 0]
@@ -368,7 +370,7 @@ def test_a_trace_shows_the_alternatives(scripted):
 
 def test_a_beams_trace_is_a_tree_with_every_hypothesis_in_it(scripted, random_table):
     trace, size = Trace(), 3
-    written = generate(
+    generated = generate(
         scripted(random_table(5, VOCABULARY)),
         inputs(0, 1, 2),
         begin=BEGIN,
@@ -377,7 +379,7 @@ def test_a_beams_trace_is_a_tree_with_every_hypothesis_in_it(scripted, random_ta
         strategy=BeamConfig(size=size, n_best=size),
         trace=trace,
     )
-    for hypotheses, steps in zip(written, trace.rows, strict=True):
+    for hypotheses, steps in zip(generated, trace.rows, strict=True):
         beams: list[tuple[int, ...]] = [()]
         leaves = {}
         for step in steps:

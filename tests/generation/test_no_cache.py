@@ -1,6 +1,6 @@
-"""Decoding with a cache finds what decoding without one finds: every strategy, position kind and shape.
+"""Decoding with and without a cache gives equal results for every strategy, position kind and task type.
 
-In double precision, so that the last bits of a score, which depend on the order of additions, decide nothing.
+Double precision keeps the last bits of a score, which depend on the order of additions, from deciding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STRATEGIES = [
     BeamConfig(size=1),
     BeamConfig(size=4, n_best=3),
 ]
-SHAPES: list[TaskType] = [CausalLM(VOCABULARY, LONGEST), Seq2Seq(VOCABULARY, 7, VOCABULARY, LONGEST)]
+TASK_TYPES: list[TaskType] = [CausalLM(VOCABULARY, LONGEST), Seq2Seq(VOCABULARY, 7, VOCABULARY, LONGEST)]
 
 
 def build(task_type: TaskType, position: str, **options: Any) -> Model:
@@ -38,7 +38,7 @@ def build(task_type: TaskType, position: str, **options: Any) -> Model:
 
 
 def start(task_type: TaskType) -> dict[str, Any]:
-    """Rows of every length, as inputs or as prompts."""
+    """Inputs or prompts of every length."""
     random = torch.Generator().manual_seed(2)
     tokens_BL = torch.randint(1, VOCABULARY, (ROWS, 7), generator=random)
     attention_mask_BL = torch.arange(7) < torch.randint(1, 8, (ROWS, 1), generator=random)
@@ -53,10 +53,10 @@ def start(task_type: TaskType) -> dict[str, Any]:
 
 
 @pytest.fixture
-def check(half_of_them_write: Callable[..., int]) -> Callable[[Model, TaskType, Any], None]:
+def check(token_of_half_the_rows: Callable[..., int]) -> Callable[[Model, TaskType, Any], None]:
     def check(model: Model, task_type: TaskType, strategy: Any) -> None:
         options: dict[str, Any] = {**start(task_type), "forbidden": [BEGIN], "strategy": strategy}
-        end = half_of_them_write(generate(model, **options, end=None))
+        end = token_of_half_the_rows(generate(model, **options, end=None))
         cached = generate(model, **options, end=end, min_length=1)
         full = generate(NoCache(model), **options, end=end, min_length=1)
         for found, expected in zip(cached, full, strict=True):
@@ -70,34 +70,34 @@ def check(half_of_them_write: Callable[..., int]) -> Callable[[Model, TaskType, 
     return check
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
+@pytest.mark.parametrize("task_type", TASK_TYPES, ids=lambda task_type: type(task_type).__name__)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.kind}-{getattr(s, 'size', 1)}")
 @pytest.mark.parametrize("position", sorted(kinds(PositionConfig)))
-def test_cache_equals_no_cache(check, position, strategy, shape):
-    check(build(shape, position), shape, strategy)
+def test_cache_equals_no_cache(check, position, strategy, task_type):
+    check(build(task_type, position), task_type, strategy)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
-def test_cache_equals_no_cache_with_shared_heads_and_post_norm(check, shape):
-    model = build(shape, "rotary", num_key_value_heads=1, norm_placement="post", tied_output=True)
-    check(model, shape, BeamConfig(size=3))
+@pytest.mark.parametrize("task_type", TASK_TYPES, ids=lambda task_type: type(task_type).__name__)
+def test_cache_equals_no_cache_with_shared_heads_and_post_norm(check, task_type):
+    model = build(task_type, "rotary", num_key_value_heads=1, norm_placement="post", tied_output=True)
+    check(model, task_type, BeamConfig(size=3))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
-def test_without_a_cache_the_logits_are_those_of_the_whole_model(shape):
-    """The definition itself: a prefix, its log-probabilities, and nothing in between."""
-    model = build(shape, "sinusoidal").eval()
+@pytest.mark.parametrize("task_type", TASK_TYPES, ids=lambda task_type: type(task_type).__name__)
+def test_without_a_cache_the_logits_are_those_of_the_whole_model(task_type):
+    """Compare with the log-probabilities of the whole model on a prefix."""
+    model = build(task_type, "sinusoidal").eval()
     source_BM = torch.randint(2, VOCABULARY, (1, 7))
     prompt_BL = torch.tensor([[BEGIN, 5, 6]])
-    inputs = {"tokens": source_BM} if isinstance(shape, Seq2Seq) else {"tokens": prompt_BL}
+    inputs = {"tokens": source_BM} if isinstance(task_type, Seq2Seq) else {"tokens": prompt_BL}
     [[best]] = generate(NoCache(model), inputs, prompt=prompt_BL, end=None, max_length=5)
-    written = torch.tensor([[BEGIN, 5, 6, *best.tokens]])
+    generated = torch.tensor([[BEGIN, 5, 6, *best.tokens]])
     with torch.no_grad():
-        if isinstance(shape, Seq2Seq):
-            logits_BLV = model(tokens=source_BM, target=written)
+        if isinstance(task_type, Seq2Seq):
+            logits_BLV = model(tokens=source_BM, target=generated)
         else:
-            logits_BLV = model(tokens=written)
+            logits_BLV = model(tokens=generated)
     assert len(best.log_probabilities) == 5
-    for place, value in enumerate(best.log_probabilities):
-        after = logits_BLV[0, place + 2].log_softmax(-1)
-        assert float(after[written[0, place + 3]]) == pytest.approx(value, abs=1e-9)
+    for step, value in enumerate(best.log_probabilities):
+        after = logits_BLV[0, step + 2].log_softmax(-1)
+        assert float(after[generated[0, step + 3]]) == pytest.approx(value, abs=1e-9)

@@ -1,4 +1,4 @@
-"""What is drawn follows the distribution, the seed and the row's number, and nothing else."""
+"""Samples depend on the distribution, the seed and the row's number, and on nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.temp
 
 
 def by_definition(log_probabilities_V: Tensor, config: SampleConfig) -> Tensor:
-    """The distribution, one token at a time."""
+    """Distribution computed one token at a time."""
     probabilities = (log_probabilities_V.double() / config.temperature).softmax(0).tolist()
     order = sorted(range(len(probabilities)), key=lambda token: (-probabilities[token], token))
     kept = order[: config.top_k]
@@ -59,7 +59,7 @@ def names(count: int) -> dict[str, Tensor | None]:
 @pytest.mark.parametrize("loudness", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, 1000])
 def test_the_weights_are_those_of_the_definition(config, loudness, vocabulary):
-    """A vocabulary of 1000 at 0.1 needs more than the first look of top-p, and at 5.0 does not."""
+    """A vocabulary of 1,000 needs the full sort of top-p at one temperature and not at the other."""
     random = torch.Generator().manual_seed(0)
     logits_BV = loudness * torch.randn(3, vocabulary, generator=random, dtype=torch.float64)
     log_probabilities_BV = logits_BV.log_softmax(-1)
@@ -71,11 +71,11 @@ def test_the_weights_are_those_of_the_definition(config, loudness, vocabulary):
 
 @each_config
 def test_tokens_are_drawn_in_proportion(scripted, config):
-    """Pearson's statistic, over 8,000 rows; the limit is far beyond its 99.9 % quantile for 7 degrees."""
+    """Pearson's statistic over 8,000 rows; the limit is far above its 99.9 % quantile (7 degrees)."""
     rows = 8_000
-    model = scripted(lambda name, written: LOGITS)
-    written = generate(model, names(rows), begin=BEGIN, end=None, max_length=1, strategy=config)
-    drawn = torch.tensor([hypotheses[0].tokens[0] for hypotheses in written])
+    model = scripted(lambda name, generated: LOGITS)
+    generated = generate(model, names(rows), begin=BEGIN, end=None, max_length=1, strategy=config)
+    drawn = torch.tensor([hypotheses[0].tokens[0] for hypotheses in generated])
     counts = drawn.bincount(minlength=VOCABULARY).double()
     expected = rows * by_definition(torch.tensor(LOGITS, dtype=torch.float64).log_softmax(0), config)
     assert torch.equal(counts > 0, expected > 0)
@@ -85,9 +85,11 @@ def test_tokens_are_drawn_in_proportion(scripted, config):
 
 
 def test_successive_tokens_are_drawn_independently(scripted):
-    model = scripted(lambda name, written: [0.0, 0.0])
-    written = generate(model, names(4000), begin=BEGIN, end=None, max_length=3, strategy=SampleConfig(seed=9))
-    numbers = torch.tensor([hypotheses[0].tokens for hypotheses in written]) @ torch.tensor([4, 2, 1])
+    model = scripted(lambda name, generated: [0.0, 0.0])
+    generated = generate(
+        model, names(4000), begin=BEGIN, end=None, max_length=3, strategy=SampleConfig(seed=9)
+    )
+    numbers = torch.tensor([hypotheses[0].tokens for hypotheses in generated]) @ torch.tensor([4, 2, 1])
     counts = numbers.bincount(minlength=8).double()
     assert float(((counts - 500) ** 2 / 500).sum()) < 25
 
@@ -99,7 +101,7 @@ def test_the_seed_and_the_rows_number_decide(scripted, random_table):
     first = generate(model, all_rows, strategy=SampleConfig(seed=3), **options)
     assert first == generate(model, all_rows, strategy=SampleConfig(seed=3), **options)
     assert first != generate(model, all_rows, strategy=SampleConfig(seed=4), **options)
-    # In other company, in another order, cut into other batches.
+    # Other batches, another order.
     chosen = [7, 2, 11]
     some = generate(
         model,

@@ -1,4 +1,4 @@
-"""`from_huggingface` against the models it was given, built from a config with random weights; fp32, 1e-5."""
+"""Compare converted models with the originals, built from a config with random weights; fp32, 1e-5."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def marian(**options: Any) -> MarianMTModel:
 
 
 def shaken(model: nn.Module) -> Any:
-    """In evaluation mode, away from zero biases and unit norms; Marian's bias on the logits is a buffer."""
+    """Evaluation mode, with biases and norms (and Marian's buffer of biases) moved away from 0 and 1."""
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.is_floating_point():
@@ -122,7 +122,7 @@ def test_marian(options: dict[str, Any], is_shared: bool) -> None:
 
 @pytest.mark.parametrize("build", [gpt2, bert, marian])
 def test_rounding_is_all_that_differs(build: Any) -> None:
-    """In fp64 the same comparison holds to 1e-12."""
+    """The same comparison holds to 1e-12 in fp64."""
     theirs = build().double()
     ours = from_huggingface(theirs)
     read = tokens()

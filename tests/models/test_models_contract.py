@@ -1,6 +1,6 @@
-"""What every kind of model part must do, in every shape: the registry is asked which kinds there are.
+"""Contract of every registered kind of model part, for every task type.
 
-A kind of one's own, registered by the test itself, is held to the same contract at the end.
+User-defined kinds, registered by the test, must fulfil the same contract.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from glassformer.models.transformer import TransformerConfig
 VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH, CLASSES = 13, 7, 11, 5, 3
 SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 12}
 
-SHAPES: dict[str, TaskType] = {
-    "per token": TokenClassification(VOCABULARY, LENGTH, CLASSES),
-    "per sequence": SequenceClassification(VOCABULARY, LENGTH, CLASSES),
-    "real number": SequenceClassification(VOCABULARY, LENGTH, 1, is_regression=True),
-    "next token": CausalLM(VOCABULARY, LENGTH),
-    "masked token": MaskedLM(VOCABULARY, LENGTH),
+TASK_TYPES: dict[str, TaskType] = {
+    "token classification": TokenClassification(VOCABULARY, LENGTH, CLASSES),
+    "sequence classification": SequenceClassification(VOCABULARY, LENGTH, CLASSES),
+    "regression": SequenceClassification(VOCABULARY, LENGTH, 1, is_regression=True),
+    "causal LM": CausalLM(VOCABULARY, LENGTH),
+    "masked LM": MaskedLM(VOCABULARY, LENGTH),
     "sequence to sequence": Seq2Seq(VOCABULARY, LENGTH, TARGET_VOCABULARY, TARGET_LENGTH),
     "shared vocabulary": Seq2Seq(VOCABULARY, LENGTH, VOCABULARY, TARGET_LENGTH, True),
 }
-ANSWERS = {
-    "per token": (2, LENGTH, CLASSES),
-    "per sequence": (2, CLASSES),
-    "real number": (2, 1),
-    "next token": (2, LENGTH, VOCABULARY),
-    "masked token": (2, LENGTH, VOCABULARY),
+OUTPUTS = {
+    "token classification": (2, LENGTH, CLASSES),
+    "sequence classification": (2, CLASSES),
+    "regression": (2, 1),
+    "causal LM": (2, LENGTH, VOCABULARY),
+    "masked LM": (2, LENGTH, VOCABULARY),
     "sequence to sequence": (2, TARGET_LENGTH, TARGET_VOCABULARY),
     "shared vocabulary": (2, TARGET_LENGTH, VOCABULARY),
 }
@@ -63,7 +63,7 @@ FAMILIES: dict[str, type[Kind]] = {
     "output": OutputConfig,
 }
 
-each_shape = pytest.mark.parametrize("task_type", SHAPES)
+each_task_type = pytest.mark.parametrize("task_type", TASK_TYPES)
 each_placement = pytest.mark.parametrize("placement", ["pre", "post"])
 each_position = pytest.mark.parametrize("position", sorted(kinds(PositionConfig)))
 
@@ -78,7 +78,7 @@ def built(config: TransformerConfig, task_type: TaskType, seed: int = 0) -> Mode
 
 
 def inputs_for(task_type: TaskType) -> dict[str, Tensor | None]:
-    """Two rows, the second one padded."""
+    """Inputs of two rows, the second one padded."""
     random = torch.Generator().manual_seed(0)
     inputs: dict[str, Tensor | None] = {
         "tokens": torch.randint(task_type.vocabulary, (2, LENGTH), generator=random),
@@ -90,39 +90,39 @@ def inputs_for(task_type: TaskType) -> dict[str, Tensor | None]:
 
 
 def targets_for(name: str) -> Tensor:
-    """A right answer for each question, but one is not asked."""
-    *questions, classes = ANSWERS[name]
-    if name == "real number":
+    """Targets for each output; one is ignored."""
+    *axes, classes = OUTPUTS[name]
+    if name == "regression":
         return torch.tensor([0.5, -1.0])
-    targets = torch.arange(math.prod(questions)).view(questions) % classes
+    targets = torch.arange(math.prod(axes)).view(axes) % classes
     targets.view(-1)[-1] = IGNORED
     return targets
 
 
 def fulfil_contract(config: TransformerConfig, name: str) -> None:
-    shape = SHAPES[name]
+    task_type = TASK_TYPES[name]
     assert validate(TransformerConfig, config.dump()) == config
 
-    model = built(config, shape)
-    inputs, targets = inputs_for(shape), targets_for(name)
-    score = model.compute_loss(inputs, targets)
-    assert score.loss.isfinite() and 0 <= score.correct <= score.count
-    assert score.count == (targets != IGNORED).sum()
-    score.loss.backward()
+    model = built(config, task_type)
+    inputs, targets = inputs_for(task_type), targets_for(name)
+    output = model.compute_loss(inputs, targets)
+    assert output.loss.isfinite() and 0 <= output.correct <= output.count
+    assert output.count == (targets != IGNORED).sum()
+    output.loss.backward()
     for path, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{path} gets no gradient"
         assert parameter.grad.isfinite().all() and parameter.grad.any(), f"the gradient of {path} is empty"
 
-    saved = save(model.state_dict())  # refuses tensors that share their memory
-    other = built(config, shape, seed=1)
+    saved = save(model.state_dict())  # safetensors refuses tensors that share memory
+    other = built(config, task_type, seed=1)
     other.load_state_dict(load(saved))
-    answers = model.eval()(**inputs)
-    assert answers.shape == ANSWERS[name] and answers.dtype == torch.float32
-    assert torch.equal(other.eval()(**inputs), answers)
-    assert isinstance(model, SupportsGeneration) == isinstance(shape, (CausalLM, Seq2Seq))
+    outputs = model.eval()(**inputs)
+    assert outputs.shape == OUTPUTS[name] and outputs.dtype == torch.float32
+    assert torch.equal(other.eval()(**inputs), outputs)
+    assert isinstance(model, SupportsGeneration) == isinstance(task_type, (CausalLM, Seq2Seq))
 
 
-@each_shape
+@each_task_type
 @each_placement
 @each_position
 @pytest.mark.parametrize("norm", sorted(kinds(NormConfig)))
@@ -130,7 +130,7 @@ def test_every_position_norm_and_placement(norm: str, position: str, placement: 
     fulfil_contract(configure(position=position, norm=norm, norm_placement=placement), task_type)
 
 
-@each_shape
+@each_task_type
 @each_placement
 @pytest.mark.parametrize(
     ("part", "kind"),
@@ -140,7 +140,7 @@ def test_every_other_part(part: str, kind: str, placement: str, task_type: str) 
     fulfil_contract(configure(norm_placement=placement, **{part: kind}), task_type)
 
 
-@each_shape
+@each_task_type
 @pytest.mark.parametrize(
     "options",
     [
@@ -163,7 +163,7 @@ def test_every_option(options: dict[str, Any], task_type: str) -> None:
     fulfil_contract(configure(**options), task_type)
 
 
-# ---------------------------------------------------------------- one backbone, by name
+# ---------------------------------------------------------------- shared names of the backbone
 
 
 def backbone(model: Model) -> dict[str, tuple[int, ...]]:
@@ -173,44 +173,47 @@ def backbone(model: Model) -> dict[str, tuple[int, ...]]:
 
 @each_placement
 @each_position
-def test_the_backbone_has_the_same_names_in_every_shape(position: str, placement: str) -> None:
+def test_the_backbone_has_the_same_names_for_every_task_type(position: str, placement: str) -> None:
     config = configure(position=position, norm_placement=placement, embedding_norm=True)
-    first, *others = [backbone(built(config, shape)) for shape in SHAPES.values()]
+    first, *others = [backbone(built(config, task_type)) for task_type in TASK_TYPES.values()]
     assert first and all(other == first for other in others)
 
 
-def test_a_backbone_moves_between_shapes_by_name() -> None:
+def test_a_backbone_moves_between_task_types_by_name() -> None:
     config = configure(position="learned")
-    trained, fresh = built(config, SHAPES["masked token"]), built(config, SHAPES["per sequence"], seed=1)
-    # "head" alone is left over: a head over words says nothing about classes.
+    trained, fresh = (
+        built(config, TASK_TYPES["masked LM"]),
+        built(config, TASK_TYPES["sequence classification"], seed=1),
+    )
+    # Only the head differs: a head over tokens cannot be reused for classes.
     trunk = {name: x for name, x in trained.state_dict().items() if not name.startswith("head.")}
     result = fresh.load_state_dict(trunk, strict=False)
     assert not result.unexpected_keys and {name.split(".")[0] for name in result.missing_keys} == {"head"}
-    tokens = inputs_for(SHAPES["per token"])["tokens"]
+    tokens = inputs_for(TASK_TYPES["token classification"])["tokens"]
     assert torch.equal(fresh.eval().encode(tokens), trained.eval().encode(tokens))
 
 
-# ---------------------------------------------------------------- limits are said
+# ---------------------------------------------------------------- limits
 
 
 @each_position
-@each_shape
-def test_a_sequence_that_is_too_long_works_or_says_why(position: str, task_type: str) -> None:
-    model = built(configure(position=position), SHAPES[task_type]).eval()
-    inputs = inputs_for(SHAPES[task_type])
+@each_task_type
+def test_a_sequence_that_is_too_long_works_or_is_refused(position: str, task_type: str) -> None:
+    model = built(configure(position=position), TASK_TYPES[task_type]).eval()
+    inputs = inputs_for(TASK_TYPES[task_type])
     longer = {name: torch.cat([x, x], 1) for name, x in inputs.items() if x is not None}
     try:
         assert model(**longer).isfinite().all()
-    except ErrorDetail as problem:
+    except ErrorDetail as error:
         assert position == "learned"
-        assert "learned positions end at length" in problem.message and problem.hint
+        assert "learned positions end at length" in error.message and error.hint
 
 
-@each_shape
-def test_learned_positions_end_where_the_shape_says(task_type: str) -> None:
-    """Also on the side that is written, which has a limit of its own."""
-    model = built(configure(position="learned"), SHAPES[task_type])
-    inputs = {name: x for name, x in inputs_for(SHAPES[task_type]).items() if x is not None}
+@each_task_type
+def test_learned_positions_end_at_the_maximum_length(task_type: str) -> None:
+    """The decoder has its own limit."""
+    model = built(configure(position="learned"), TASK_TYPES[task_type])
+    inputs = {name: x for name, x in inputs_for(TASK_TYPES[task_type]).items() if x is not None}
     for name, limit in (("tokens", LENGTH), ("target", TARGET_LENGTH)):
         if name in inputs:
             longer = {**inputs, "mask": None, name: torch.zeros(2, limit + 1, dtype=torch.long)}
@@ -237,16 +240,16 @@ def test_what_cannot_be_built_is_refused_before(options: dict[str, Any], path: s
     assert 2 <= len(str(caught.value).splitlines()) <= 5
 
 
-def test_an_unknown_shape_is_refused() -> None:
+def test_an_unknown_task_type_is_refused() -> None:
     with pytest.raises(ErrorDetail, match="does not support TaskType"):
         configure().build(TaskType(VOCABULARY, LENGTH))
 
 
-# ---------------------------------------------------------------- a kind of one's own
+# ---------------------------------------------------------------- user-defined kinds
 
 
 class Fading(Position):
-    """A learned rate at which a head forgets: the score falls with the distance."""
+    """Penalty proportional to the distance, with a learned slope per head."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -267,7 +270,7 @@ class FadingConfig(PositionConfig):
 
 
 class Loudness(nn.Module):
-    """A vector at a learned loudness, the same for all components."""
+    """Unit vector times one learned factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,23 +301,23 @@ def own_kinds() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_kinds")
-def test_kinds_of_ones_own_fulfil_the_contract() -> None:
-    for task_type, placement in product(SHAPES, ["pre", "post"]):
+def test_kinds_defined_by_a_user_fulfil_the_contract() -> None:
+    for task_type, placement in product(TASK_TYPES, ["pre", "post"]):
         config = configure(position="fading", norm="loudness", norm_placement=placement)
         fulfil_contract(config, task_type)
-        counted = sum(parameter.numel() for parameter in config.build(SHAPES[task_type]).parameters())
-        assert sum(config.parameter_terms(SHAPES[task_type]).values()) == counted
+        counted = sum(parameter.numel() for parameter in config.build(TASK_TYPES[task_type]).parameters())
+        assert sum(config.parameter_terms(TASK_TYPES[task_type]).values()) == counted
 
 
 @pytest.mark.usefixtures("own_kinds")
-def test_a_position_of_ones_own_works_with_a_cache() -> None:
-    model = built(configure(position="fading"), SHAPES["next token"]).double().eval()
+def test_a_position_defined_by_a_user_works_with_a_cache() -> None:
+    model = built(configure(position="fading"), TASK_TYPES["causal LM"]).double().eval()
     assert isinstance(model, SupportsGeneration)
     tokens = torch.arange(LENGTH)[None]
     state = model.start(tokens=tokens)
-    for place in range(LENGTH):
-        logits = model.advance(state, tokens[:, place : place + 1])
-        assert_close(logits, model(tokens=tokens[:, : place + 1])[:, -1], atol=1e-9, rtol=1e-9)
+    for step in range(LENGTH):
+        logits = model.advance(state, tokens[:, step : step + 1])
+        assert_close(logits, model(tokens=tokens[:, : step + 1])[:, -1], atol=1e-9, rtol=1e-9)
 
 
 def test_without_registration_they_are_unknown() -> None:

@@ -127,7 +127,7 @@ class Backbone(Model):
         if attention is None:
             return super().summary()
         return (
-            f"{super().summary()}, {len(self.encoder.layers)} layers, {attention.num_heads} heads,"
+            f"{super().summary()}, num_layers {len(self.encoder.layers)}, num_heads {attention.num_heads},"
             f" hidden_dim {attention.hidden_dim}, position {type(self.embedding.position).__name__}"
         )
 

@@ -1,4 +1,4 @@
-"""Confusions, F1 and calibration against scikit-learn, and against counting by hand."""
+"""Compare confusion matrix, F1 and calibration with scikit-learn and with counts by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLASSES = 5
 
 @pytest.fixture
 def classified() -> Classified:
-    """Five classes, of which the last never occurs and the one before is never predicted."""
+    """Five classes: the last never occurs, and the fourth is never predicted."""
     random = np.random.default_rng(0)
     actual = random.choice(4, 400, p=[0.5, 0.3, 0.15, 0.05])
     predicted = np.where(random.random(400) < 0.7, actual, random.integers(0, 3, 400))
@@ -50,7 +50,7 @@ def test_by_hand() -> None:
     # Bin 0.6 to 0.7 holds three, confidence 2.0 in sum, one right; bin 0.9 to 1.0 two, 1.95, two right.
     assert classified.expected_calibration_error() == pytest.approx((1.0 + 0.05) / 5)
     bins = classified.calibration()
-    assert [place["examples"] for place in bins] == [0, 0, 0, 0, 0, 0, 3, 0, 0, 2]
+    assert [row["examples"] for row in bins] == [0, 0, 0, 0, 0, 0, 3, 0, 0, 2]
     assert bins[6] == {
         "from": 0.6,
         "to": 0.7,

@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers against NumPy's and scikit-learn's."""
+"""Compare metrics of real values with NumPy's and scikit-learn's."""
 
 from __future__ import annotations
 

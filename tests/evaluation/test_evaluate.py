@@ -1,4 +1,4 @@
-"""The one path of measuring: the same numbers with and without intervals, all in the order of the data."""
+"""Evaluation gives equal metrics with and without intervals, and outputs in the order of the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(task: Task) -> Model:
 
 
 class Echo(Seq2SeqTask):
-    """Each answer is its input without the last token; the right answers are the inputs. 0 begins, 1 ends."""
+    """Predict the input without its last token; the reference is the input. 0 begins and 1 ends."""
 
     begin, end = 0, 1
 
@@ -60,15 +60,15 @@ class EchoOfText(Echo):
         return self.sources, [source.replace("3", "three") for source in self.sources]
 
 
-def test_answers_stand_in_the_order_of_the_data() -> None:
+def test_outputs_are_in_the_order_of_the_data() -> None:
     task = Echo()
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     measured = measure(
         build(task),
         task,
         "test",
         FEW_A_BATCH,
-        progress=lambda what, done, total: told.append((what, done, total)),
+        progress=lambda activity, done, total: reports.append((activity, done, total)),
     )
     assert measured.decoded is not None
     assert measured.decoded.numbers.tolist() == list(range(30))
@@ -80,7 +80,7 @@ def test_answers_stand_in_the_order_of_the_data() -> None:
     assert 0 < share < 0.5 and measured.metrics["exact_match"] == share
     low, high = measured.intervals["exact_match"]
     assert low < share < high
-    assert told[-1][0] == "decoding" and told[-1][1] == told[-1][2] > 3
+    assert reports[-1][0] == "decoding" and reports[-1][1] == reports[-1][2] > 3
     first = measure(build(task), task, "test", EvaluationConfig(batch_tokens=24, max_examples=7))
     assert first.decoded is not None and first.decoded.outputs == measured.decoded.outputs[:7]
 
@@ -116,12 +116,12 @@ def test_intervals_change_no_metric(preset: str) -> None:
 
 
 class Letters(CausalLMTask):
-    """Rows of unequal length, each token standing for two characters."""
+    """Rows of unequal length; each token counts as two characters."""
 
-    def __init__(self, shape_of: Task) -> None:
+    def __init__(self, task: Task) -> None:
         random = np.random.default_rng(0)
         rows = [random.integers(0, 5, size) for size in random.integers(3, 9, 20)]
-        super().__init__(shape_of.task_type, {"test": Examples(rows, rows)})
+        super().__init__(task.task_type, {"test": Examples(rows, rows)})
 
     def count_characters(self, split: str) -> int:
         return 2 * sum(len(row) - 1 for row in self.splits[split].inputs)
@@ -142,7 +142,7 @@ def test_bits_per_character_equal_a_plain_loop() -> None:
     assert measured.protocol["characters"] == 2 * tokens
     low, high = measured.intervals["bits_per_character"]
     assert low < measured.metrics["bits_per_character"] < high
-    # A part of the split has another number of characters, which nobody has counted.
+    # The number of characters of a part of the split is unknown.
     assert "bits_per_character" not in evaluate(model, task, "test", EvaluationConfig(max_examples=5))
 
 
@@ -163,5 +163,5 @@ def test_real_targets() -> None:
     assert measured.metrics.keys() == measured.intervals.keys() == names | {"loss"}
     assert measured.metrics["root_mean_squared_error"] ** 2 == pytest.approx(measured.metrics["loss"])
     targets = np.asarray(task.splits["test"].targets)
-    values = [answer.value for [answer] in task.predict(model, list(task.splits["test"].inputs))]
+    values = [prediction.value for [prediction] in task.predict(model, list(task.splits["test"].inputs))]
     assert measured.metrics["mean_absolute_error"] == pytest.approx(np.abs(values - targets).mean())
