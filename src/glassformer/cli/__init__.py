@@ -71,6 +71,17 @@ def _help() -> str:
     return "\n".join(lines)
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help texts with the default of each option, which is declared once."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_hidden = action.default is False or action.default in (None, "", [], argparse.SUPPRESS)
+        return action.help if is_hidden else f"{action.help} (default: %(default)s)"
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return "N" if action.type is int else super()._get_default_metavar_for_optional(action)
+
+
 class _Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in two lines, without the usage."""
 
@@ -99,7 +110,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     parser = _Parser(
         prog=f"glassformer {verb}",
         description=VERBS[verb],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -50,9 +50,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", default="best", metavar="NAME", help="best, latest or a step (default: best)"
-    )
+    parser.add_argument("--checkpoint", default="best", metavar="NAME", help="best, latest or a step")
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +67,7 @@ def add_split(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runs_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (default: runs)"
-    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs")
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("attention.png"),
         metavar="FILE",
-        help="output file: .png, .svg, .html or .npz (default: attention.png)",
+        help="output file: .png, .svg, .html or .npz",
     )
     parser.add_argument("--layers", metavar="0,1", help="only these layers (default: all)")
     parser.add_argument("--heads", metavar="0,1", help="only these heads (default: all)")
@@ -40,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node",
         type=int,
-        metavar="N",
         help="maps for this node of the beam search, chosen or dropped; glassformer trace lists the numbers",
     )
     parser.add_argument(

@@ -27,7 +27,7 @@ MEGABYTE = 1_000_000
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("action", nargs="?", default="list", help=f"{', '.join(ACTIONS)} (default: list)")
+    parser.add_argument("action", nargs="?", default="list", help="list (without an action), fetch or check")
     parser.add_argument(
         "items", metavar="SOURCE", nargs="*", help="names of sets, files, or a preset, a config file or a run"
     )
@@ -42,13 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns", metavar="YAML", help="check: columns of a table: '{input: text, target: label}'"
     )
-    parser.add_argument("--encoding", default="utf-8", help="check: encoding of the files (default: utf-8)")
+    parser.add_argument("--encoding", default="utf-8", help="check: encoding of the files")
     parser.add_argument("--separate", action="store_true", help="check: the text files are not line-aligned")
     parser.add_argument(
-        "--max-words",
-        type=int,
-        metavar="N",
-        help="check: report longer texts (default: 200, or task.max_length)",
+        "--max-words", type=int, help="check: report longer texts (default: 200, or task.max_length)"
     )
     parser.add_argument(
         "--max-ratio",
@@ -57,11 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="check: report pairs with a larger ratio of lengths in characters (default: 3)",
     )
     parser.add_argument(
-        "--locations",
-        type=int,
-        default=5,
-        metavar="N",
-        help="check: locations to show per kind of finding (default: 5)",
+        "--locations", type=int, default=5, help="check: locations to show per kind of finding"
     )
     parser.add_argument("--all", action="store_true", help="check: show every location")
     add_plugin(parser)

@@ -30,11 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--hypotheses", metavar="FILE", help="write the model's outputs, one line per example, in data order"
     )
     parser.add_argument(
-        "--samples",
-        type=int,
-        default=3,
-        metavar="N",
-        help="number of best, typical and worst translations to print (default: 3)",
+        "--samples", type=int, default=3, help="number of best, typical and worst translations to print"
     )
 
 

@@ -12,24 +12,16 @@ from glassformer.cli.output import Output
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", default="", help="beginning of the text")
+    parser.add_argument("--length", type=int, default=200, help="maximum number of new tokens")
+    parser.add_argument("--count", type=int, default=1, help="number of texts")
     parser.add_argument(
-        "--length", type=int, default=200, metavar="N", help="maximum number of new tokens (default: 200)"
-    )
-    parser.add_argument("--count", type=int, default=1, metavar="N", help="number of texts (default: 1)")
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.8,
-        metavar="T",
-        help="sampling temperature; 0 is greedy (default: 0.8)",
+        "--temperature", type=float, default=0.8, metavar="T", help="sampling temperature; 0 is greedy"
     )
     parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
     parser.add_argument(
         "--top-p", type=float, metavar="P", help="sample from the likeliest tokens of total probability P"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed; fixes the output (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed; fixes the output")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:

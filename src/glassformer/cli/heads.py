@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument(
-        "--examples", type=int, default=64, metavar="N", help="examples to average over (default: 64)"
-    )
+    parser.add_argument("--examples", type=int, default=64, help="examples to average over")
     parser.add_argument(
         "--ablate",
         nargs="?",

@@ -26,11 +26,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SITE:LAYER:HEAD:QUERY:KEY",
         help="ablate this attention edge, from a query to a key: cross:1:0:2:3",
     )
-    target.add_argument("--token", type=int, metavar="N", help="hide the input's token N, counted from 0")
+    target.add_argument("--token", type=int, help="hide the input's token N, counted from 0")
     parser.add_argument(
         "--ablation",
         default="mean",
-        help="replace the head's output by its mean, or by zero (default: mean)",
+        help="replace the head's output by its mean, or by zero",
         metavar="mean|zero",
     )
     parser.add_argument(
@@ -41,7 +41,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--examples",
         type=int,
-        metavar="N",
         help="examples to measure on (default: 64 for a head, 16 for a token, only the input for an edge)",
     )
     add_split(parser)

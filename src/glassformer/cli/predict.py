@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*", help='inputs; "-" or none reads lines from standard input'
     )
-    parser.add_argument("--beam", type=int, metavar="N", help="search with N beams and print all of them")
+    parser.add_argument("--beam", type=int, help="search with N beams and print all of them")
     parser.add_argument("--steps", action="store_true", help="print each token of an output on its own line")
     parser.add_argument(
         "--why",

@@ -13,13 +13,9 @@ from glassformer.cli.output import Output
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument(
-        "--kills", type=int, default=5, metavar="N", help="number of kills with SIGKILL (default: 5)"
-    )
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steps to train (default: 200)")
-    parser.add_argument(
-        "--kill-seed", type=int, default=0, metavar="N", help="seed of the times of the kills (default: 0)"
-    )
+    parser.add_argument("--kills", type=int, default=5, help="number of kills with SIGKILL")
+    parser.add_argument("--steps", type=int, default=200, help="steps to train")
+    parser.add_argument("--kill-seed", type=int, default=0, help="seed of the times of the kills")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep both runs in this folder")
 
 

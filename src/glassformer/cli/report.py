@@ -15,11 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "runs", metavar="RUN", nargs="+", help="run folders, or the folder of a reproduce or sweep study"
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="the page to write (default: report.html)",
+        "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page to write"
     )
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="also write the tables of numbers, as Markdown"
@@ -27,12 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--latex", type=Path, metavar="FILE", help="also write the tables of numbers, as LaTeX"
     )
-    parser.add_argument(
-        "--samples", type=int, default=6, metavar="N", help="sample outputs per model (default: 6)"
-    )
-    parser.add_argument(
-        "--maps", type=int, default=2, metavar="N", help="number of models with attention maps (default: 2)"
-    )
+    parser.add_argument("--samples", type=int, default=6, help="sample outputs per model")
+    parser.add_argument("--maps", type=int, default=2, help="number of models with attention maps")
     add_checkpoint(parser)
     add_plugin(parser)
 

@@ -25,15 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="a much smaller version that takes at most two minutes"
     )
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="runs per setting (default: 3, or the table's own; quick: 1)"
+        "--seeds", type=int, help="runs per setting (default: 3, or the table's own; quick: 1)"
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="concurrent runs, which share the cores (default: 1)",
-    )
+    parser.add_argument("--workers", type=int, default=1, help="concurrent runs, which share the cores")
     parser.add_argument("--ours-only", action="store_true", help="skip the published recipe")
     parser.add_argument(
         "--finished", action="store_true", help="train nothing; tabulate the finished runs only"

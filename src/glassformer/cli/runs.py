@@ -13,7 +13,9 @@ ACTIONS = ["list", "compare", "remove"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="list", help=f"{', '.join(ACTIONS)} (default: list)")
+    parser.add_argument(
+        "action", nargs="?", default="list", help="list (without an action), compare or remove"
+    )
     parser.add_argument("paths", metavar="RUN", nargs="*", type=Path, help="run folders")
     add_runs_folder(parser)
 

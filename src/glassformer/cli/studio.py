@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="address to bind (default: 127.0.0.1, this machine only)",
+        help="address to bind; the default accepts this machine only",
     )
     parser.add_argument("--no-browser", action="store_true", help="print the link and open no browser")
     add_plugin(parser)

@@ -24,29 +24,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     add_source(parser)
     parser.epilog = EPILOG
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs per setting (default: 1)")
+    parser.add_argument("--seeds", type=int, default=1, help="runs per setting")
     parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="concurrent runs on this machine, which share the cores (default: 1)",
+        "--workers", type=int, default=1, help="concurrent runs on this machine, which share the cores"
     )
     parser.add_argument(
         "--sampler",
         choices=list(SAMPLERS),
         help="method that chooses settings (default: grid, or tpe if a range is continuous)",
     )
-    parser.add_argument(
-        "--trials", type=int, metavar="N", help="maximum number of settings (default: the grid, or 20)"
-    )
+    parser.add_argument("--trials", type=int, help="maximum number of settings (default: the grid, or 20)")
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="start no run after M minutes; started runs finish"
     )
     parser.add_argument("--prune", action="store_true", help="stop runs with a poor validation metric early")
-    parser.add_argument(
-        "--pruner", choices=list(PRUNERS), default="median", help="rule of --prune (default: median)"
-    )
+    parser.add_argument("--pruner", choices=list(PRUNERS), default="median", help="rule of --prune")
     parser.add_argument(
         "--metric", metavar="NAME", help="validation metric to optimise (default: the task's primary metric)"
     )

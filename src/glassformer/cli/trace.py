@@ -23,9 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_input(parser)
     add_decoding(parser)
-    parser.add_argument(
-        "--alternatives", type=int, default=5, metavar="N", help="likeliest tokens per step (default: 5)"
-    )
+    parser.add_argument("--alternatives", type=int, default=5, help="likeliest tokens per step")
     parser.add_argument(
         "--lens", action="store_true", help="also the logit lens: the prediction after each layer (a hint)"
     )

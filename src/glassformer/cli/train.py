@@ -27,15 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue where the run stopped, exact to the bit; start it if it does not exist",
     )
-    parser.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="processes on this machine (default: 1)"
-    )
+    parser.add_argument("--processes", type=int, default=1, help="processes on this machine")
     parser.add_argument(
         "--max-restarts",
         type=int,
         default=0,
-        metavar="N",
-        help="with --processes: restarts from the last checkpoint when a process dies (default: 0)",
+        help="with --processes: restarts from the last checkpoint when a process dies",
     )
     parser.add_argument("--presets", action="store_true", help="list the presets and exit")
     parser.add_argument("--quiet", action="store_true", help="print no progress")

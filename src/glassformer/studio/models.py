@@ -11,7 +11,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.core.cache import LRUCache
-from glassformer.core.config import validate
+from glassformer.core.config import Node, validate
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import kinds
 from glassformer.generation import DecodingConfig
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
+Body = TypeVar("Body", bound=Node)
+Handler = Callable[["Studio", Request], Awaitable[Response]]
 
 
 class Cancelled(BaseException):
@@ -287,10 +289,15 @@ def _is_parsable(task: Task, text: str) -> bool:
     return True
 
 
-async def attention(studio: Studio, request: Request) -> Response:
-    folder = studio.folder.open(request.path_params["run"])
-    body = await read_body(request, AttentionBody)
-    return await studio.ask_model(request, _attention, studio, folder, body)
+def _route(body_type: type[Body], work: Callable[[Studio, RunFolder, Body], Any]) -> Handler:
+    """Make a route that reads a body and runs `work` on a model of the run."""
+
+    async def handler(studio: Studio, request: Request) -> Response:
+        folder = studio.folder.open(request.path_params["run"])
+        body = await read_body(request, body_type)
+        return await studio.ask_model(request, work, studio, folder, body)
+
+    return handler
 
 
 def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[str, Any]:
@@ -318,12 +325,6 @@ def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
     return {"map": studio.maps.add(maps), "about": maps.about, **describe(maps)}
 
 
-async def trace(studio: Studio, request: Request) -> Response:
-    folder = studio.folder.open(request.path_params["run"])
-    body = await read_body(request, TraceBody)
-    return await studio.ask_model(request, _trace, studio, folder, body)
-
-
 def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]:
     run = studio.loaded.get(folder, body.checkpoint)
     traced = run.trace(body.input, body.decoding, body.alternatives)
@@ -337,21 +338,9 @@ def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]
     return document | {"map": shown["map"], "attention": shown}
 
 
-async def lens(studio: Studio, request: Request) -> Response:
-    folder = studio.folder.open(request.path_params["run"])
-    body = await read_body(request, LensBody)
-    return await studio.ask_model(request, _lens, studio, folder, body)
-
-
 def _lens(studio: Studio, folder: RunFolder, body: LensBody) -> dict[str, Any]:
     found = studio.loaded.get(folder, body.checkpoint).logit_lens(body.input, body.alternatives)
     return found.document() | {"command": studio.commands.lens(folder, body)}
-
-
-async def heads(studio: Studio, request: Request) -> Response:
-    folder = studio.folder.open(request.path_params["run"])
-    body = await read_body(request, HeadsBody)
-    return await studio.ask_model(request, _heads, studio, folder, body)
 
 
 def _heads(studio: Studio, folder: RunFolder, body: HeadsBody) -> dict[str, Any]:
@@ -377,12 +366,6 @@ async def known_heads(studio: Studio, request: Request) -> Response:
     known = studio.heads.get((await studio.read(studio.loaded.key, folder, body.checkpoint), body.examples))
     # 204, not 404: a browser would log an error, and statistics not measured yet are normal.
     return Response(status_code=204) if known is None else json_reply(request, known)
-
-
-async def intervene(studio: Studio, request: Request) -> Response:
-    folder = studio.folder.open(request.path_params["run"])
-    body = await read_body(request, InterveneBody)
-    return await studio.ask_model(request, _intervene, studio, folder, body)
 
 
 def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[str, Any]:
@@ -433,3 +416,10 @@ async def export(studio: Studio, request: Request) -> Response:
         return bytes_reply(request, data, MEDIA_TYPES[ending], headers=headers)
 
     return await studio.worker.run(drawn, request)
+
+
+attention = _route(AttentionBody, _attention)
+trace = _route(TraceBody, _trace)
+lens = _route(LensBody, _lens)
+heads = _route(HeadsBody, _heads)
+intervene = _route(InterveneBody, _intervene)

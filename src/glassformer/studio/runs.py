@@ -23,7 +23,7 @@ from starlette.responses import Response
 from glassformer.core.config import Tree, dump_yaml, flatten
 from glassformer.core.errors import UserError
 from glassformer.runs.folder import CONFIG, CONFIG_JSON, RunFolder, Status
-from glassformer.storage.checksums import SUMS
+from glassformer.storage.files import SUMS
 from glassformer.studio import limits
 from glassformer.studio.messages import Refusal, query_number, refusal
 from glassformer.studio.models import model_info
