@@ -69,14 +69,14 @@ def ours(model: Model, rows: list[np.ndarray], beam: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_hugging_face_writes_the_same(model: Model, rows: list[np.ndarray], beam: int) -> None:
+def test_hugging_face_generates_the_same(model: Model, rows: list[np.ndarray], beam: int) -> None:
     pytest.importorskip("transformers")
     weights = peers.marian_weights(dict(model.state_dict()), positions(model), SIZES.layers)
     write = peers.huggingface_decoder(SIZES, weights, FORBIDDEN)
     assert write(rows, beam) == ours(model, rows, beam)
 
 
-def test_ctranslate2_writes_the_same(model: Model, rows: list[np.ndarray]) -> None:
+def test_ctranslate2_generates_the_same(model: Model, rows: list[np.ndarray]) -> None:
     """Compare greedy outputs only: with a beam, CTranslate2 stops earlier and may differ."""
     pytest.importorskip("ctranslate2")
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
@@ -119,7 +119,7 @@ def test_their_training_trains(
     assert losses[-1] < losses[0]
 
 
-def test_useful_arithmetic_is_what_a_trace_counts(model: Model) -> None:
+def test_flops_equal_those_of_a_trace(model: Model) -> None:
     same = [np.arange(5, 12), np.arange(6, 13)]
     inputs = batch(same).inputs
     traced, _ = trace(model, {**inputs, "mask": None})

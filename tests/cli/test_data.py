@@ -83,7 +83,7 @@ def test_a_set_in_full(ask: Ask, small_set: Path, capfd: pytest.CaptureFixture[s
     assert "manual download" in seen and "1,600 / 400 / 2,000" in seen
 
 
-def test_what_cannot_be_fetched_is_not_to_be_fetched(ask: Ask) -> None:
+def test_a_manual_download_is_not_fetched(ask: Ask) -> None:
     (error,) = ask("check", "cls_books_fr", code=2)["errors"]
     assert error["hint"] == "set GLASSFORMER_DATA; glassformer data list cls_books_fr explains how to get it"
 
@@ -149,7 +149,7 @@ def test_options_of_check(ask: Ask, folder: Path) -> None:
     assert {len(finding["locations"]) for finding in every["findings"]} == {20, 3}
 
 
-def test_check_what_a_config_names(ask: Ask, folder: Path, small_set: Path) -> None:
+def test_check_the_files_of_a_config(ask: Ask, folder: Path, small_set: Path) -> None:
     (folder / "a.tsv").write_text("1 2\t2 1\n3 4\t4 3\n1 2\t2 1\n", encoding="utf-8")
     (folder / "mine.yaml").write_text("task: {kind: tokens, data: {train: a.tsv}}\n", encoding="utf-8")
     assert [finding["count"] for finding in ask("check", "mine.yaml")["findings"]] == [1]
@@ -219,7 +219,7 @@ def test_nothing_is_wider_than_the_terminal(
     assert "duplicate example" in text and "long name" in text
 
 
-def test_every_kind_is_told_on_one_line() -> None:
+def test_every_kind_is_described_on_one_line() -> None:
     assert [
         name for name, kind in KINDS.items() if len(f"{kind.severity}: {kind.title} · {kind.advice}") > 80
     ] == []

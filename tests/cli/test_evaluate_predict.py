@@ -99,7 +99,7 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
         assert text in out
 
 
-def test_a_score_on_what_was_trained_on_says_so(say: Say, classifier: Path, tmp_path: Path) -> None:
+def test_a_score_on_training_data_has_a_warning(say: Say, classifier: Path, tmp_path: Path) -> None:
     """Repeat the leak warning with every score: here the test file is the training file."""
     (warning,) = document(say, "evaluate", classifier)["warnings"]
     assert warning.startswith("WARNING: test") and "train" in warning
@@ -118,7 +118,7 @@ def test_a_score_on_what_was_trained_on_says_so(say: Say, classifier: Path, tmp_
     assert json.loads((tmp_path / "b" / "results.json").read_text())["warnings"] == [warning]
 
 
-def test_predict_says_which_words_carried_the_decision(say: Say, classifier: Path) -> None:
+def test_predict_shows_the_effect_of_each_word(say: Say, classifier: Path) -> None:
     (prediction,) = document(say, "predict", classifier, "this actor good film", "--why")["predictions"]
     assert prediction["output"] == "liked"
     probabilities = prediction["probabilities"]
@@ -194,7 +194,7 @@ def test_hypotheses_stand_in_the_order_of_the_file(say: Say, writer: Path, tmp_p
     assert len(set(lines)) > 5
 
 
-def test_where_hypotheses_cannot_go_is_said_first(
+def test_an_unusable_hypotheses_file_is_reported_first(
     say: Say, writer: Path, classifier: Path, tmp_path: Path
 ) -> None:
     for place in (tmp_path / "none" / "out.txt", tmp_path):
@@ -208,7 +208,7 @@ def test_where_hypotheses_cannot_go_is_said_first(
     assert kept.read_text(encoding="utf-8") == "before"
 
 
-def test_why_is_for_models_with_one_answer(say: Say, writer: Path) -> None:
+def test_why_needs_a_classifier(say: Say, writer: Path) -> None:
     code, _, err = say("predict", writer, "1 2", "--why")
     assert code == 2 and "--why" in err
     assert say("evaluate", writer, "--samples", "-1")[0] == 2

@@ -79,7 +79,7 @@ def test_the_document(ask: Ask, writer: Path) -> None:
         assert text["text"].startswith("the cat") and 0 <= text["tokens"] <= 5
 
 
-def test_the_same_seed_writes_the_same(ask: Ask, writer: Path) -> None:
+def test_the_same_seed_generates_the_same_text(ask: Ask, writer: Path) -> None:
     options = (writer, "--count", 4, "--length", 30, "--temperature", 2)
     first, again, other = (ask(*options, "--seed", seed)["texts"] for seed in (1, 1, 2))
     assert first == again != other
@@ -100,7 +100,7 @@ def test_longer_than_the_window(ask: Ask, running: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["the", "a bird"])
-def test_no_temperature_is_what_predict_says(ask: Ask, writer: Path, prompt: str) -> None:
+def test_temperature_zero_equals_predict(ask: Ask, writer: Path, prompt: str) -> None:
     (text,) = ask(writer, prompt, "--temperature", 0, "--length", 50)["texts"]
     prediction = Run(writer).predict(prompt, {"kind": "greedy"})
     window = f"{prompt} {prediction['output']}"

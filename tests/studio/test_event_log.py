@@ -113,7 +113,7 @@ def test_no_record_yet_and_then_one(client: TestClient, runs: Path) -> None:
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "1.5", "9" * 40, "%D9%A3"])
-def test_bytes_that_are_no_number(client: TestClient, after: str) -> None:
+def test_offsets_that_are_not_numbers(client: TestClient, after: str) -> None:
     assert client.get(f"/api/runs/tiny/events?after={after}").status_code == 400
 
 

@@ -16,8 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.runs.folder import RunFolder
-from glassformer.storage.checksums import ChecksummedFolder
-from glassformer.storage.files import json_bytes
+from glassformer.storage.files import ChecksummedFolder, json_bytes
 from glassformer.studio.runs import RunsFolder
 
 ROWS = {
@@ -45,7 +44,7 @@ def test_a_finished_run(client: TestClient, runs: Path) -> None:
     assert row["differences"] == {}
 
 
-def test_differences_are_what_is_not_alike(client: TestClient, runs: Path) -> None:
+def test_differences_are_the_options_that_differ(client: TestClient, runs: Path) -> None:
     shutil.copytree(runs / "tiny", runs / "other")
     config = json.loads((runs / "other" / "config.json").read_bytes())
     config |= {"seed": 7, "model": config["model"] | {"num_heads": 4}}

@@ -157,12 +157,12 @@ def test_an_error_appears_at_its_field(client: TestClient, path: str, value: Any
     assert started.status_code == 400 and started.json()["errors"] == [error]
 
 
-def test_several_errors_are_all_told(client: TestClient) -> None:
+def test_several_errors_are_all_reported(client: TestClient) -> None:
     document = fill(client, "reversal", model__num_layers=0, training__batch_size="x", task__length=-1)
     assert set(errors(document)) == {"model.num_layers", "training.batch_size", "task.length"}
 
 
-def test_an_error_between_two_fields_stands_at_one_of_them(client: TestClient) -> None:
+def test_an_error_between_two_fields_appears_at_one_of_them(client: TestClient) -> None:
     document = fill(client, "reversal", model__num_heads=7)  # 64 is not a multiple of 7
     assert set(errors(document)) <= {"model.num_heads", "model.hidden_dim"} and document["errors"]
 

@@ -165,7 +165,7 @@ def test_origins(client: TestClient, origin: str) -> None:
     ("site", "is_let_in"),
     [("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False)],
 )
-def test_what_the_browser_says_of_the_asking_site(client: TestClient, site: str, is_let_in: bool) -> None:
+def test_requests_of_another_site_are_refused(client: TestClient, site: str, is_let_in: bool) -> None:
     assert (client.get("/api/runs", headers={"Sec-Fetch-Site": site}).status_code == 200) == is_let_in
     assert client.get("/", headers={"Sec-Fetch-Site": site}).status_code in (200, 404)
 
@@ -180,12 +180,12 @@ def test_beyond_loopback_everything_of_the_interface_needs_the_token(studio: Stu
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_what_is_loopback(host: str) -> None:
+def test_loopback_hosts(host: str) -> None:
     assert Admission(TOKEN, host).is_loopback
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.7", "example.org", "::", ""])
-def test_what_is_not_loopback(host: str) -> None:
+def test_other_hosts_are_not_loopback(host: str) -> None:
     assert not Admission(TOKEN, host).is_loopback
 
 
@@ -315,7 +315,7 @@ def test_an_input_that_looks_like_markup_stays_text(client: TestClient) -> None:
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-def test_our_own_failure_tells_nothing(client: TestClient, studio: Studio) -> None:
+def test_an_internal_error_reveals_nothing(client: TestClient, studio: Studio) -> None:
     def fails(self: RunsFolder) -> None:
         raise RuntimeError("a secret of the machine")
 
@@ -341,7 +341,7 @@ async def _ask(app: Any, path: str) -> tuple[int, dict[bytes, bytes], bytes]:
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
 
 
-def test_too_many_at_once_are_told_when_to_come_back() -> None:
+def test_too_many_requests_get_a_time_to_retry() -> None:
     import asyncio
 
     async def all_at_once() -> None:

@@ -181,7 +181,7 @@ def test_an_introduction_comes_when_it_is_ready(client: TestClient) -> None:
         assert client.post("/api/runs/tiny/attention", json={"input": text}).status_code == 200
 
 
-def test_a_full_queue_says_when_to_come_back(client: TestClient, studio: Studio) -> None:
+def test_a_full_queue_gives_a_time_to_retry(client: TestClient, studio: Studio) -> None:
     import threading
     from concurrent.futures import ThreadPoolExecutor
 

@@ -104,7 +104,7 @@ def test_an_edge_cut_and_a_token_hidden(client: TestClient, runs: Path) -> None:
         ("heads", {"checkpoint": "../../etc"}),
     ],
 )
-def test_what_cannot_be_is_told(client: TestClient, what: str, body: dict[str, Any]) -> None:
+def test_an_impossible_request_is_refused(client: TestClient, what: str, body: dict[str, Any]) -> None:
     reply = client.post(f"/api/runs/tiny/{what}", json=body)
     assert reply.status_code == 400
     assert reply.json()["error"]["message"]
@@ -198,7 +198,7 @@ def test_a_film(client: TestClient, runs: Path) -> None:
         ("intervene", {"kind": "token", "input": INPUT, "key": 2, "examples": 8}),
     ],
 )
-def test_the_command_says_the_same(
+def test_the_command_gives_the_same(
     client: TestClient, what: str, body: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     document = ask(client, what, **body)

@@ -94,13 +94,13 @@ HEAD = f"Host: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: appli
         b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /api",
     ],
 )
-def test_who_says_nothing_is_let_go(server: Running, data: bytes) -> None:
+def test_a_silent_client_is_disconnected(server: Running, data: bytes) -> None:
     with server.open(data) as opened:
         assert is_closed(opened)
     assert server.ask()[0] == 200
 
 
-def test_a_head_that_drips_is_let_go(server: Running) -> None:
+def test_a_slow_head_is_disconnected(server: Running) -> None:
     with server.open(b"GET /api/runs HTTP/1.1\r\n") as opened:
         start = time.monotonic()
         with pytest.raises(ConnectionError):
@@ -110,7 +110,7 @@ def test_a_head_that_drips_is_let_go(server: Running) -> None:
                 assert time.monotonic() - start < 15
 
 
-def test_a_body_that_never_comes_is_refused(server: Running) -> None:
+def test_a_body_that_never_arrives_is_refused(server: Running) -> None:
     with server.open(b"POST /api/form HTTP/1.1\r\n" + HEAD + b"Content-Length: 100\r\n\r\n{") as opened:
         assert opened.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
         assert is_closed(opened)
@@ -131,7 +131,7 @@ def test_a_gigabyte_is_not_read(server: Running, promise: bytes) -> None:
     assert server.ask()[0] == 200
 
 
-def test_who_never_reads_is_let_go(server: Running) -> None:
+def test_a_client_that_never_reads_is_disconnected(server: Running) -> None:
     request = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with server.open(request * 4, room=4096) as opened:
         time.sleep(0.2)
@@ -143,7 +143,7 @@ def test_who_never_reads_is_let_go(server: Running) -> None:
         assert is_closed(opened)
 
 
-def test_many_who_leave_in_the_middle(server: Running) -> None:
+def test_many_clients_disconnect_early(server: Running) -> None:
     start = b"GET /api/runs HTTP/1.1\r\n" + HEAD
     for number in range(200):
         server.open((start + b"\r\n")[: 1 + number % (len(start) + 2)]).close()
@@ -155,7 +155,7 @@ def test_many_who_leave_in_the_middle(server: Running) -> None:
     assert server.connections <= 1
 
 
-def test_more_connections_than_there_may_be(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_connections(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS", 5)
     monkeypatch.setattr(limits, "HEAD_SECONDS", 30)
     opened = [server.open() for _ in range(5)]
@@ -174,7 +174,7 @@ NO_REQUESTS = [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n
 
 
 @pytest.mark.parametrize("request_line", [*NO_REQUESTS, b"A" * (limits.HEAD_BYTES + 9)])
-def test_what_is_no_request(server: Running, request_line: bytes) -> None:
+def test_an_invalid_request(server: Running, request_line: bytes) -> None:
     with server.open(request_line) as opened:
         assert opened.recv(1 << 16).startswith(b"HTTP/1.1 4")
     assert server.ask()[0] == 200

@@ -95,7 +95,7 @@ def test_a_killed_run_shows_as_crashed(client: TestClient, studio: Studio, start
     assert client.get(f"/api/runs/{started}/events").json()["status"] == "crashed"
 
 
-def test_a_start_that_fails_says_why(client: TestClient, studio: Studio) -> None:
+def test_a_failed_start_shows_its_error(client: TestClient, studio: Studio) -> None:
     values = {"task.kind": "translation", "task.data.train": "no-such-file.tsv"}
     reply = client.post("/api/runs", json={"source": "reversal", "values": values})
     assert reply.status_code == 201

@@ -78,9 +78,7 @@ def test_every_pixel_has_the_colour_of_its_weight(open_page: OpenPage, look_at: 
         np.testing.assert_array_equal(large[y, x], expected_colours(weights)[row, column])
 
 
-def test_a_thousand_tokens_open_at_once_and_answer_within_a_frame(
-    open_page: OpenPage, look_at: ShowMaps
-) -> None:
+def test_a_thousand_tokens_open_and_respond_within_a_frame(open_page: OpenPage, look_at: ShowMaps) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(1000), size=1000).astype(np.float32)
     weights[777] = 0
     weights[777, 333] = 1

@@ -33,7 +33,7 @@ def command_of(page: Page, panel: str) -> str:
     return str(page.page.locator(f"section.panel[aria-label='{panel}'] .command code").first.inner_text())
 
 
-def test_runs_are_listed_with_their_curves_and_what_differs(open_page: OpenPage) -> None:
+def test_runs_are_listed_with_curves_and_differences(open_page: OpenPage) -> None:
     page = open_page("#/runs")
     page.see("table.runs tr[data-run=watched] .status-done", "done")
     page.see("table.runs tr[data-run=writing]")
@@ -58,7 +58,7 @@ def test_runs_are_listed_with_their_curves_and_what_differs(open_page: OpenPage)
     assert not page.page.locator("tr[data-run=writing] input").is_checked()
 
 
-def test_a_run_tells_what_it_reached_and_its_options(open_page: OpenPage) -> None:
+def test_a_run_shows_its_results_and_options(open_page: OpenPage) -> None:
     page = open_page("#/runs")
     page.see("table.runs a", "watched").click()
     page.see("section.panel[aria-label=Results]", "accuracy")
@@ -68,13 +68,13 @@ def test_a_run_tells_what_it_reached_and_its_options(open_page: OpenPage) -> Non
     assert ["model.num_heads", "2"] in check_exports(page, "Options")
 
 
-def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) -> None:
+def test_the_inspector_shows_all_sites_and_tests_a_cell(open_page: OpenPage) -> None:
     page = open_page("#/inspect/writing?site=cross&query=0&key=1")
     page.see(".map-site h2", "cross")
     assert page.page.locator(".map-site").count() == 3
     page.see(".map-readout", "× uniform")
     page.see(".caption", "not why the model answered")
-    page.see(".checks", "each row adds up to 1")
+    page.see(".checks", "each row sums to 1")
     for kind in ("edge", "head", "token"):
         page.see(f"[data-test={kind}]").click()
     page.until("() => document.querySelectorAll('.effect table').length === 3")
@@ -91,10 +91,10 @@ def test_the_inspector_shows_all_places_and_tests_a_cell(open_page: OpenPage) ->
     assert command_of(page, "Map").startswith("glassformer attention")
 
 
-def test_a_cell_is_cut_in_many_examples_and_a_test_can_be_stopped(open_page: OpenPage) -> None:
+def test_a_cell_is_ablated_in_many_examples_and_a_test_can_be_stopped(open_page: OpenPage) -> None:
     page = open_page("#/inspect/watched?query=0&key=1")
     page.see(".map-readout", "× uniform")
-    page.page.get_by_label("A cell is cut").select_option(index=1)
+    page.page.get_by_label("Ablate a cell in").select_option(index=1)
     page.see("[data-test=edge]").click()
     page.see(".effect", "examples · right: 95 % interval of the change")
     assert page.page.locator(".effect table").count() == 2  # one for this input, one for the examples
@@ -115,7 +115,7 @@ def test_hints_are_shown_as_hints(open_page: OpenPage) -> None:
     assert rows[0] == ["position", "token", "layers", "rank", "guess", "probability"]
     assert " --lens " in command_of(page, "Logit lens")
     page.see("[data-hint=rollout]").click()
-    page.see("section[aria-label='Attention rollout'] h2", "rolled out (a hint)")
+    page.see("section[aria-label='Attention rollout'] h2", "rollout (a hint)")
     page.until("() => document.querySelector('.hint .map-canvas')?.dataset.map")
     assert not page.page.locator("table.lens").count()
     rolled = check_exports(page, "Attention rollout")
@@ -150,12 +150,12 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
     page.open("#/probe/writing")
     page.see(".output .best")
     page.page.get_by_label("Input").fill("3 + 4")
-    page.page.get_by_role("button", name="Run").click()
+    page.page.get_by_role("button", name="Run", exact=True).click()
     page.see(".output .mono", "3")
     assert "input=3" in page.page.evaluate("() => location.hash")
 
 
-def test_the_probe_says_what_is_wrong_with_an_input(open_page: OpenPage) -> None:
+def test_the_probe_shows_an_input_error(open_page: OpenPage) -> None:
     page = open_page("#/probe/watched?input=nonsense", may_be_refused=True)
     page.see(".failure", "nonsense")
 
@@ -184,7 +184,7 @@ _FILM_STATE = (
 )
 
 
-def test_a_run_without_kept_checkpoints_says_how_to_keep_them(open_page: OpenPage) -> None:
+def test_a_run_without_snapshots_shows_how_to_keep_them(open_page: OpenPage) -> None:
     page = open_page("#/film/writing")
     page.see("code", "inspection.probe_heads=true")
 
@@ -245,7 +245,7 @@ def test_text_is_never_markup(open_page: OpenPage, runs: Path) -> None:
         (runs / name).rmdir()
 
 
-def test_a_stranger_is_told_where_the_link_is(open_page: OpenPage) -> None:
+def test_a_page_without_the_token_names_the_link(open_page: OpenPage) -> None:
     page = open_page(knows_token=False)
     page.see(".empty", "Open the link that the terminal printed")
 
