@@ -23,9 +23,9 @@ from glassformer.datasets.grammar.lexicon import ADJECTIVES, NOUNS, VERBS
 from glassformer.datasets.grammar.sentences import (
     CONSTRUCTIONS,
     SPLITS,
-    Sentences,
     belongs,
     combinations,
+    draw_sentence,
     sentences,
     split_of,
 )
@@ -353,9 +353,9 @@ def test_one_english_sentence_has_one_translation() -> None:
     """Draw enough sentences that many are drawn repeatedly."""
     drawn: dict[str, str] = {}
     again = 0
-    source = Sentences(random.Random(5))
+    source = Clauses(random.Random(5))
     for _ in range(40_000):
-        sentence = source.draw()
+        sentence = draw_sentence(source)
         english_text, french_text = english.spell(sentence), french.spell(sentence)
         again += english_text in drawn
         assert drawn.setdefault(english_text, french_text) == french_text, english_text
@@ -429,7 +429,7 @@ def test_train_has_every_construction() -> None:
         draw = Clauses(random.Random(2))
         found: Counter[str] = Counter()
         for _ in range(200):
-            draw.phrases.start()
+            draw.start()
             sentence = construction(draw)
             found.update(split for split in SPLITS if belongs(sentence, split))
         assert found["train"] > 100, CONSTRUCTIONS.index(construction)

@@ -1,4 +1,4 @@
-"""Random clauses: a verb with its subject, objects, location and time.
+"""Random noun phrases and clauses: a verb with its subject, objects, location and time.
 
 In all methods, `they` permits a masculine `they` or `them` without an antecedent in the sentence. A subject
 or manner is drawn unless it is passed.
@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Literal, NamedTuple, TypeVar
 
 from glassformer.datasets.grammar import words
 from glassformer.datasets.grammar.lexicon import (
     ADJECTIVES,
+    ATTRIBUTIVE,
+    COUNTRIES,
+    MASS_KINDS,
+    NAMES,
     NOUNS,
     NUMBERS,
     PREDICATIVE,
     PROFESSIONS,
     TIMES,
     VERBS,
+    Address,
+    Adjective,
+    Determination,
+    Determiner,
     Frame,
+    Gendered,
     Modal,
+    Name,
     Noun,
     Pronoun,
     Tense,
@@ -30,7 +41,6 @@ from glassformer.datasets.grammar.lexicon import (
     nouns_of,
     verbs_of,
 )
-from glassformer.datasets.grammar.phrases import KIN, PEOPLE, Phrases, Use
 from glassformer.datasets.grammar.tree import (
     Abroad,
     Age,
@@ -39,10 +49,267 @@ from glassformer.datasets.grammar.tree import (
     Gap,
     Nominal,
     NounPhrase,
+    Pair,
     Prepositional,
     Quality,
     Trade,
 )
+
+Item = TypeVar("Item")
+
+PEOPLE = frozenset(nouns_of("people"))
+KIN = nouns_of("kin parent")
+_PERSONS = nouns_of("person")
+_OWNED = frozenset(
+    nouns_of("goods food drink money tale study home opening dog cat horse cow rabbit hen donkey")
+)
+_SINGULAR_ONLY = frozenset(noun for noun in NOUNS.values() if noun.kind in MASS_KINDS | {"parent"})
+_SMALL_NUMBERS = tuple(NUMBERS[name] for name in ("two", "three", "four"))
+_ALL_NUMBERS = (*NUMBERS.values(), *_SMALL_NUMBERS, *_SMALL_NUMBERS)
+
+_INSIDE = nouns_of("house garden kitchen office village castle church forest park street city shop")
+_OUTSIDE = nouns_of("garden park forest street village city")
+_AT = nouns_of("school market station hotel hospital restaurant museum library farm")
+_ON = nouns_of("beach bridge island")
+_DESTINATIONS = (*_AT, *nouns_of("church castle beach village office park"))
+_LANDMARKS = nouns_of("buildings -market tree park river bridge")
+_SURFACES = nouns_of("table chair bed desk")
+
+Use = Determination | Literal["negated", "negated indefinite", "negated subject", "there is no"]
+"""Use of a phrase, which limits its determiners: as the object of a verb, or under negation."""
+
+
+class Choice(NamedTuple):
+    """Determiner of a phrase (None: a possessive), with an optional number or possessor."""
+
+    determiner: Determiner | None
+    number: bool = False
+    owner: bool = False
+
+
+_POSSESSED = (Choice(None),) * 3 + (Choice(words.THE, owner=True),)
+_DEFINITE = (Choice(words.THE),) * 4 + (Choice(words.THIS),)
+_INDEFINITE_PLURAL = (
+    (Choice(words.SOME),) * 3
+    + (Choice(words.BARE, number=True),) * 3
+    + (Choice(words.MANY), Choice(words.SEVERAL))
+)
+_DEFINITE_PLURAL = (*_DEFINITE, Choice(words.ALL), Choice(words.THE, number=True))
+_UNCOUNTED = frozenset({words.ALL, words.MANY, words.SEVERAL, words.SOME, words.BARE})
+
+
+@cache
+def _choices(noun: Noun, plural: bool, use: Use) -> tuple[Choice, ...]:
+    known: tuple[Choice, ...] = _DEFINITE_PLURAL if plural else _DEFINITE
+    if noun in KIN:
+        known = (*_POSSESSED, Choice(None, number=True)) if plural else _POSSESSED
+    elif noun in _OWNED:
+        known = (*known, *_POSSESSED)
+    indefinite: tuple[Choice, ...] = _INDEFINITE_PLURAL if plural else (Choice(words.A),) * 3
+    if noun.kind in MASS_KINDS:
+        indefinite = (Choice(words.SOME),) * 4
+    by_use: dict[Use, tuple[Choice, ...]] = {
+        "any": known if noun in KIN else (*known, *indefinite),
+        "definite": known,
+        "generic": known if noun in KIN else (*known, *(Choice(words.GENERIC),) * 4),
+        "indefinite": indefinite,
+        "negated": known if noun in KIN else (*known, *(Choice(words.ANY),) * 3),
+        "negated indefinite": (Choice(words.ANY),),
+        "there is no": (Choice(words.NO),),
+        "negated subject": known,
+    }
+    choices = by_use[use]
+    if use.startswith("negated"):
+        # `pas trois livres`, `pas tous les livres`: there the negation applies to the quantity.
+        choices = tuple(each for each in choices if each.determiner not in _UNCOUNTED and not each.number)
+    return choices
+
+
+class Phrases:
+    """Draw the phrases of one sentence: no name twice, and `your` only with an address."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source.random
+        self.address: Address | None = None
+        self.asking = False
+        self.used_names: list[Name] = []
+        self.used_noun: Noun | None = None
+
+    def start(self, address: Address | None = None, *, asking: bool = False) -> None:
+        """Start a sentence. A question (`asking`) is about definite persons, not about the speaker."""
+        self.address, self.asking = address, asking
+        self.used_names = [name for name in NAMES if address and name.english == address.english]
+        self.used_noun = None
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def pick(self, items: Sequence[Item]) -> Item:
+        # random.choice may draw differently in another version of Python.
+        return items[int(self.random() * len(items))]
+
+    # ------------------------------------------------------------ nouns
+
+    def noun(self, nouns: Sequence[Noun]) -> Noun:
+        noun = self.pick(nouns)
+        while noun is self.used_noun and len(nouns) > 1:
+            noun = self.pick(nouns)
+        self.used_noun = noun
+        return noun
+
+    def possessive(self) -> Determiner:
+        if self.address and self.chance(0.6):
+            return self.address.your
+        return self.pick(words.POSSESSIVES)
+
+    def phrase(
+        self,
+        nouns: Sequence[Noun],
+        use: Use = "any",
+        *,
+        adjective: float = 0.28,
+        plural: bool | None = None,
+    ) -> NounPhrase:
+        noun = self.noun(nouns)
+        if noun in _SINGULAR_ONLY:
+            plural = False
+        elif plural is None:
+            plural = self.chance(0.35)
+        choice = self.pick(_choices(noun, plural, use))
+        if choice.determiner is words.GENERIC and not plural and noun.kind not in MASS_KINDS:
+            plural = True
+        determiner = self.possessive() if choice.determiner is None else choice.determiner
+        return NounPhrase(
+            noun,
+            plural,
+            determiner,
+            number=self._number(noun) if choice.number else None,
+            adjectives=self.adjectives(noun, adjective) if determiner is not words.GENERIC else (),
+            owner=self._owner(noun) if choice.owner else None,
+        )
+
+    def _number(self, noun: Noun) -> Gendered:
+        return self.pick(_SMALL_NUMBERS if noun in KIN else _ALL_NUMBERS)
+
+    def _owner(self, noun: Noun) -> Nominal:
+        if noun in KIN or self.chance(0.5):
+            return self.name()
+        if self.chance(0.6):
+            return NounPhrase(self.pick(KIN), False, self.possessive())
+        person = self.pick(_PERSONS)
+        return NounPhrase(person, self.chance(0.25), words.THE)
+
+    def adjectives(self, noun: Noun, probability: float) -> tuple[Adjective, ...]:
+        known = ATTRIBUTIVE[noun]
+        if noun in KIN:
+            probability *= 0.4
+        if not known or not self.chance(probability):
+            return ()
+        first = self.pick(known)
+        if first.before_noun and self.chance(0.15):
+            after = [word for word in known if not word.before_noun]
+            if after:
+                return (first, self.pick(after))
+        return (first,)
+
+    # ------------------------------------------------------------ persons
+
+    def name(self) -> Name:
+        name = self.pick(NAMES)
+        while name in self.used_names and len(self.used_names) < len(NAMES):
+            name = self.pick(NAMES)
+        self.used_names.append(name)
+        return name
+
+    def person(self, *, adjective: float = 0.1) -> NounPhrase | Name:
+        """Draw a definite person: a name, a relative, or a definite noun."""
+        chance = self.random()
+        if chance < 0.45:
+            return self.name()
+        if chance < 0.75:
+            return self.phrase(KIN, "definite", adjective=adjective)
+        return self.phrase(_PERSONS, "definite", adjective=adjective)
+
+    def pair(self) -> Pair:
+        return Pair(self._one_of_pair(), self._one_of_pair())
+
+    def _one_of_pair(self) -> NounPhrase | Name:
+        if self.chance(0.6):
+            return self.name()
+        return NounPhrase(self.noun(KIN), False, self.possessive())
+
+    def pronoun(self, *, they: bool) -> Pronoun:
+        """Draw a subject pronoun. `they` permits a THEY without an antecedent, masculine by convention."""
+        if self.address and self.chance(0.6):
+            return self.address.pronoun
+        if self.asking:
+            return self.pick((words.HE, words.SHE, words.THEY) if they else (words.HE, words.SHE))
+        return self.pick(
+            (words.I, words.I, words.HE, words.HE, words.SHE, words.SHE, words.WE, words.WE, words.THEY)
+            if they
+            else (words.I, words.HE, words.SHE, words.WE)
+        )
+
+    def subject(self, nouns: Sequence[Noun], *, they: bool, negated: bool = False) -> Nominal:
+        """Draw a subject from `nouns`, which lists people first."""
+        use: Use = "negated subject" if negated or self.asking else "any"
+        if nouns[0] not in PEOPLE or (nouns[-1] not in PEOPLE and self.chance(0.25)):
+            return self.phrase([noun for noun in nouns if noun not in PEOPLE], use, adjective=0.2)
+        chance = self.random()
+        if chance < 0.42:
+            return self.pronoun(they=they)
+        if chance < 0.62:
+            return self.name()
+        if chance < 0.67 and not negated:
+            return self.pair()
+        return self.phrase(nouns, use, adjective=0.2)
+
+    # ------------------------------------------------------------ locations
+
+    def _location(self, preposition: Word, nouns: Sequence[Noun]) -> Prepositional:
+        noun = self.pick(nouns)
+        determiner = self.possessive() if noun.kind == "home" and self.chance(0.25) else words.THE
+        return Prepositional(
+            preposition, NounPhrase(noun, False, determiner, None, self.adjectives(noun, 0.15))
+        )
+
+    def inside(self) -> Prepositional:
+        """Draw a location for people."""
+        chance = self.random()
+        if chance < 0.4:
+            return self._location(words.IN, _INSIDE)
+        if chance < 0.68:
+            return self._location(words.AT, _AT)
+        if chance < 0.8:
+            return self._location(words.ON, _ON)
+        return self._location(self.pick(words.BESIDE), _LANDMARKS)
+
+    def outside(self) -> Prepositional:
+        if self.chance(0.5):
+            return self._location(words.IN, _OUTSIDE)
+        return self._location(self.pick(words.BESIDE), _LANDMARKS)
+
+    def around(self) -> Prepositional:
+        """Draw a location for objects."""
+        if self.chance(0.3):
+            return self._location(words.IN, _INSIDE[:4])
+        return self._location(words.ON if self.chance(0.6) else words.UNDER, _SURFACES)
+
+    def end_of_journey(self, preposition: Word) -> Prepositional | Abroad:
+        if self.chance(0.6):
+            return self._location(preposition, _DESTINATIONS)
+        return Abroad(preposition, self.pick(COUNTRIES))
+
+    def residence(self) -> Prepositional | Abroad:
+        if self.chance(0.6):
+            return Abroad(words.IN, self.pick(COUNTRIES))
+        return self._location(words.IN, (NOUNS["house"], NOUNS["village"], NOUNS["castle"], NOUNS["city"]))
+
+    def country(self) -> Abroad:
+        return Abroad(words.IN, self.pick([each for each in COUNTRIES if each.inside != "à"]))
+
+
+# ---------------------------------------------------------------- clauses
 
 _TENSES = (Tense.PRESENT,) * 8 + (Tense.PAST,) * 7 + (Tense.FUTURE,) * 5
 _NEGATIONS: tuple[Word, ...] = (words.NOT,) * 6 + (words.NEVER,) * 2 + (words.NO_LONGER,)
@@ -103,8 +370,8 @@ _WHERE: dict[Verb, Callable[[Phrases], Prepositional | Abroad]] = {
     **dict.fromkeys(verbs_of("work,sleep,sing,dance,wait,rest,cry,have fun,play cards"), Phrases.inside),
     **dict.fromkeys(verbs_of("run,walk,go for a walk,fall,get lost"), Phrases.outside),
     VERBS["travel"]: Phrases.country,
-    VERBS["go"]: Phrases.destination,
-    VERBS["come back"]: Phrases.origin,
+    VERBS["go"]: lambda draw: draw.end_of_journey(words.TO),
+    VERBS["come back"]: lambda draw: draw.end_of_journey(words.FROM),
     VERBS["live"]: Phrases.residence,
     VERBS["stay"]: Phrases.inside,
 }
@@ -115,12 +382,8 @@ _WHAT_THERE_IS = (
 )
 
 
-class Clauses:
+class Clauses(Phrases):
     """Draw clauses."""
-
-    def __init__(self, source: random.Random) -> None:
-        self.phrases = Phrases(source)
-        self.random, self.chance, self.pick = self.phrases.random, self.phrases.chance, self.phrases.pick
 
     def any_clause(self, *, they: bool = False, manner: Manner | None = None) -> Clause:
         """Draw a clause of any type. A `manner` that is passed must suit an event."""
@@ -185,7 +448,7 @@ class Clauses:
         """Draw a verb, its manner and its subject, in this order."""
         verb = self.pick(verbs)
         manner = manner or self.manner(verb)
-        subject = subject or self.phrases.subject(verb.subjects, they=they, negated=manner.negated)
+        subject = subject or self.subject(verb.subjects, they=they, negated=manner.negated)
         return Clause(subject, verb, **manner._asdict())
 
     def _use(self, clause: Clause) -> Use:
@@ -201,23 +464,23 @@ class Clauses:
 
     def _object(self, clause: Clause) -> Nominal:
         use = self._use(clause)
-        phrase = self.phrases.phrase(clause.verb.objects, use)
+        phrase = self.phrase(clause.verb.objects, use)
         if phrase.noun in PEOPLE and "indefinite" not in use and self.chance(0.3):
-            return self.phrases.name()
+            return self.name()
         return phrase
 
     def _other_pronoun(self, subject: Nominal, they: bool) -> Pronoun:
         """Draw a pronoun that does not overlap with the subject: neither `I see me` nor `we see me`."""
-        pronoun = self.phrases.pronoun(they=they)
+        pronoun = self.pronoun(they=they)
         while any(subject.person in ours and pronoun.person in ours for ours in ((0, 3), (1, 4))):
-            pronoun = self.phrases.pronoun(they=they)
+            pronoun = self.pronoun(they=they)
         return pronoun
 
     def _company(self, subject: Nominal, they: bool) -> Prepositional:
         preposition = words.WITH if self.chance(0.75) else words.WITHOUT
         if self.chance(0.4):
             return Prepositional(preposition, self._other_pronoun(subject, they))
-        return Prepositional(preposition, self.phrases.person(adjective=0))
+        return Prepositional(preposition, self.person(adjective=0))
 
     # ------------------------------------------------------------ actions
 
@@ -235,7 +498,7 @@ class Clauses:
             if clause.verb in _WITH_COMPANY and _is_human(clause.subject) and self.chance(0.4):
                 return clause._replace(adjuncts=(self._company(clause.subject, they),))
             if clause.verb in _WHERE:
-                return clause._replace(adjuncts=(_WHERE[clause.verb](self.phrases),))
+                return clause._replace(adjuncts=(_WHERE[clause.verb](self),))
         return clause
 
     def transitive(
@@ -250,7 +513,7 @@ class Clauses:
         clause = self._start(verbs, manner, they, subject)
         clause = clause._replace(direct=self._object(clause))
         if clause.verb in _WITH_LOCATION and not clause.time and self.chance(location):
-            return clause._replace(adjuncts=(self.phrases.inside(),))
+            return clause._replace(adjuncts=(self.inside(),))
         return clause
 
     def oblique(
@@ -264,8 +527,8 @@ class Clauses:
         self, *, subject: Nominal | None = None, manner: Manner | None = None, they: bool = False
     ) -> Clause:
         clause = self._start(GIVE, manner, they, subject)
-        given = self.phrases.phrase(clause.verb.objects, self._use(clause), adjective=0.2)
-        return clause._replace(direct=given, indirect=self.phrases.person())
+        given = self.phrase(clause.verb.objects, self._use(clause), adjective=0.2)
+        return clause._replace(direct=given, indirect=self.person())
 
     def with_pronoun(
         self, verbs: Sequence[Verb] = (), *, manner: Manner | None = None, they: bool = False
@@ -276,12 +539,12 @@ class Clauses:
         if clause.verb.frame == "direct":
             return clause._replace(direct=pronoun)
         if clause.verb.frame == "give":
-            clause = clause._replace(direct=self.phrases.phrase(clause.verb.objects, self._use(clause)))
+            clause = clause._replace(direct=self.phrase(clause.verb.objects, self._use(clause)))
         return clause._replace(indirect=pronoun)
 
     def moving(self, *, manner: Manner | None = None, they: bool = False) -> Clause:
         clause = self._start(MOVE, manner, they)
-        location = _WHERE[clause.verb](self.phrases)
+        location = _WHERE[clause.verb](self)
         company = (self._company(clause.subject, they),) if self.chance(0.15) else ()
         return clause._replace(adjuncts=(location, *company))
 
@@ -294,10 +557,10 @@ class Clauses:
         negated = manner.negated if manner else self.chance(0.2)
         if subject is None:
             if self.chance(0.55):
-                subject = self.phrases.subject(KIN, they=they, negated=negated)
+                subject = self.subject(KIN, they=they, negated=negated)
             else:
                 use: Use = "negated subject" if negated else "definite"
-                subject = self.phrases.phrase(_QUALIFIED, use, adjective=0)
+                subject = self.phrase(_QUALIFIED, use, adjective=0)
         human = _is_human(subject)
         adjective = self.pick(PREDICATIVE[subject.noun] if isinstance(subject, NounPhrase) else _PERSONAL)
         verb = words.BE
@@ -316,11 +579,11 @@ class Clauses:
         manner = Manner(self.tense(), words.NOT if self.chance(0.15) else None)
         subject: Nominal
         if self.chance(0.35):
-            subject = self.phrases.pronoun(they=they)
+            subject = self.pronoun(they=they)
         elif self.chance(0.4):
-            subject = self.phrases.name()
+            subject = self.name()
         else:
-            subject = self.phrases.phrase(_YOUNGER, "definite", adjective=0)
+            subject = self.phrase(_YOUNGER, "definite", adjective=0)
         if self.chance(0.55):
             return Clause(subject, words.BE, **manner._asdict(), complement=Trade(self.pick(PROFESSIONS)))
         return Clause(
@@ -332,17 +595,15 @@ class Clauses:
         subject: Nominal
         standard: Nominal
         if NOUNS["brother"] in adjective.nouns and self.chance(0.75):
-            subject = (
-                self.phrases.pronoun(they=they) if self.chance(0.3) else self.phrases.person(adjective=0)
-            )
+            subject = self.pronoun(they=they) if self.chance(0.3) else self.person(adjective=0)
             if self.chance(0.25):
                 standard = self._other_pronoun(subject, they)
             else:
-                standard = self.phrases.person(adjective=0)
+                standard = self.person(adjective=0)
         else:
             kind = self.pick(_COMPARABLE[adjective])
-            subject = self.phrases.phrase(kind, "negated subject", adjective=0)
-            standard = self.phrases.phrase(kind, "negated subject", adjective=0)
+            subject = self.phrase(kind, "negated subject", adjective=0)
+            standard = self.phrase(kind, "negated subject", adjective=0)
         manner = Manner(self.tense(), words.NOT if self.chance(0.15) else None)
         grade = self.pick((words.MORE, words.MORE, words.LESS, words.AS))
         return Clause(
@@ -353,10 +614,8 @@ class Clauses:
         """Draw `there is …`."""
         manner = Manner(self.tense(), words.NO_VERB if self.chance(0.2) else None)
         nouns, where = self.pick(_WHAT_THERE_IS)
-        there = self.phrases.phrase(nouns, "there is no" if manner.negated else "indefinite")
-        return Clause(
-            words.THERE, words.THERE_BE, **manner._asdict(), direct=there, adjuncts=(where(self.phrases),)
-        )
+        there = self.phrase(nouns, "there is no" if manner.negated else "indefinite")
+        return Clause(words.THERE, words.THERE_BE, **manner._asdict(), direct=there, adjuncts=(where(self),))
 
 
 def _is_human(nominal: Nominal) -> bool:

@@ -88,13 +88,9 @@ def _noun_phrase(phrase: NounPhrase) -> list[str]:
         if determiner:
             words.insert(0, determiner)
     if phrase.relative:
-        words += _relative(phrase, phrase.relative)
+        of_people = isinstance(phrase.relative.subject, Gap) and phrase.noun.kind in PEOPLE_KINDS
+        words += ["who" if of_people else "that", *_clause(phrase.relative)]
     return words
-
-
-def _relative(phrase: NounPhrase, clause: Clause) -> list[str]:
-    of_people = type(clause.subject) is Gap and phrase.noun.kind in PEOPLE_KINDS
-    return ["who" if of_people else "that", *_clause(clause)]
 
 
 def _nominal(nominal: Nominal, *, subject: bool = False) -> list[str]:
@@ -141,28 +137,28 @@ def _is_progressive(clause: Clause) -> bool:
     return bool(clause.time and clause.time.progressive and clause.verb.progressive and not clause.modal)
 
 
-def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[str, list[str]]:
+def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[list[str], list[str]]:
     """Auxiliary (empty if there is none), and the remaining words of the verb with its adverbs."""
     verb, tense = clause.verb, clause.tense
     first, *rest = verb.english_words
     negated = clause.negation is NOT
     between = [word.english for word in (clause.negation, clause.frequency) if word and word.english]
     if clause.modal and clause.modal.english_negated:
-        return clause.modal.english_negated if negated else clause.modal.english, [first, *rest]
+        return [clause.modal.english_negated if negated else clause.modal.english], [first, *rest]
     if clause.modal:
         wish, *to = clause.modal.english.split(" ")
         first, rest = wish, [*to, first, *rest]
     if _is_progressive(clause):
-        return _present("be", person), [*between, _progressive(first), *rest]
+        return [_present("be", person)], [*between, _progressive(first), *rest]
     if tense is Tense.FUTURE:
-        return "will", [*between, first, *rest]
+        return ["will"], [*between, first, *rest]
     finite = _present(first, person) if tense is Tense.PRESENT else _past(verb, person)
     if first == "be":
-        return finite, [*between, *rest]
+        return [finite], [*between, *rest]
     if negated or asked:
         do = "did" if tense is Tense.PAST else _present("do", person)
-        return do, [*between, first, *rest]
-    return "", [*between, finite, *rest]
+        return [do], [*between, first, *rest]
+    return [], [*between, finite, *rest]
 
 
 def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
@@ -170,10 +166,7 @@ def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
     subject = _nominal(clause.subject, subject=True)
     agreement = clause.direct if clause.subject is THERE and clause.direct else clause.subject
     auxiliary, words = _verb_group(clause, agreement.person, asked)
-    if auxiliary:
-        words = [auxiliary, *subject, *words] if asked else [*subject, auxiliary, *words]
-    else:
-        words = [*subject, *words]
+    words = [*auxiliary, *subject, *words] if asked else [*subject, *auxiliary, *words]
     if clause.direct:
         words += _nominal(clause.direct)
     if clause.indirect:
@@ -184,12 +177,9 @@ def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
         words += _complement(clause.complement, clause.subject.plural)
     for adjunct in clause.adjuncts:
         words += _adjunct(adjunct)
-    if clause.time:
-        if clause.time_first:
-            words[:0] = [clause.time.english + ","]
-        else:
-            words.append(clause.time.english)
-    return words
+    if clause.time is None:
+        return words
+    return [clause.time.english + ",", *words] if clause.time_first else [*words, clause.time.english]
 
 
 def _front(question: Question | None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from glassformer.datasets.grammar.lexicon import Adjective, Gender, Name, Pronoun, Tense
 from glassformer.datasets.grammar.tree import (
@@ -97,17 +98,14 @@ _ELIDED = frozenset({"je", "me", "te", "se", "le", "la", "ne", "de", "que"})
 def join(words: Sequence[str]) -> str:
     """Join words with elision: l'homme, qu'Anna, s'il."""
     joined: list[str] = []
-    last = len(words) - 1
-    for index, word in enumerate(words):
-        if index == last:
-            joined.append(word)
-        elif word in _ELIDED and opens_with_vowel(words[index + 1]):
+    for word, following in pairwise(words):
+        if word in _ELIDED and opens_with_vowel(following):
             joined.append(word[:-1] + "'")
-        elif word == "si" and words[index + 1] in ("il", "ils"):
+        elif word == "si" and following in ("il", "ils"):
             joined.append("s'")
         else:
             joined.append(word + " ")
-    return "".join(joined)
+    return "".join(joined) + words[-1]
 
 
 # ---------------------------------------------------------------- phrases
@@ -224,12 +222,11 @@ def _clitics(clause: Clause) -> list[str]:
     if clause.subject is THERE:
         return ["y"]
     clitics = [_REFLEXIVES[clause.subject.person]] if clause.verb.reflexive else []
-    direct, indirect = clause.direct, clause.indirect
-    if isinstance(direct, Pronoun):
-        clitics.append(direct.direct)
-    if isinstance(indirect, Pronoun):
-        third_person = indirect.person in (2, 5)
-        clitics.insert(len(clitics) if third_person else 0, indirect.indirect)
+    if isinstance(clause.direct, Pronoun):
+        clitics.append(clause.direct.direct)
+    if isinstance(clause.indirect, Pronoun):
+        third_person = clause.indirect.person in (2, 5)
+        clitics.insert(len(clitics) if third_person else 0, clause.indirect.indirect)
     return clitics
 
 
@@ -279,12 +276,9 @@ def _clause(clause: Clause) -> list[str]:
         words += _complement(clause.complement, subject.gender, subject.plural)
     for adjunct in clause.adjuncts:
         words += _adjunct(adjunct)
-    if clause.time:
-        if clause.time_first:
-            words[:0] = [clause.time.french + ","]
-        else:
-            words.append(clause.time.french)
-    return words
+    if clause.time is None:
+        return words
+    return [clause.time.french + ",", *words] if clause.time_first else [*words, clause.time.french]
 
 
 def _question(sentence: Sentence) -> list[str]:

@@ -26,7 +26,9 @@ from glassformer.datasets.grammar.clauses import (
     DIRECT_TO_PEOPLE,
     EVENTS,
     GIVE,
+    KIN,
     OF,
+    PEOPLE,
     STATES,
     TO,
     Clauses,
@@ -46,7 +48,6 @@ from glassformer.datasets.grammar.lexicon import (
     nouns_of,
     verbs_of,
 )
-from glassformer.datasets.grammar.phrases import KIN, PEOPLE
 from glassformer.datasets.grammar.tree import (
     Clause,
     Comparison,
@@ -73,20 +74,19 @@ _INNER_TENSES = {
 
 def _manner(draw: Clauses, verb: Verb, outer: Tense | None = None) -> Manner:
     tense = draw.pick(_INNER_TENSES[outer]) if outer else None
-    return draw.manner(
-        verb, tense=tense, negation=0.12, frequency=0.0 if verb is words.BE else 0.08, time=0.0
-    )
+    frequency = 0.0 if verb is words.BE else 0.08
+    return draw.manner(verb, tense=tense, negation=0.12, frequency=frequency, time=0.0)
 
 
 def _head(draw: Clauses, gap: Gap, relative: Clause, *, article_a: bool = False) -> NounPhrase:
     determiner = words.A if article_a and not gap.plural and gap.noun.kind not in MASS_KINDS else words.THE
     return NounPhrase(
-        gap.noun, gap.plural, determiner, None, draw.phrases.adjectives(gap.noun, 0.12), relative=relative
+        gap.noun, gap.plural, determiner, None, draw.adjectives(gap.noun, 0.12), relative=relative
     )
 
 
 def _gap(draw: Clauses, nouns: tuple[Noun, ...]) -> Gap:
-    noun = draw.phrases.noun(tuple(noun for noun in nouns if noun not in KIN))
+    noun = draw.noun(tuple(noun for noun in nouns if noun not in KIN))
     return Gap(noun, noun.kind not in MASS_KINDS and draw.chance(0.35))
 
 
@@ -99,7 +99,7 @@ def _doing(draw: Clauses, gap: Gap, verb: Verb, manner: Manner) -> Clause:
 
 def _done(draw: Clauses, gap: Gap, verb: Verb, manner: Manner) -> Clause:
     """Draw a clause whose object is the gap."""
-    subject = draw.phrases.subject(verb.subjects, they=False, negated=manner.negated)
+    subject = draw.subject(verb.subjects, they=False, negated=manner.negated)
     clause = Clause(subject, verb, manner.tense, manner.negation, manner.frequency)
     return clause._replace(direct=gap) if verb.frame == "direct" else clause._replace(indirect=gap)
 
@@ -108,13 +108,12 @@ def of_subject(draw: Clauses) -> Sentence:
     """Relative clause on the subject: the man who sings knows my sister."""
     verb = draw.pick(EVENTS if draw.chance(0.6) else DIRECT_EVENTS)
     gap = _gap(draw, verb.subjects)
-    if gap.noun in PEOPLE and draw.chance(0.5):
-        outer_verb = draw.pick(DIRECT)
-        manner = _manner(draw, outer_verb)
-        head = _head(draw, gap, _doing(draw, gap, verb, _manner(draw, verb, manner.tense)))
-        return Sentence(draw.transitive((outer_verb,), subject=head, manner=manner))
-    manner = _manner(draw, words.BE)
+    acts = gap.noun in PEOPLE and draw.chance(0.5)
+    outer_verb = draw.pick(DIRECT) if acts else words.BE
+    manner = _manner(draw, outer_verb)
     head = _head(draw, gap, _doing(draw, gap, verb, _manner(draw, verb, manner.tense)))
+    if acts:
+        return Sentence(draw.transitive((outer_verb,), subject=head, manner=manner))
     return Sentence(draw.quality(subject=head, manner=manner))
 
 
@@ -140,7 +139,7 @@ def at_end(draw: Clauses) -> Sentence:
         inner = draw.pick([each for each in _KNOWN_OF[gap.noun] if each is not verb])
         relative = _done(draw, gap, inner, _manner(draw, inner, tense))
     head = _head(draw, gap, relative, article_a=verb.determiners == "any" and draw.chance(0.3))
-    subject = draw.phrases.subject(verb.subjects, they=False)
+    subject = draw.subject(verb.subjects, they=False)
     return Sentence(Clause(subject, verb, tense, direct=head))
 
 
@@ -154,30 +153,30 @@ _SOMEWHERE = verbs_of("work,sleep,live,go,stay,sing,dance,wait,rest,get lost,fal
 
 def yes_or_no(draw: Clauses) -> Sentence:
     while True:
-        draw.phrases.start(asking=True)
+        draw.start(asking=True)
         clause = draw.any_clause(they=True)
         if not clause.negation and not clause.time_first:
             return Sentence(clause, Question())
 
 
 def where_when_why(draw: Clauses) -> Sentence:
-    draw.phrases.start(asking=True)
+    draw.start(asking=True)
     if draw.chance(0.25):
-        sought = draw.phrases.phrase(_SOUGHT, "negated subject", adjective=0.2)
+        sought = draw.phrase(_SOUGHT, "negated subject", adjective=0.2)
         return Sentence(Clause(sought, words.BE), Question(words.WHERE, short=True))
     front = draw.pick((words.WHERE, words.WHEN_ASKED, words.WHY))
     verb = draw.pick(_SOMEWHERE if front is words.WHERE else EVENTS)
-    subject = draw.phrases.subject(verb.subjects, they=True)
+    subject = draw.subject(verb.subjects, they=True)
     return Sentence(Clause(subject, verb, draw.pick(_TENSES)), Question(front))
 
 
 def who(draw: Clauses) -> Sentence:
-    draw.phrases.start(asking=True)
+    draw.start(asking=True)
     tense = draw.pick(_TENSES)
     chance = draw.random()
     if chance < 0.3:
         verb = draw.pick(DIRECT_TO_PEOPLE)
-        subject = draw.phrases.subject(verb.subjects, they=True)
+        subject = draw.subject(verb.subjects, they=True)
         return Sentence(Clause(subject, verb, tense), Question(words.WHOM))
     question = Question(of_subject=True)
     if chance < 0.7:
@@ -187,16 +186,16 @@ def who(draw: Clauses) -> Sentence:
 
 def what(draw: Clauses) -> Sentence:
     """Question with what, which or how many. The French participle agrees with the preceding object."""
-    draw.phrases.start(asking=True)
+    draw.start(asking=True)
     tense, verb = draw.pick(_TENSES), draw.pick(_ABOUT_THINGS)
     if draw.chance(0.35):
-        subject = draw.phrases.subject(verb.subjects, they=True)
+        subject = draw.subject(verb.subjects, they=True)
         return Sentence(Clause(subject, verb, tense), Question(words.WHAT))
-    noun = draw.phrases.noun(verb.objects)
+    noun = draw.noun(verb.objects)
     plural = noun.kind not in MASS_KINDS and draw.chance(0.6)
     determiner = words.HOW_MANY if plural and draw.chance(0.6) else words.WHICH
-    front = NounPhrase(noun, plural, determiner, None, draw.phrases.adjectives(noun, 0.15))
-    subject = draw.phrases.subject(verb.subjects, they=True)
+    front = NounPhrase(noun, plural, determiner, None, draw.adjectives(noun, 0.15))
+    subject = draw.subject(verb.subjects, they=True)
     return Sentence(Clause(subject, verb, tense, direct=Gap(noun, plural)), Question(front))
 
 
@@ -204,7 +203,7 @@ def addressed(draw: Clauses) -> Sentence:
     """Sentence with an address: Anna, did you see my key?"""
     address, asked = draw.pick(words.ADDRESSES), draw.chance(0.35)
     while True:
-        draw.phrases.start(address, asking=asked)
+        draw.start(address, asking=asked)
         clause = draw.with_pronoun() if draw.chance(0.35) else draw.any_clause()
         if not clause.time_first and not (asked and clause.negation):
             return Sentence(clause, Question() if asked else None, address)
@@ -271,22 +270,21 @@ def object_again(draw: Clauses) -> Sentence:
     tense = draw.tense()
     of_people = draw.chance(0.25)
     verb = draw.pick(_PEOPLE_MET if of_people else _THINGS_GOT)
-    subject = draw.phrases.subject(_ANYBODY, they=False)
+    subject = draw.subject(_ANYBODY, they=False)
     then = _THEN_HELPED if of_people else _THEN_USED
     fit = [
         noun
         for noun in verb.objects
         if (noun in PEOPLE) == of_people and any(noun in following.objects for following in then)
     ]
-    named = draw.phrases.phrase(fit, adjective=0.2)
+    named = draw.phrase(fit, adjective=0.2)
     following = draw.pick([each for each in then if named.noun in each.objects])
     pronoun = pronoun_for(named)
-    second = Clause(pronoun_for(subject), following, tense)
+    second = Clause(pronoun_for(subject), following, tense, direct=pronoun)
     if following.frame == "to":
-        second = second._replace(indirect=pronoun)
-    else:
-        recipient = draw.phrases.person(adjective=0) if following.frame == "give" else None
-        second = second._replace(direct=pronoun, indirect=recipient)
+        second = second._replace(direct=None, indirect=pronoun)
+    elif following.frame == "give":
+        second = second._replace(indirect=draw.person(adjective=0))
     return Sentence(Clause(subject, verb, tense, direct=named), link=words.AND, second=second)
 
 
@@ -295,10 +293,10 @@ def because_of_object(draw: Clauses) -> Sentence:
     tense = draw.tense()
     verb = draw.pick(_FOR_A_REASON)
     nouns = [noun for noun in verb.objects if noun not in PEOPLE and PREDICATIVE[noun]]
-    named = draw.phrases.phrase(nouns, "definite", adjective=0)
-    subject = draw.phrases.subject(_ANYBODY, they=False)
+    named = draw.phrase(nouns, "definite", adjective=0)
+    subject = draw.subject(_ANYBODY, they=False)
     while subject.person == named.person == 5:
-        subject = draw.phrases.subject(_ANYBODY, they=False)
+        subject = draw.subject(_ANYBODY, they=False)
     reason = Quality(draw.pick(PREDICATIVE[named.noun]))
     since = Tense.PAST if tense is Tense.PAST else Tense.PRESENT
     second = Clause(pronoun_for(named), words.BE, since, complement=reason)
@@ -308,7 +306,7 @@ def because_of_object(draw: Clauses) -> Sentence:
 def reported(draw: Clauses) -> Sentence:
     """Reported clause: Alice says that …"""
     verb = draw.pick(tuple(words.REPORTING.values()))
-    subject = draw.phrases.pronoun(they=False) if draw.chance(0.35) else draw.phrases.person(adjective=0)
+    subject = draw.pronoun(they=False) if draw.chance(0.35) else draw.person(adjective=0)
     # Hopes concern the future.
     second = draw.any_clause(manner=Manner(Tense.FUTURE) if verb is words.REPORTING["hope"] else None)
     second = second._replace(time_first=False)
@@ -386,16 +384,10 @@ CONSTRUCTIONS = tuple(_WEIGHTS)
 _CUMULATED = tuple(accumulate(_WEIGHTS.values()))
 
 
-class Sentences:
-    """Draw sentences from random numbers alone."""
-
-    def __init__(self, source: random.Random) -> None:
-        self.clauses = Clauses(source)
-
-    def draw(self) -> Sentence:
-        self.clauses.phrases.start()
-        index = bisect(_CUMULATED, self.clauses.random() * _CUMULATED[-1])
-        return CONSTRUCTIONS[index](self.clauses)
+def draw_sentence(draw: Clauses) -> Sentence:
+    """Draw a sentence from random numbers alone."""
+    draw.start()
+    return CONSTRUCTIONS[bisect(_CUMULATED, draw.random() * _CUMULATED[-1])](draw)
 
 
 SPLITS = ("train", "validation", "test")
@@ -471,9 +463,9 @@ def sentences(seed: int, split: str) -> Iterator[Sentence]:
     """Generate an endless stream of sentences of a split."""
     if split not in SPLITS:
         raise user_error("no such split", path="split", value=split, allowed=SPLITS)
-    source = Sentences(random.Random(f"translation {seed} {split}"))
+    draw = Clauses(random.Random(f"translation {seed} {split}"))
     while True:
-        sentence = source.draw()
+        sentence = draw_sentence(draw)
         if belongs(sentence, split):
             yield sentence
 

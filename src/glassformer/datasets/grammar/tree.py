@@ -6,7 +6,8 @@ spelt from it alone, so the two sentences mean the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from glassformer.datasets.grammar.lexicon import (
     MASS_KINDS,
@@ -52,23 +53,18 @@ class NounPhrase(NamedTuple):
         return self.noun.kind in MASS_KINDS
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pair:
     """Two coordinated persons, feminine only if both are: Paul and my sister."""
 
     first: NounPhrase | Name
     second: NounPhrase | Name
+    person: ClassVar[int] = 5
+    plural: ClassVar[bool] = True
 
     @property
     def gender(self) -> Gender:
         return "f" if self.first.gender == self.second.gender == "f" else "m"
-
-    @property
-    def person(self) -> int:
-        return 5
-
-    @property
-    def plural(self) -> bool:
-        return True
 
 
 class Gap(NamedTuple):
