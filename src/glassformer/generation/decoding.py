@@ -101,21 +101,24 @@ def generate(
     trace = _trace.get() if trace is None else trace
     search = Search(chooser, limits_B.to(device), end, min_length, forbidden, trace, is_scored)
     with evaluating(model):
-        advance = _advance_beams if chooser.size > 1 and _supports_beams(model) else _advance_rows
         state = model.start(**inputs)
         if isinstance(model, GenerativeModel) and model.prepacked_head is None:
             state.project = prepack_head(model)
-        logits_NV = model.advance(state, prefix_BL, mask_BL)
-        _check_tokens(logits_NV.shape[-1], end, forbidden)
-        while True:
-            update = search.step(logits_NV.to(device))
-            if not len(update.rows_B):
-                return search.results()
-            logits_NV = advance(model, state, update, len(logits_NV))
+        logits_BV = model.advance(state, prefix_BL, mask_BL)
+        _check_tokens(logits_BV.shape[-1], end, forbidden)
+        _decode(model, state, search, logits_BV)
+    return search.results()
 
 
-def _supports_beams(model: SupportsGeneration) -> bool:
-    return isinstance(model, SupportsBeams) and model.supports_beams
+def _decode(model: SupportsGeneration, state: DecodingState, search: Search, logits_NV: Tensor) -> None:
+    """Choose tokens and advance the model until all rows are done."""
+    has_beams = search.strategy.size > 1 and isinstance(model, SupportsBeams) and model.supports_beams
+    advance = _advance_beams if has_beams else _advance_rows
+    while True:
+        update = search.step(logits_NV.to(search.limits_B.device))
+        if not len(update.rows_B):
+            return
+        logits_NV = advance(model, state, update, len(logits_NV))
 
 
 def _advance_rows(model: SupportsGeneration, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:
