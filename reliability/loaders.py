@@ -133,7 +133,7 @@ def load_run(path: Path) -> None:
     from glassformer.runs.experiment import Experiment
     from glassformer.runs.folder import RunFolder
     from glassformer.runs.run import Run
-    from glassformer.training.context import TrainingContext
+    from glassformer.training.trainer import TrainingContext
 
     run = path.parent if path.parent.name == "run" else path.parents[2]
     read_run(str(run))
@@ -177,8 +177,7 @@ def sentencepiece() -> bytes:
 def renew_checksums(run: Path) -> None:
     """Make the checksums of a run's files true again, so that a changed file is parsed, not just rejected."""
     from glassformer.runs.folder import RunFolder
-    from glassformer.storage.checksums import SUMS
-    from glassformer.storage.files import file_sha256
+    from glassformer.storage.files import SUMS, file_sha256
 
     names = sorted({line.split()[1] for line in (run / SUMS).read_text().splitlines()})
     (run / SUMS).write_text("".join(f"{file_sha256(run / name)}  {name}\n" for name in names))

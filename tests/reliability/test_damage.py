@@ -10,8 +10,7 @@ import pytest
 
 from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
-from glassformer.storage.checksums import ChecksummedFolder
-from glassformer.storage.files import file_sha256, json_bytes
+from glassformer.storage.files import ChecksummedFolder, file_sha256, json_bytes
 
 Cli = Callable[..., tuple[int, str, str]]
 

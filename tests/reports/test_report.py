@@ -16,8 +16,7 @@ from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
-from glassformer.storage.checksums import ChecksummedFolder
-from glassformer.storage.files import json_bytes
+from glassformer.storage.files import ChecksummedFolder, json_bytes
 
 from .conftest import TASKS, TrainedRun, read_page, small_config
 

@@ -27,19 +27,17 @@ from glassformer.core.registry import kinds
 from glassformer.models.base import Model
 from glassformer.models.task_types import Seq2Seq
 from glassformer.models.transformer import TransformerConfig
-from glassformer.runs.experiment import Experiment, ExperimentConfig
+from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.runs.transfer import PartialCopy, transfer
 from glassformer.runs.verify import prove_resume, without_clocks
-from glassformer.storage.checksums import ChecksummedFolder
-from glassformer.storage.files import file_sha256, json_bytes
+from glassformer.storage.files import ChecksummedFolder, file_sha256, json_bytes
 from glassformer.tasks.base import Seq2SeqTask
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.context import StopSignals
 from glassformer.training.optimizers import OptimizerConfig, layers_of
 from glassformer.training.progress import Reporter
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import StopSignals, Trainer
 
 SMALL: Tree = {
     "task": {
@@ -343,7 +341,7 @@ def test_another_tokenizer_is_refused_with_what_to_type(runs: Any, tmp_path: Pat
     source = tmp_path / "source"
     shutil.copytree(runs(), source)
     folder = RunFolder(source)
-    folder.create(folder.config(), {"tokenizer": {"model": ["a", "b"]}}, folder.environment())
+    folder.create(resolve(str(source)), {"tokenizer": {"model": ["a", "b"]}}, folder.environment())
     task = Tokenized({"model": ["a", "c"]})
     model, config = model_for(task)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -12,8 +12,8 @@ import pytest
 
 from glassformer.core.errors import UserError
 from glassformer.runs.folder import RunFolder
-from glassformer.storage import checksums
-from glassformer.storage.checksums import SUMS, ChecksummedFolder, ChecksumMismatch
+from glassformer.storage import files
+from glassformer.storage.files import SUMS, ChecksummedFolder, ChecksumMismatch
 
 FILES = {"config.json": b'{"seed": 0}\n', "results.json": b'{"metrics": {}}\n'}
 
@@ -75,7 +75,7 @@ def test_a_crash_between_two_writes_leaves_the_old_or_the_new_file(
     writes: int, folder: ChecksummedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`write` needs three atomic writes to replace a file; it is stopped before each of them."""
-    write, left = checksums.atomic_write, writes
+    write, left = files.atomic_write, writes
 
     def crash(path: Path, data: bytes, **options: Any) -> None:
         nonlocal left
@@ -84,7 +84,7 @@ def test_a_crash_between_two_writes_leaves_the_old_or_the_new_file(
         left -= 1
         write(path, data, **options)
 
-    monkeypatch.setattr(checksums, "atomic_write", crash)
+    monkeypatch.setattr(files, "atomic_write", crash)
     try:
         folder.write({"results.json": b"new"})
         assert writes == 3
@@ -104,7 +104,7 @@ def test_a_reader_that_meets_a_writer_tries_again(
     """The writer replaces the file, and drops the old checksum, between the reader's two reads."""
     digests, calls = ChecksummedFolder._digests, 0
 
-    def replaced_meanwhile(self: ChecksummedFolder) -> checksums.Digests:
+    def replaced_meanwhile(self: ChecksummedFolder) -> files.Digests:
         nonlocal calls
         calls += 1
         if calls == 1:

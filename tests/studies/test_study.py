@@ -13,8 +13,7 @@ import pytest
 from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
 from glassformer.runs.folder import RunFolder, differences
-from glassformer.storage.checksums import ChecksummedFolder
-from glassformer.storage.files import json_bytes
+from glassformer.storage.files import ChecksummedFolder, json_bytes
 from glassformer.studies import STUDIES, find
 from glassformer.studies.recipes import RecipeStudy, Setting
 from glassformer.studies.study import reproduce

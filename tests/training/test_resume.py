@@ -16,13 +16,11 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
 from glassformer.runs.session import TrainingSession
-from glassformer.storage.checksums import ChecksummedFolder
-from glassformer.storage.files import file_sha256, json_bytes
+from glassformer.storage.files import ChecksummedFolder, file_sha256, json_bytes
 from glassformer.training.checkpoints import EXTRA, CheckpointStore
-from glassformer.training.context import StopSignals
 from glassformer.training.events import CLOCK_FIELDS
 from glassformer.training.progress import Reporter
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import StopSignals, Trainer
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -319,8 +319,10 @@ def read_yaml_file(path: Path) -> Tree:
     return tree
 
 
-def parse_overrides(overrides: Iterable[str]) -> Tree:
-    """Parse `["a.b=1", "a.c=x"]` into one tree. The order of the overrides does not matter."""
+def parse_overrides(overrides: Iterable[str] | Mapping[str, Any]) -> Tree:
+    """Parse `["a.b=1", "a.c=x"]`, or `{"a.b": 1}`, into one tree. The order does not matter."""
+    if isinstance(overrides, Mapping):
+        return unflatten(overrides)
     flat: Tree = {}
     for override in overrides:
         path, equals, text = override.partition("=")

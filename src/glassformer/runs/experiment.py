@@ -19,7 +19,6 @@ from glassformer.core.config import (
     parse_overrides,
     parse_yaml,
     read_yaml_file,
-    unflatten,
     validate,
 )
 from glassformer.core.errors import ErrorDetail, UserError, user_error
@@ -32,11 +31,9 @@ from glassformer.runs.folder import RunFolder
 from glassformer.runs.transfer import TransferReport, transfer
 from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.config import TrainingConfig
-from glassformer.training.context import Probe, TrainingContext
 from glassformer.training.distributed import ProcessGroup
 from glassformer.training.precision import check_precision, choose_device
-from glassformer.training.progress import Reporter
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import Probe, Trainer, TrainingContext
 
 
 class InspectionConfig(Node):
@@ -86,13 +83,23 @@ def resolve(source: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> E
 
     Overrides are `["model.num_layers=2"]`, or a mapping of paths to values.
     """
-    changes = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    return apply_overrides(read_source(source), changes)
+    return apply_overrides(read_source(source), parse_overrides(overrides))
 
 
 def read_source(source: str) -> Tree:
     """Read the tree of a preset, a YAML file or a run. `apply_overrides` validates it."""
-    return ExperimentConfig.fill_kinds(_read(source))
+    path = Path(source)
+    if source in presets():
+        tree = parse_yaml(preset_text(source), f"preset {source}")
+    elif RunFolder(path).exists():
+        tree = RunFolder(path).config()
+    elif path.suffix in (".yaml", ".yml") or "/" in source or os.path.exists(path):
+        tree = read_yaml_file(path)
+    else:
+        raise user_error(
+            "no preset, YAML file or run of this name", value=source, allowed=presets(), hint="check the name"
+        )
+    return ExperimentConfig.fill_kinds(tree)
 
 
 def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
@@ -101,19 +108,6 @@ def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
     if isinstance(given, Mapping) and given.get("batch_size") and "batch_tokens" not in given:
         tree = merge(tree, {"training": {"batch_tokens": None}})
     return validate(ExperimentConfig, merge(tree, changes))
-
-
-def _read(source: str) -> Tree:
-    path = Path(source)
-    if source in presets():
-        return dict(parse_yaml(preset_text(source), f"preset {source}"))
-    if RunFolder(path).exists():
-        return RunFolder(path).config()
-    if path.suffix in (".yaml", ".yml") or "/" in source or os.path.exists(path):
-        return read_yaml_file(path)
-    raise user_error(
-        "no preset, YAML file or run of this name", value=source, allowed=presets(), hint="check the name"
-    )
 
 
 class Experiment:
@@ -137,10 +131,8 @@ class Experiment:
 
         def task_state() -> dict[str, Any]:
             nonlocal task
-            if folder.exists():
-                task = folder.restore_task(config.task, config.seed)
-            else:
-                task = config.task.build(config.seed)
+            is_new, own = not folder.exists(), config.task
+            task = own.build(config.seed) if is_new else folder.restore_task(own, config.seed)
             return task.state()
 
         state = process_group.on_rank_zero(task_state)
@@ -164,26 +156,18 @@ class Experiment:
 
         return HeadProbe(self.task, config.every, config.examples, config.keep_snapshots)
 
-    def build_trainer(self, context: TrainingContext | None = None) -> Trainer:
-        """Build the trainer with initial weights.
+    def build_trainer(self, context: TrainingContext | None = None, *, initialise: bool = True) -> Trainer:
+        """Build the trainer, and `initialise` its model: embeddings, and weights from `training.start_from`.
 
-        They are copied from `training.start_from`, unless there is a checkpoint to resume: it contains them,
-        and that run may have been deleted since.
+        A checkpoint to resume contains the weights; the run that they came from may have been deleted since.
         """
-        model, context = self.build_model(), context or TrainingContext(probe=self.build_probe())
-        if not (context.store and context.store.states()):
-            self._initialise(model, context.reporter)
-        return self._assemble(model, context)
-
-    def _initialise(self, model: Model, reporter: Reporter) -> None:
-        training = self.config.training
-        with reporter.status("initialising embeddings"):
-            training.embedding_init.apply(model, self.task, reporter.info)
-        if training.start_from is not None:
-            self.transferred = transfer(Path(training.start_from), self.task, model, self.config.model)
-
-    def _assemble(self, model: Model, context: TrainingContext) -> Trainer:
-        config = self.config.training
+        model, config = self.build_model(), self.config.training
+        context = context or TrainingContext(probe=self.build_probe())
+        if initialise and not (context.store and context.store.states()):
+            with context.reporter.status("initialising embeddings"):
+                config.embedding_init.apply(model, self.task, context.reporter.info)
+            if config.start_from is not None:
+                self.transferred = transfer(Path(config.start_from), self.task, model, self.config.model)
         device = choose_device(config.device)
         check_precision(config.precision, device)
         if config.threads is not None:
@@ -195,7 +179,7 @@ class Experiment:
 
     def measure(self) -> Estimate:
         """Measure time and memory of a step. They do not depend on the weights, so none are copied."""
-        return estimate(self._assemble(self.build_model(), TrainingContext()))
+        return estimate(self.build_trainer(TrainingContext(), initialise=False))
 
 
 def _torch_seed(seed: int, *purpose: str | int) -> int:

@@ -22,16 +22,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from glassformer import __version__
-from glassformer.core.config import Tree, dump_yaml, flatten
+from glassformer.core.config import Node, Tree, dump_yaml, flatten
 from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
 from glassformer.core.system import read_regular_file
-from glassformer.storage.checksums import SUMS, ChecksummedFolder, ChecksumMismatch
-from glassformer.storage.files import atomic_write, json_bytes, storage_error
+from glassformer.storage.files import (
+    ChecksummedFolder,
+    ChecksumMismatch,
+    atomic_write,
+    json_bytes,
+    storage_error,
+    unreadable,
+)
 from glassformer.training.checkpoints import CheckpointStore
 from glassformer.training.events import EventLog
+
+if TYPE_CHECKING:
+    from glassformer.tasks.base import Task, TaskConfig
 
 TOKENIZERS = {"tokenizer", "target_tokenizer"}
 """Entries of a task's state that are stored in files of their own, for other programs to read."""
@@ -56,12 +65,6 @@ class Status:
     pid: int | None
     host: str | None = None
     """Machine of that process."""
-
-
-class RestorableTask(Protocol):
-    """Task config that can rebuild its task from a saved state."""
-
-    def restore(self, state: Mapping[str, Any], seed: int = 0) -> Any: ...
 
 
 class RunFolder:
@@ -94,18 +97,19 @@ class RunFolder:
         """Return the store of the run's checkpoints, which keeps the newest `keep` and the best."""
         return CheckpointStore(self.path / "checkpoints", keep)
 
-    def create(self, config: Tree, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    def create(self, config: Node, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Write the files that do not change during training, and make the folder a run."""
-        state = dict(task_state)
-        files: dict[str, bytes] = {}
-        for name in sorted(TOKENIZERS & state.keys()):
-            files[f"{name}.json"] = json_bytes(state[name])
-            state[name] = f"{name}.json"
-        files["task.json"] = json_bytes(state)
-        files["environment.json"] = json_bytes(environment)
-        files[CONFIG_JSON] = json_bytes(config)
-        files[CONFIG] = dump_yaml(config).encode()
-        self._write(files)
+        tree = config.dump()
+        yaml = dump_yaml(tree).encode()
+        tokenizers = {name: f"{name}.json" for name in sorted(TOKENIZERS & task_state.keys())}
+        documents = {
+            **{file: task_state[name] for name, file in tokenizers.items()},
+            "task.json": {**task_state, **tokenizers},
+            "environment.json": environment,
+            CONFIG_JSON: tree,
+        }
+        files = {name: json_bytes(document) for name, document in documents.items()}
+        self._files.write({**files, CONFIG: yaml})
 
     def config(self) -> Tree:
         """Read the resolved config. An edited `config.yaml` is an error: the edit would have no effect."""
@@ -126,7 +130,7 @@ class RunFolder:
             state[name] = self._read_json(f"{name}.json")
         return state
 
-    def restore_task(self, config: RestorableTask, seed: int = 0) -> Any:
+    def restore_task(self, config: TaskConfig, seed: int = 0) -> Task:
         """Build the task of this run from its saved state, without learning from the data again."""
         state = self.task_state()
         try:
@@ -158,15 +162,7 @@ class RunFolder:
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write the measurements of the finished training."""
-        self._write({"results.json": json_bytes(results)})
-
-    def _write(self, files: Mapping[str, bytes]) -> None:
-        try:
-            self._files.write(files)
-        except OSError as error:
-            raise storage_error(error, self.path / list(files)[-1], sum(map(len, files.values()))) from error
-        except ChecksumMismatch as error:
-            raise _unreadable(self.path / SUMS, error) from None
+        self._files.write({"results.json": json_bytes(results)})
 
     def _read_json(self, name: str) -> dict[str, Any]:
         try:
@@ -175,7 +171,7 @@ class RunFolder:
                 raise ValueError("it is not a JSON object")
             return document
         except (OSError, ValueError, RecursionError) as error:
-            raise _unreadable(self.path / name, error) from None
+            raise unreadable(self.path / name, error) from None
 
     def lock(self) -> None:
         """Lock the folder for this process. The system releases the lock when the process ends."""
@@ -252,12 +248,12 @@ class RunFolder:
             status = json.loads(data)
             if not isinstance(status, dict) or data != _status_bytes(status):
                 raise ChecksumMismatch("it is not what was written: its CRC-32 differs")
+            numbers = all(isinstance(status.get(key, 0), (int, float)) for key in ("step", "time"))
+            if not numbers or not isinstance(status.get("state", "new"), str):
+                raise ValueError("a field has the wrong type")
+            return status
         except (OSError, ValueError, RecursionError) as error:
-            raise _unreadable(path, error) from None
-        numbers = all(isinstance(status.get(key, 0), (int, float)) for key in ("step", "time"))
-        if not numbers or not isinstance(status.get("state", "new"), str):
-            raise _unreadable(path, ValueError("a field has the wrong type"))
-        return status
+            raise unreadable(path, error) from None
 
     def status(self) -> Status:
         """Read the status; a run that reports `running` but has lost its process is `crashed`."""
@@ -299,10 +295,6 @@ def _status_bytes(status: Mapping[str, Any]) -> bytes:
     """Encode a status with a CRC-32 of its other fields, so that damage is detected."""
     fields = {name: value for name, value in status.items() if name != "crc32"}
     return json_bytes(fields | {"crc32": zlib.crc32(json_bytes(fields))})
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return user_error(f"cannot be read: {error}", path=str(path), hint="restore it from a copy of the run")
 
 
 def _html_table(rows: Sequence[Sequence[Any]]) -> str:

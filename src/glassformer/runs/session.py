@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,10 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder, differences, environment, list_runs, new_run_path
 from glassformer.runs.run import Run
 from glassformer.runs.transfer import TransferReport
-from glassformer.training.context import Interrupted, StopSignals, TrainingContext
 from glassformer.training.distributed import ProcessGroup, SharedStore
 from glassformer.training.events import TensorBoardMirror
 from glassformer.training.progress import Reporter
-from glassformer.training.state import TrainingState
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import Interrupted, StopSignals, Trainer, TrainingContext, TrainingState
 
 DEFAULT_RUNS = Path("runs")
 """Folder of new runs, relative to the working directory."""
@@ -105,7 +105,13 @@ class TrainingSession:
         """Build the trainer, create or check the folder, and restore the newest checkpoint."""
         for note in self.experiment.task.notes:
             self.reporter.info(note)
-        checksum = self._checksum()
+        checksum = self.experiment.task.checksum()
+        if self.process_group.broadcast(checksum) != checksum:
+            raise user_error(
+                "the data differ from those of rank 0",
+                path="task",
+                hint="use the same files on every machine",
+            )
         store = self.folder.checkpoints(self.config.training.num_checkpoints_kept())
         if self.process_group.world_size > 1:
             store = SharedStore(store, self.process_group)
@@ -123,23 +129,16 @@ class TrainingSession:
         newest = store.load_newest(self.reporter.info)
         if newest is None:
             store.delete_snapshots_after(-1)
+            if self.process_group.is_rank_zero:
+                self.folder.events.truncate(0)
+            if self.process_group.is_rank_zero and self.experiment.transferred:
+                self._report_transfer(self.experiment.transferred)
         else:
             self.trainer.restore(newest[1])
             self._report_resumed(newest[0], newest[1].state.get("processes", 1))
-        if self.process_group.is_rank_zero:
-            self._open_events(is_new=newest is None)
-
-    def _checksum(self) -> str:
-        """Compute the checksum of the data; raise if the ranks have different data."""
-        checksum = self.experiment.task.checksum()
-        is_same = self.process_group.broadcast(checksum) == checksum
-        if not is_same:
-            raise user_error(
-                "the data differ from those of rank 0",
-                path="task",
-                hint="use the same files on every machine",
-            )
-        return checksum
+        if self.config.training.tensorboard and self.process_group.is_rank_zero:
+            path, step = self.folder.path / "tensorboard", self.trainer.state.step
+            self.folder.events.mirror = TensorBoardMirror(path, step)
 
     def _open_folder(self, checksum: str) -> None:
         if self.folder.exists():
@@ -148,11 +147,11 @@ class TrainingSession:
         about = environment(checksum, torch.get_num_threads())
         about["processes"] = self.process_group.world_size
         # Privacy: a run that is passed on must not show the user's folders.
-        notes = (note.replace(str(cache_folder()), "the cache") for note in self.experiment.task.notes)
-        about["data_notes"] = list(notes)
+        task = self.experiment.task
+        about["data_notes"] = [note.replace(str(cache_folder()), "the cache") for note in task.notes]
         if self.experiment.transferred is not None:
             about["start_from"] = self.experiment.transferred.origin()
-        self.folder.create(self.config.dump(), self.experiment.task.state(), about)
+        self.folder.create(self.config, task.state(), about)
 
     def _report_resumed(self, name: str, processes: int) -> None:
         self.reporter.info(f"resuming from {name}")
@@ -162,20 +161,10 @@ class TrainingSession:
                 " same batches; rounding and dropout masks will differ"
             )
 
-    def _open_events(self, *, is_new: bool) -> None:
-        if is_new:
-            self.folder.events.truncate(0)
-            self._report_transfer(self.experiment.transferred)
-        if self.config.training.tensorboard:
-            self.folder.events.mirror = TensorBoardMirror(
-                self.folder.path / "tensorboard", self.trainer.state.step
-            )
-
-    def _report_transfer(self, transferred: TransferReport | None) -> None:
-        if transferred is not None:
-            for line in transferred.lines():
-                self.reporter.info(line)
-            self.folder.events.append("transfer", **transferred.to_json())
+    def _report_transfer(self, transferred: TransferReport) -> None:
+        for line in transferred.lines():
+            self.reporter.info(line)
+        self.folder.events.append("transfer", **asdict(transferred))
 
     def _check_same(self, checksum: str) -> None:
         """Raise unless config, data and the weights of `training.start_from` are those of the saved run."""
@@ -185,26 +174,20 @@ class TrainingSession:
             for path, pair in differences(saved, self.config.dump()).items()
             if not path.startswith(MAY_CHANGE_ON_RESUME)
         }
+        about, transferred = self.folder.environment(), self.experiment.transferred
         if changed:
             shown = "; ".join(f"{path}: {old!r} → {new!r}" for path, (old, new) in list(changed.items())[:6])
-            raise user_error(
-                f"the run was started with another config: {shown}",
-                path=str(self.folder.path),
-                hint="resume with the same options, or choose another --run",
-            )
-        if self.folder.environment().get("data_sha256") != checksum:
-            raise user_error(
-                "the data have changed since the run started",
-                path=str(self.folder.path),
-                hint="restore the data, or choose another --run",
-            )
-        transferred = self.experiment.transferred
-        if transferred and self.folder.environment().get("start_from") != transferred.origin():
-            raise user_error(
-                f"{transferred.run} has changed since this run started from it",
-                path=str(self.folder.path),
-                hint="choose another --run",
-            )
+            message = f"the run was started with another config: {shown}"
+            hint = "resume with the same options, or choose another --run"
+        elif about.get("data_sha256") != checksum:
+            message = "the data have changed since the run started"
+            hint = "restore the data, or choose another --run"
+        elif transferred and about.get("start_from") != transferred.origin():
+            message = f"{transferred.run} has changed since this run started from it"
+            hint = "choose another --run"
+        else:
+            return
+        raise user_error(message, path=str(self.folder.path), hint=hint)
 
     def _announce(self) -> None:
         """Report the number of parameters and the expected time and memory."""
@@ -325,16 +308,11 @@ def run_path(source: str, config: ExperimentConfig, run: str | Path | None, resu
 def _unfinished(config: ExperimentConfig) -> Path | None:
     """Find the newest run of this config that has not finished."""
     for folder in list_runs(DEFAULT_RUNS):
-        if not folder.results() and _has_config(folder, config):
-            return folder.path
+        if not folder.results():
+            with contextlib.suppress(UserError):  # of another version, or with kinds of a plug-in
+                if _saved_config(folder).identity() == config.identity():
+                    return folder.path
     return None
-
-
-def _has_config(folder: RunFolder, config: ExperimentConfig) -> bool:
-    try:
-        return _saved_config(folder).identity() == config.identity()
-    except UserError:  # a run of another version, or with kinds of a plug-in that is not loaded
-        return False
 
 
 def _saved_config(folder: RunFolder) -> ExperimentConfig:

@@ -7,7 +7,6 @@ width, or another option that changes the meaning of weights without changing th
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,10 +101,6 @@ class TransferReport:
     def origin(self) -> dict[str, str]:
         """Identify the copied weights by checkpoint and checksum, without the path of the run."""
         return {"checkpoint": self.checkpoint, "weights": self.weights, "sha256": self.sha256}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as the fields of a `transfer` event."""
-        return dataclasses.asdict(self)
 
 
 def _module(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Safe file reading, atomic and durable writing, and JSON without NaN, infinity or invalid Unicode."""
+"""Atomic and durable writing, JSON without NaN or infinity, and folders with a checksum file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glassformer.core.errors import UserError, user_error
+from glassformer.core.system import read_regular_file
 
 MAX_NAME_BYTES = 255
+ESCAPED = "backslashreplace"
+"""Encoding error handler: writes a lone surrogate as an escape, which JSON reads back as the same."""
+SUMS = "SHA256SUMS"
+_SUMS_LINE = re.compile(r"([0-9a-f]{64})  ([^/\\\n]+)\n")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+Digests = dict[str, list[str]]
+"""Accepted SHA-256 per file name: one, or two while a file is being replaced."""
 
 
 @contextlib.contextmanager
@@ -64,9 +74,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
 def readable(text: str) -> str:
     """Replace lone surrogates, which represent undecodable bytes of file names, by U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
@@ -78,10 +85,6 @@ def json_text(document: Any) -> str:
         return readable(json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     except ValueError:
         return json.dumps(finite(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-ESCAPED = "backslashreplace"
-"""Encoding error handler: writes a lone surrogate as an escape, which JSON reads back as the same."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -112,10 +115,77 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class ChecksumMismatch(ValueError):
+    """The content of a file is not what was written."""
+
+    def __init__(self, message: str = "it is not what was written: its SHA-256 differs") -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class ChecksummedFolder:
+    """Files of one folder, each verified against `SHA256SUMS` whenever it is read.
+
+    Writing is crash-safe. `write` first lists the new checksum beside the one of the file that is there, then
+    replaces the file, then drops the old checksum. Each step is one atomic write, so at every moment the file
+    that is there has a listed checksum. A crash in between leaves two lines for one name, and the reader
+    accepts either. The next `write` of that file drops the line that is no longer true.
+    """
+
+    path: Path
+
+    def read(self, name: str) -> bytes:
+        """Read a file. Raises ChecksumMismatch if it is damaged or not listed, OSError if it is missing."""
+        for _ in range(2):  # a writer may have replaced the file between the two reads
+            data = read_regular_file(self.path / name)
+            if hashlib.sha256(data).hexdigest() in self._digests().get(name, []):
+                return data
+        raise ChecksumMismatch
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Write files in this order, and their checksums. Raises UserError if that is not possible."""
+        new: Digests = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}
+        try:
+            old = self._digests() if (self.path / SUMS).exists() else {}
+            replaced = {name: old[name] for name in new if name in old and (self.path / name).exists()}
+            self._write_digests(old | {name: replaced.get(name, []) + own for name, own in new.items()})
+            for name, data in files.items():
+                atomic_write(self.path / name, data)
+            if replaced:
+                self._write_digests(old | new)
+        except OSError as error:
+            raise storage_error(error, self.path / list(files)[-1], sum(map(len, files.values()))) from error
+        except ChecksumMismatch as error:
+            raise unreadable(self.path / SUMS, error) from None
+
+    def _write_digests(self, digests: Digests) -> None:
+        lines = (f"{digest}  {name}\n" for name, own in digests.items() for digest in dict.fromkeys(own))
+        atomic_write(self.path / SUMS, "".join(lines).encode())
+
+    def _digests(self) -> Digests:
+        try:
+            text = read_regular_file(self.path / SUMS).decode()
+        except (OSError, ValueError) as error:
+            raise ChecksumMismatch(f"{SUMS} cannot be read: {error}") from None
+        found = _SUMS_LINE.findall(text)
+        if "".join(f"{digest}  {name}\n" for digest, name in found) != text:
+            raise ChecksumMismatch(f"{SUMS} is damaged")
+        digests: Digests = {}
+        for digest, name in found:
+            digests.setdefault(name, []).append(digest)
+        return digests
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Make the error for a file of a run that is missing or damaged."""
+    return user_error(f"cannot be read: {error}", path=str(path), hint="restore it from a copy of the run")
+
+
 def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
     """Make the error for a failed write, with the path, the bytes needed and the bytes free."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     try:
-        free = f"{shutil.disk_usage(_existing(folder)).free:,}"
+        free = f"{shutil.disk_usage(existing).free:,}"
     except OSError:
         free = "an unknown number of"
     reason = getattr(error, "strerror", None) or error
@@ -124,9 +194,3 @@ def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
         path=str(folder),
         hint="free some space or check permissions, then add --resume: the last checkpoint is intact",
     )
-
-
-def _existing(folder: Path) -> Path:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
