@@ -154,7 +154,7 @@ def test_check_the_files_of_a_config(ask: Ask, folder: Path, small_set: Path) ->
     (folder / "mine.yaml").write_text("task: {kind: tokens, data: {train: a.tsv}}\n", encoding="utf-8")
     assert [finding["count"] for finding in ask("check", "mine.yaml")["findings"]] == [1]
     (folder / "data" / "small").mkdir(parents=True)
-    (folder / "data" / "small" / "a.txt").write_text("5\t6\n", encoding="utf-8")
+    (folder / "data" / "small" / "a.txt").write_text("5\t6\n7\t8\n", encoding="utf-8")
     changed = ask("check", "mine.yaml", "task.data.train=small/a.txt", "task.data.format=tsv")
     assert [Path(file["file"]).parts[-2:] for file in changed["files"]] == [("small", "a.txt")]
     document = ask("check", "reversal", says="no file to check")

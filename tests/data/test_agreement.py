@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from glassformer.cli import main
 from glassformer.core.errors import UserError
 from glassformer.data.check import Corpus, check_corpora
 from glassformer.data.readers import DataConfig
+from glassformer.runs.experiment import resolve
 
 ROLES = {"input": "text", "target": "label"}
 WORDS = [
@@ -151,7 +153,7 @@ def training_accepts(files: list[Path], options: dict[str, Any], roles: dict[str
 
 def check_passes(files: list[Path], options: dict[str, Any], roles: dict[str, str] | None) -> bool:
     try:
-        report = check_corpora([Corpus({"train": files}, roles=roles, **options)])
+        report = check_corpora([Corpus({"train": files}, roles=roles, fractions={}, **options)])
     except UserError:
         return False
     # A missing label does not make a file unreadable: only a classifier rejects it.
@@ -178,3 +180,42 @@ def test_without_a_task_the_check_rejects_what_no_task_could_read(tmp_path: Path
         files, options, roles = make(kind, tmp_path / str(number), chooser)
         if training_accepts(files, options, roles):
             assert check_passes(files, options, None), [file.name for file in files]
+
+
+TOO_FEW: dict[str, tuple[str, str, list[str], int]] = {
+    "classification": ("classification", "text{0}\tlabel{0}\n", [], 1),
+    "three ways": ("classification", "text{0}\tlabel{0}\n", ["task.data.test_fraction=0.2"], 2),
+    "translation": ("translation", "text{0}\tlabel{0}\n", [], 1),
+    "arithmetic": ("arithmetic", "{0} + 1\t{1}\n", [], 2),
+    "language-model": ("language-model", "text{0}\n", ["task.data.format=text"], 1),
+    "running-text": ("language-model", "x", ["task.data.format=running-text"], 1),
+}
+
+
+@pytest.mark.parametrize("name", TOO_FEW)
+def test_too_few_examples_to_split(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    preset, line, options, too_few = TOO_FEW[name]
+    path = tmp_path / "a.tsv"
+    settings = [f"task.data.train={path}", *options]
+    for number in (too_few, 40):
+        path.write_text("".join(line.format(index, index + 1) for index in range(number)))
+        code = main(["data", "check", preset, *settings, "--json"])
+        found = [finding["kind"] for finding in json.loads(capfd.readouterr().out)["findings"]]
+        assert ("too-few" in found, code) == ((True, 2) if number == too_few else (False, 0))
+        task = resolve(preset, settings).task
+        if number == too_few:
+            with pytest.raises(UserError, match="split"):
+                task.build(seed=0)
+        else:
+            assert "validation" in task.build(seed=0).splits
+
+
+def test_files_without_a_task_may_be_too_few(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+    (finding,) = check_corpora([Corpus({"train": [path]})]).findings
+    assert finding.kind == "too-few"
+    assert check_corpora([Corpus({"train": [path], "validation": [path]})]).passed

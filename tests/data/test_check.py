@@ -6,8 +6,9 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from glassformer.core.errors import UserError
 from glassformer.data import check as check_module
 from glassformer.data import text_files
-from glassformer.data.check import Corpus, Limits, check, check_corpora
+from glassformer.data.check import Corpus, Limits, check_corpora
 from glassformer.data.findings import Findings, Location, Report, excerpt
 
 Write = Callable[[str, str | bytes], Path]
@@ -30,6 +31,10 @@ def write(tmp_path: Path) -> Write:
         return tmp_path / name
 
     return write_file
+
+
+def check(splits: Mapping[str, Sequence[Path]], *options: Any, **named: Any) -> Report:
+    return check_corpora([Corpus(splits)], *options, **named)
 
 
 def counts(report: Report) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glassformer.core.config import validate
-from glassformer.data.check import Corpus, check, check_corpora
+from glassformer.data.check import Corpus, check_corpora
 from glassformer.data.formats import Table
 from glassformer.data.readers import DataConfig
 
@@ -125,15 +125,15 @@ def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
     named = Corpus({"train": [path]}, columns={"input": "comment", "target": "rude"})
     assert check_corpora([named]).findings == []
     decimals = write(tmp_path, "d.csv", "film;stars\none;0,5\ntwo;1,5\nthree;2,5\n")
-    assert check({"train": [decimals]}).count("maybe-header") == 1
+    assert check_corpora([Corpus({"train": [decimals]})]).count("maybe-header") == 1
     plain = write(tmp_path, "b.csv", "good film,pos\n42,neg\n7,pos\n")
-    assert check({"train": [plain]}).count("maybe-header") == 1, "it may be"
-    assert check({"train": [write(tmp_path, "c.csv", "a,1\nb,0\nc,1\n")]}).findings == []
+    assert check_corpora([Corpus({"train": [plain]})]).count("maybe-header") == 1, "it may be"
+    assert check_corpora([Corpus({"train": [write(tmp_path, "c.csv", "a,1\nb,0\nc,1\n")]})]).findings == []
 
 
 def test_labels_before_texts_are_reported_with_the_option_for_training(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "".join(f"{'xy'[n % 2]}\tsome words {n}\n" for n in range(9)))
-    (file,) = check({"train": [path]}).files
+    (file,) = check_corpora([Corpus({"train": [path]})]).files
     assert "input = column 1, target = column 0" in file.read_as
     assert file.read_as.endswith("to train on it: task.data.columns={input: 1, target: 0}")
     (file,) = check_corpora([Corpus({"train": [path]}, roles=TASKS["classification"])]).files
@@ -155,5 +155,5 @@ def test_names_in_json(tmp_path: Path, name: str, content: str) -> None:
         {"input": "a b", "target": 1},
         {"input": "c", "target": 0},
     ]
-    (file,) = check({"train": [path]}).files
+    (file,) = check_corpora([Corpus({"train": [path]})]).files
     assert file.read_as and any(note.endswith(f"was read {file.read_as}") for note in stream.notes)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from glassformer.core.config import validate
 from glassformer.core.errors import UserError
-from glassformer.data.check import Corpus, check, check_corpora
+from glassformer.data.check import Corpus, check_corpora
 from glassformer.data.formats import CommaTable
 from glassformer.data.readers import DataConfig
 
@@ -68,7 +68,7 @@ def test_rows_and_line_numbers(tmp_path: Path) -> None:
     stream = table(tmp_path / "a.csv", 'text;label\n"Good; really";pos\n"a\nb, c";neg\nBad;neg\n')
     assert rows(stream) == [("Good; really", "pos"), ("a\nb, c", "neg"), ("Bad", "neg")]
     assert [record.number for record in stream] == [2, 3, 5]
-    report = check({"train": [tmp_path / "a.csv"]})
+    report = check_corpora([Corpus({"train": [tmp_path / "a.csv"]})])
     assert report.passed and report.files[0].words == 6
 
 
@@ -76,7 +76,7 @@ def test_the_declaration_is_not_an_example(tmp_path: Path) -> None:
     stream = table(tmp_path / "a.csv", "sep=;\ntext;label\nGood;pos\nBad;neg\n")
     assert rows(stream) == [("Good", "pos"), ("Bad", "neg")]
     assert [record.number for record in stream] == [3, 4]
-    assert check({"train": [tmp_path / "a.csv"]}).findings == []
+    assert check_corpora([Corpus({"train": [tmp_path / "a.csv"]})]).findings == []
 
 
 AMBIGUOUS = "nice film;0,5\nbad film;0,1\n"
@@ -89,7 +89,7 @@ def test_an_ambiguous_file_is_an_error(tmp_path: Path) -> None:
     assert "can be read both ways: 2 columns by ',', 2 columns by ';'" in str(caught.value)
     assert "task.data.format=csv-comma, or task.data.format=csv-semicolon" in str(caught.value)
     with pytest.raises(UserError, match="--format csv-comma, or --format csv-semicolon"):
-        check({"train": [tmp_path / "a.csv"]})
+        check_corpora([Corpus({"train": [tmp_path / "a.csv"]})])
     asked = table(tmp_path / "a.csv", AMBIGUOUS, format="csv-semicolon")
     assert rows(asked)[0] == ("nice film", "0,5")
     assert rows(table(tmp_path / "a.csv", AMBIGUOUS, format="csv-comma"))[0] == ("nice film;0", "5")

@@ -250,6 +250,8 @@ def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits
         data.classes,
         data.encoding,
         roles=getattr(task, "roles", None),
+        fractions=getattr(task, "fractions", data.fractions),
+        hash_seed=getattr(task, "hash_seed", None),
     )
     return [corpus], limits
 

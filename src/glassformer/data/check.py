@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glassformer.core.errors import near_match, user_error
+from glassformer.core.errors import UserError, near_match, user_error
 from glassformer.data.columns import Column, ColumnSpec, is_number
 from glassformer.data.findings import FileSummary, Findings, Issue, Leak, Location, Report, excerpt
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
 from glassformer.data.scan import ScannedFile, scan
+from glassformer.data.splits import check_split
 
 BATCH_ROWS = 8192
 SAMPLE_ROWS = 1000
@@ -70,6 +73,10 @@ class Corpus:
     """Default column name of each role of the task; None if no task is known."""
     is_aligned: bool = True
     """True if two text files are the two sides of the examples, line by line."""
+    fractions: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.1})
+    """Fractions that training splits off from train, for the splits without files."""
+    hash_seed: int | None = None
+    """Seed of a task that splits by hashes; see `check_split`."""
 
     def format_of(self, split: str) -> str:
         if self.format is not None:
@@ -83,15 +90,15 @@ class Corpus:
     def sources(self, split: str) -> list[Source]:
         """Return the sources of a split as `task.data` names them; each is read by itself."""
         paths = [str(path) for path in self.splits[split]]
-        if self.format_of(split) == "text" and (self.is_aligned or len(paths) == 1):
-            return [paths]
-        return [[path] for path in paths] if self.format_of(split) == "text" else list(paths)
+        if self.format_of(split) != "text":
+            return list(paths)
+        return [paths] if self.is_aligned else [[path] for path in paths]
 
-    def config(self, split: str, source: Source, columns: Mapping[str, Column] | None = None) -> DataConfig:
+    def config(self, split: str, source: Source) -> DataConfig:
         return DataConfig(
             train=source,
             format=self.format_of(split),  # type: ignore[arg-type]
-            columns=dict(self.columns if columns is None else columns),
+            columns=dict(self.columns),
             header=self.header,
             classes=dict(self.classes),
             encoding=self.encoding,
@@ -100,13 +107,6 @@ class Corpus:
 
 def _format_of(path: Path) -> str:
     return "folder" if path.is_dir() else ENDINGS.get(file_ending(path), "text")
-
-
-def check(
-    sources: Mapping[str, Sequence[Path]], limits: Limits | None = None, progress: Progress | None = None
-) -> Report:
-    """Check the files of each split: a table, two line-aligned texts or a folder of classes."""
-    return check_corpora([Corpus(sources)], limits, progress)
 
 
 def check_corpora(
@@ -144,16 +144,13 @@ class _Check:
 
     def _open(self, corpus: Corpus, split: str, source: Source) -> Stream:
         """Open a source with the reader of training. Without a task, find the columns from its first rows."""
-        if corpus.roles is not None:
-            config, setting = corpus.config(split, source), f"task.data.{split}"
-            return config.open(source, corpus.roles, setting, self._on_finding, self._on_read)
-        roles = _guess_roles(corpus, split, source)
-        columns, advice = corpus.columns, ""
-        if not columns and len(roles) == 2 and _is_label_first(corpus, split, source):
-            columns = {"input": 1, "target": 0}
-            advice = "; to train on it: task.data.columns={input: 1, target: 0}"
-        config = corpus.config(split, source, columns)
-        stream = config.open(source, roles, "", self._on_finding, self._on_read)
+        config, roles, setting, advice = corpus.config(split, source), corpus.roles, f"task.data.{split}", ""
+        if roles is None:
+            roles, setting = _guess_roles(config), ""
+            if not config.columns and len(roles) == 2 and _is_label_first(config):
+                config = config.model_copy(update={"columns": {"input": 1, "target": 0}})
+                advice = "; to train on it: task.data.columns={input: 1, target: 0}"
+        stream = config.open(source, roles, setting, self._on_finding, self._on_read)
         self._advice[stream] = advice
         return stream
 
@@ -188,7 +185,7 @@ class _Check:
         layout = stream.layout()
         if layout is not None:
             summary = self.scanned[stream.sources[0].path].summary
-            summary.read_as = layout.describe() + self._advice.get(stream, "")
+            summary.read_as = layout.describe() + self._advice[stream]
 
     def _check_corpus(self, corpus: Corpus, splits: Mapping[str, Sequence[Stream]]) -> None:
         ledgers: dict[str, Ledger] = {}
@@ -209,16 +206,25 @@ class _Check:
                 self._end_phase()
         is_running = corpus.format == "running-text"
         unit = f"lines of {self.limits.min_words} words or more" if is_running else "examples"
-        for ledger in ledgers.values():
-            if not is_running:
-                find_duplicates(ledger, bool(has_labels), self.findings, corpus.part)
+        for ledger in ledgers.values() if not is_running else ():
+            self._find_duplicates(ledger, "two-labels" if has_labels else "other-target", corpus.part)
         for split, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
             if split in ledgers and other in ledgers:
-                leak = find_overlap(ledgers[split], ledgers[other], self.findings, corpus.part, unit)
-                if leak.same or leak.same_input:
-                    self.leaks.append(leak)
+                self._find_overlap(ledgers[split], ledgers[other], corpus.part, unit)
         if has_labels and "folder" not in map(corpus.format_of, corpus.splits):
-            check_labels(ledgers, self.findings, corpus.part)
+            self._check_labels(ledgers, corpus.part)
+        self._check_split(corpus, splits.get("train", ()))
+
+    def _check_split(self, corpus: Corpus, streams: Sequence[Stream]) -> None:
+        """Report a training set that is too small for the splits without files."""
+        missing = {split: part for split, part in corpus.fractions.items() if split not in corpus.splits}
+        if self.findings.has_error or len(streams) != 1 or not missing:
+            return
+        try:
+            check_split(streams[0], missing, corpus.hash_seed)
+        except UserError as error:
+            location = Location(str(streams[0].files[0]), 1, None, detail=error.details[0].message)
+            self.findings.add_one("too-few", location)
 
     def _examine_running(self, batch: Batch, ledger: Ledger) -> None:
         """Enter the long lines of a running text, so that they are found in other splits."""
@@ -239,15 +245,11 @@ class _Check:
             self._count_words(batch, column, int(counts.sum()), int(counts.max()))
         empty = (words == 0).sum(0)
         is_empty, is_half = empty == len(words), (empty > 0) & (empty < len(words))
+        shortest, longest = words.argmin(0), words.argmax(0)
+        locate = partial(self._location, batch)
 
         def add(kind: str, which: Any, location: Callable[[int], Location]) -> None:
             self.findings.add(kind, np.nonzero(which)[0].tolist(), location, scope)
-
-        def locate(row: int, column: int = 0, detail: str = "", shown: int | None = None) -> Location:
-            return self._location(batch, row, column, detail, shown)
-
-        def half(row: int) -> Location:
-            return locate(row, int(words[:, row].argmin()), shown=int(words[:, row].argmax()))
 
         # In two aligned files, the empty side may be a short text instead of a label.
         if has_labels and not isinstance(batch.stream, AlignedLines):
@@ -255,14 +257,10 @@ class _Check:
             is_empty, is_half = is_empty & ~is_unlabelled, is_half & ~is_unlabelled
             add("empty-label", is_unlabelled, lambda row: locate(row, 1, shown=0))
         add("empty-line", is_empty, locate)
-        add("empty-side", is_half, half)
+        add("empty-side", is_half, lambda row: locate(row, shortest[row], shown=longest[row]))
         ledger.enter(batch, np.nonzero(empty == 0)[0].tolist(), has_labels)
-
-        def long(row: int) -> Location:
-            side = int(words[:, row].argmax())
-            return locate(row, side, f"{words[side, row]:,} words")
-
-        add("too-long", (words > self.limits.max_words).any(0), long)
+        is_long = (words > self.limits.max_words).any(0)
+        add("too-long", is_long, lambda row: locate(row, longest[row], f"{words[longest[row], row]:,} words"))
         if len(words) != 2 or has_labels:
             return
         characters = np.array([[len(text) for text in column] for column in batch.columns])
@@ -270,17 +268,70 @@ class _Check:
         is_far = (longer > self.limits.max_ratio * shorter) & (longer >= self.limits.min_characters)
 
         def far(row: int) -> Location:
-            side = int(characters[:, row].argmax())
-            return locate(row, side, f"{characters[0, row]:,} and {characters[1, row]:,} characters")
+            first, second = characters[:, row]
+            return locate(row, int(characters[:, row].argmax()), f"{first:,} and {second:,} characters")
 
         add("length-ratio", (words.min(0) > 0) & is_far, far)
 
-    def _location(self, batch: Batch, row: int, column: int, detail: str, shown: int | None) -> Location:
+    def _location(
+        self, batch: Batch, row: int, column: int = 0, detail: str = "", shown: int | None = None
+    ) -> Location:
         """Locate a value; the excerpt is of the column `shown`, or else of the column itself."""
-        file, line = batch.stream.locate(batch.numbers[row], column)
-        byte = self.scanned[file.path].offset(line) if batch.stream.unit == "line" else None
+        path, line, byte = _position(self.scanned, batch.stream, batch.numbers[row], column)
         text = batch.columns[column if shown is None else shown][row]
-        return Location(str(file.path), line, byte, excerpt(text), detail)
+        return Location(str(path), line, byte, excerpt(text), detail)
+
+    def _find_duplicates(self, ledger: Ledger, other_target: str, part: str) -> None:
+        """Report every example that appeared before in the same split."""
+        first_example, first_input = _first_rows(ledger.examples), _first_rows(ledger.inputs)
+        numbers = np.arange(len(ledger))
+        is_duplicate = first_example != numbers
+        scope = join_scope(part, ledger.split)
+        self._add("duplicate", ledger, is_duplicate, ledger, first_example, scope)
+        self._add(other_target, ledger, (first_input != numbers) & ~is_duplicate, ledger, first_input, scope)
+
+    def _find_overlap(self, ledger: Ledger, other: Ledger, part: str, unit: str) -> None:
+        """Report every example that also appears in another split."""
+        in_example = _first_rows(ledger.examples, other.examples)
+        in_input = _first_rows(ledger.inputs, other.inputs)
+        is_same = in_example >= 0
+        is_same_input = (in_input >= 0) & ~is_same
+        scope = join_scope(part, f"{ledger.split} in {other.split}")
+        self._add("in-two-splits", ledger, is_same, other, in_example, scope)
+        self._add("input-in-two-splits", ledger, is_same_input, other, in_input, scope)
+        same, same_input = int(is_same.sum()), int(is_same_input.sum())
+        if same or same_input:
+            self.leaks.append(Leak(ledger.split, other.split, same, same_input, len(ledger), part, unit))
+
+    def _add(
+        self, kind: str, ledger: Ledger, is_found: np.ndarray, other: Ledger, rows: np.ndarray, scope: str
+    ) -> None:
+        """Report the examples of `is_found`, each with the row of `other` that it repeats."""
+
+        def locate(kept: list[int]) -> list[Location]:
+            return ledger.locations(kept, [f"as {other.name(int(rows[row]))}" for row in kept])
+
+        self.findings.add_all(kind, np.nonzero(is_found)[0].tolist(), locate, scope)
+
+    def _check_labels(self, ledgers: Mapping[str, Ledger], part: str) -> None:
+        """Report labels that differ from another by case, spaces or a typo, and labels missing from train."""
+        counts = Counter[str]()
+        for ledger in ledgers.values():
+            counts.update({label: len(rows) for label, rows in ledger.labels.items()})
+        if len(counts) > MAX_LABELS or _are_real_values(counts):
+            return
+        known = ledgers["train"].labels if "train" in ledgers else counts
+        for label in sorted(counts, key=lambda label: (counts[label], label)):
+            intended = _intended_label(label, counts)
+            if intended is not None:
+                kind, detail = "label-typo", f"{label!r}: {intended!r}?"
+            elif label not in known:
+                kind, detail = "new-label", repr(label)
+            else:
+                continue
+            for ledger in ledgers.values():
+                rows, scope = ledger.labels.get(label, ()), join_scope(part, ledger.split)
+                self.findings.add_all(kind, rows, partial(ledger.locations, details=repeat(detail)), scope)
 
 
 def _size(stream: Stream) -> int:
@@ -291,15 +342,15 @@ def _ignore(issue: Issue) -> None:
     """Drop an issue: the reading that follows reports it."""
 
 
-def _guess_roles(corpus: Corpus, split: str, source: Source) -> dict[str, str]:
+def _guess_roles(config: DataConfig) -> dict[str, str]:
     """Find the columns of data without a task: an input, and a target if there is one."""
-    if isinstance(source, list):
-        return _roles(len(source))
-    if corpus.format_of(split) == "running-text":
+    if isinstance(config.train, list):
+        return _roles(len(config.train))
+    if config.format == "running-text":
         return _roles(1)
-    if corpus.columns:
-        return _roles(2 if "target" in corpus.columns else 1)
-    stream = corpus.config(split, source).open(source, _roles(2), "", _ignore)
+    if config.columns:
+        return _roles(2 if "target" in config.columns else 1)
+    stream = config.open(config.train, _roles(2), "", _ignore)
     first = stream.first_row()
     if isinstance(first, dict):
         columns = ColumnSpec({"input": None, "target": None}, _roles(2))
@@ -319,9 +370,9 @@ def _roles(width: int) -> dict[str, str]:
     return {name: name for name in names[:width]}
 
 
-def _is_label_first(corpus: Corpus, split: str, source: Source) -> bool:
+def _is_label_first(config: DataConfig) -> bool:
     """Return True if a table without a header has labels in its first column, and texts in its second."""
-    stream = corpus.config(split, source).open(source, _roles(2), "", _ignore)
+    stream = config.open(config.train, _roles(2), "", _ignore)
     layout = stream.layout()
     if layout is None or layout.has_header or not layout.first:
         return False
@@ -429,28 +480,22 @@ class Ledger:
             for number, label in enumerate(columns[1], start=len(self)):
                 if len(self.labels) <= MAX_LABELS:
                     self.labels.setdefault(label, array("q")).append(number)
-        if rows and self._byte(batch.stream, batch.numbers[rows[0]]) is None:
+        if rows and _position(self.scanned, batch.stream, batch.numbers[rows[0]])[2] is None:
             self.excerpts.update((len(self) + n, excerpt(text)) for n, text in enumerate(columns[0]))
         self.inputs.extend(map(hash, columns[0]))
         self.examples.extend(map(hash, zip(*columns, strict=True)))
         self.stream_numbers.extend([len(self.streams) - 1] * len(rows))
         self.numbers.extend([batch.numbers[row] for row in rows])
 
-    def _byte(self, stream: Stream, number: int) -> int | None:
-        file, line = stream.locate(number)
-        return self.scanned[file.path].offset(line) if stream.unit == "line" else None
-
     def name(self, row: int) -> str:
         file, line = self.streams[self.stream_numbers[row]].locate(self.numbers[row])
         return f"{file.path.name}:{line}"
 
-    def locations(self, rows: list[int], details: list[str]) -> list[Location]:
+    def locations(self, rows: list[int], details: Iterable[str]) -> list[Location]:
         """Locate rows; for the excerpts, their lines are read again."""
-        found = []
-        for row in rows:
-            stream, number = self.streams[self.stream_numbers[row]], self.numbers[row]
-            file, line = stream.locate(number)
-            found.append((file.path, line, self._byte(stream, number)))
+        found = [
+            _position(self.scanned, self.streams[self.stream_numbers[row]], self.numbers[row]) for row in rows
+        ]
         shown = {
             path: self.scanned[path].excerpts(
                 byte for each, _, byte in found if each == path and byte is not None
@@ -459,87 +504,26 @@ class Ledger:
         }
         return [
             Location(str(path), line, byte, self.excerpts[row] if byte is None else shown[path][byte], detail)
-            for row, (path, line, byte), detail in zip(rows, found, details, strict=True)
+            for row, (path, line, byte), detail in zip(rows, found, details, strict=False)
         ]
 
-    def hashes(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.asarray(self.inputs, np.int64), np.asarray(self.examples, np.int64)
+
+def _position(
+    scanned: Mapping[Path, ScannedFile], stream: Stream, number: int, column: int = 0
+) -> tuple[Path, int, int | None]:
+    """Return the file, the line and the byte of a column of a record."""
+    file, line = stream.locate(number, column)
+    return file.path, line, scanned[file.path].offset(line) if stream.unit == "line" else None
 
 
-def find_duplicates(ledger: Ledger, has_labels: bool, findings: Findings, scope: str) -> None:
-    """Report every example that appeared before in the same split."""
-    inputs, examples = ledger.hashes()
-    first_example, first_input = _first_rows(examples, examples), _first_rows(inputs, inputs)
-    numbers = np.arange(len(ledger))
-    is_duplicate = first_example != numbers
-    where = join_scope(scope, ledger.split)
-    _add(ledger, "duplicate", is_duplicate, ledger, first_example, findings, where)
-    is_other = (first_input != numbers) & ~is_duplicate
-    kind = "two-labels" if has_labels else "other-target"
-    _add(ledger, kind, is_other, ledger, first_input, findings, where)
-
-
-def find_overlap(ledger: Ledger, other: Ledger, findings: Findings, scope: str, unit: str) -> Leak:
-    """Report every example that also appears in another split."""
-    inputs, examples = ledger.hashes()
-    other_inputs, other_examples = other.hashes()
-    in_example, in_input = _first_rows(examples, other_examples), _first_rows(inputs, other_inputs)
-    is_same = in_example >= 0
-    is_same_input = (in_input >= 0) & ~is_same
-    where = join_scope(scope, f"{ledger.split} in {other.split}")
-    _add(ledger, "in-two-splits", is_same, other, in_example, findings, where)
-    _add(ledger, "input-in-two-splits", is_same_input, other, in_input, findings, where)
-    same, same_input = int(is_same.sum()), int(is_same_input.sum())
-    return Leak(ledger.split, other.split, same, same_input, len(ledger), scope, unit)
-
-
-def _first_rows(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Return, for each key, the first row of `among` that has it, or -1."""
-    if not len(among):
-        return np.full(len(keys), -1)
-    values, first = np.unique(among, return_index=True)
-    nearest = np.minimum(np.searchsorted(values, keys), len(values) - 1)
-    return np.where(values[nearest] == keys, first[nearest], -1)
-
-
-def _add(
-    ledger: Ledger,
-    kind: str,
-    is_found: np.ndarray,
-    other: Ledger,
-    other_rows: np.ndarray,
-    findings: Findings,
-    scope: str,
-) -> None:
-    """Report the rows of `is_found`, each with the row of `other` that it repeats."""
-    rows = np.nonzero(is_found)[0]
-    kept = rows[: findings.room(kind)].tolist()
-    details = [f"as {other.name(int(other_rows[row]))}" for row in kept]
-    findings.add_locations(kind, len(rows), ledger.locations(kept, details), scope)
-
-
-def check_labels(ledgers: Mapping[str, Ledger], findings: Findings, scope: str) -> None:
-    """Report labels that differ from another by case, spaces or a typo, and labels missing from train."""
-    counts: dict[str, int] = {}
-    for ledger in ledgers.values():
-        for label, rows in ledger.labels.items():
-            counts[label] = counts.get(label, 0) + len(rows)
-    if len(counts) > MAX_LABELS or _are_real_values(counts):
-        return
-    known = ledgers["train"].labels if "train" in ledgers else counts
-    for label in sorted(counts, key=lambda label: (counts[label], label)):
-        intended = _intended_label(label, counts)
-        for ledger in ledgers.values():
-            rows = ledger.labels.get(label, array("q"))
-            if intended is not None:
-                kind, detail = "label-typo", f"{label!r}: {intended!r}?"
-            elif label not in known:
-                kind, detail = "new-label", repr(label)
-            else:
-                continue
-            kept = rows[: findings.room(kind)].tolist()
-            locations = ledger.locations(kept, [detail] * len(kept))
-            findings.add_locations(kind, len(rows), locations, join_scope(scope, ledger.split))
+def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray:
+    """Return, for each key, the first row of `among` that has it, or -1; by default among the keys."""
+    wanted = np.asarray(keys, np.int64)
+    values, first = np.unique(wanted if among is None else np.asarray(among, np.int64), return_index=True)
+    if not len(values):
+        return np.full(len(wanted), -1)
+    nearest = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    return np.where(values[nearest] == wanted, first[nearest], -1)
 
 
 def _are_real_values(labels: Iterable[str]) -> bool:

@@ -10,56 +10,24 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from glassformer.core.errors import UserError
 
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+SEVERITIES = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
 class Kind:
     """Severity, title and advice shared by all findings of one kind."""
 
-    severity: Severity
+    severity: str
     title: str
     advice: str
 
 
-KINDS = {
-    "wrong-checksum": Kind("error", "checksum differs", "remove the file, then: glassformer data fetch"),
-    "empty-file": Kind("error", "empty file", "write one example per line"),
-    "damaged-gzip": Kind("error", "gzip file cut or damaged", "download or compress it again"),
-    "invalid-utf8": Kind("error", "not UTF-8", "task.data.encoding=latin-1, or the encoding it has"),
-    "zero-bytes": Kind("error", "a quarter zero bytes", "a binary file, or another encoding"),
-    "carriage-returns": Kind("error", "carriage returns end the lines", "convert them to line feeds"),
-    "unequal-lines": Kind("error", "unequal numbers of lines", "aligned files need the same number"),
-    "no-example": Kind("error", "no example", "add at least one, below a header"),
-    "bad-row": Kind("error", "unreadable row", "use the same columns on each line"),
-    "empty-label": Kind("error", "example without a label", "add the label, or remove the line"),
-    "maybe-header": Kind("warning", "first line may be a header", "read as an example: name the columns"),
-    "in-two-splits": Kind("warning", "example in two splits", "remove it from one of them"),
-    "input-in-two-splits": Kind(
-        "warning", "input in two splits, target differs", "remove it from one of them"
-    ),
-    "label-typo": Kind("warning", "label may be a typo", "rare, and similar to another label"),
-    "new-label": Kind("warning", "label missing from train", "a model cannot learn it"),
-    "two-labels": Kind("warning", "same input, different label", "at most one of them is right"),
-    "duplicate": Kind("warning", "duplicate example", "counts twice in training and in metrics"),
-    "empty-side": Kind("warning", "one side empty", "remove the pair"),
-    "empty-line": Kind("warning", "empty line", "read as an example without words"),
-    "length-ratio": Kind("warning", "very different lengths", "often not a translation of each other"),
-    "too-long": Kind("warning", "over-long text", "skipped or truncated, by task.max_length"),
-    "nul": Kind("warning", "NUL character", "often a binary file, or UTF-16"),
-    "line-separator": Kind("warning", "other line separator inside a line", r"only \n ends a line"),
-    "inner-byte-order-mark": Kind("warning", "byte order mark inside the text", "remove it"),
-    "other-target": Kind("note", "same input, different target", "fine where several targets are right"),
-    "skipped-line": Kind("note", "empty line in a table", "skipped"),
-    "byte-order-mark": Kind("note", "byte order mark at the start", "fine: not part of the text"),
-    "crlf": Kind("note", "lines end in CR LF", "fine: read as LF"),
-    "no-final-newline": Kind("note", "no newline at the end", "fine: the last line counts"),
-}
+_TABLE = Path(__file__).with_name("findings.tsv").read_text(encoding="utf-8")
+KINDS = {name: Kind(*columns) for name, *columns in (line.split("\t") for line in _TABLE.splitlines())}
 """All kinds, in the order of the report."""
 
 
@@ -111,7 +79,7 @@ class Finding:
     locations: list[Location] = field(default_factory=list)
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> str:
         return KINDS[self.kind].severity
 
     @property
@@ -167,20 +135,12 @@ class Report:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def count(self, kind: str, scope: str | None = None) -> int:
-        counts = [
-            finding.count if scope is None else finding.by_scope.get(scope, 0)
-            for finding in self.findings
-            if finding.kind == kind
-        ]
-        return sum(counts)
+        found = [finding for finding in self.findings if finding.kind == kind]
+        return sum(each.count if scope is None else each.by_scope.get(scope, 0) for each in found)
 
     def document(self) -> dict[str, Any]:
-        return {
-            "files": [asdict(file) for file in self.files],
-            "findings": [finding.document() for finding in self.findings],
-            "leaks": [asdict(leak) for leak in self.leaks],
-            "passed": self.passed,
-        }
+        findings = [finding.document() for finding in self.findings]
+        return asdict(self) | {"findings": findings, "passed": self.passed}
 
 
 class Findings:
@@ -190,28 +150,24 @@ class Findings:
         self.max_locations = max_locations
         self._found: dict[str, Finding] = {}
 
-    def room(self, kind: str) -> int | None:
-        """Return how many more locations of a kind are kept; None means all."""
-        found = self._found.get(kind)
-        if self.max_locations is None:
-            return None
-        return max(0, self.max_locations - (len(found.locations) if found else 0))
-
     def add(
         self, kind: str, which: Sequence[int], location: Callable[[int], Location], scope: str = ""
     ) -> None:
         """Count all of `which`; call `location` only for those that are kept."""
-        kept = which[: self.room(kind)]
-        self.add_locations(kind, len(which), [location(int(index)) for index in kept], scope)
+        self.add_all(kind, which, lambda kept: list(map(location, kept)), scope)
 
-    def add_locations(self, kind: str, count: int, locations: list[Location], scope: str = "") -> None:
-        """Count `count` findings; `locations` are the first of them, as many as there is room for."""
-        if count:
-            finding = self._found.setdefault(kind, Finding(kind))
-            finding.count += count
-            if scope:
-                finding.by_scope[scope] = finding.by_scope.get(scope, 0) + count
-            finding.locations += locations
+    def add_all(
+        self, kind: str, which: Sequence[int], locate: Callable[[list[int]], list[Location]], scope: str
+    ) -> None:
+        """Count all of `which`; call `locate` once, for those that are kept."""
+        if not len(which):
+            return
+        finding = self._found.setdefault(kind, Finding(kind))
+        room = None if self.max_locations is None else self.max_locations - len(finding.locations)
+        finding.locations += locate(list(which[:room]))
+        finding.count += len(which)
+        if scope:
+            finding.by_scope[scope] = finding.by_scope.get(scope, 0) + len(which)
 
     def add_one(self, kind: str, location: Location) -> None:
         self.add(kind, [0], lambda _: location)
@@ -221,8 +177,7 @@ class Findings:
         return any(finding.severity == "error" for finding in self._found.values())
 
     def in_order(self) -> list[Finding]:
-        order = list(KINDS)
-        return sorted(self._found.values(), key=lambda finding: order.index(finding.kind))
+        return [self._found[kind] for kind in KINDS if kind in self._found]
 
 
 def excerpt(text: str, position: int = 0, width: int = 60) -> str:

@@ -67,6 +67,12 @@ class DataConfig(Node):
     def source(self, split: str) -> Source | None:
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Fractions of train to split off, by split."""
+        wanted = {"validation": self.validation_fraction, "test": self.test_fraction}
+        return {split: part for split, part in wanted.items() if part and self.source(split) is None}
+
     def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
         """Return the examples of a split; `roles` gives the default column name of each role."""
         source = self.source(split)

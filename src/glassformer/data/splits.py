@@ -23,6 +23,7 @@ from glassformer.data.formats import Record, RunningText, Stream
 KEYS_PER_BLOCK = 1 << 16
 KEYS_IN_MEMORY = 1 << 18
 KEY_BYTES = 8
+MORE_DATA = "more data, or one file per split"
 
 
 class RowKeys:
@@ -146,11 +147,8 @@ def split_off_rows(
 def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, path: str) -> np.ndarray:
     """Return the part of each group of equal rows; groups are ordered by their first row."""
     if total <= len(fractions):
-        raise user_error(
-            f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways",
-            path=path,
-            hint="more data, or one file per split",
-        )
+        message = f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways"
+        raise user_error(message, path=path, hint=MORE_DATA)
     order = shuffled(total, generator(data_seed, "split off"))
     ends = [0]
     for fraction in fractions.values():
@@ -197,8 +195,7 @@ class FilteredStream(Stream):
         return filter(self.condition, self.whole)
 
     def no_example(self) -> UserError:
-        hint = "more data, or one file per split"
-        return user_error("too few different examples to split", path=self.name, hint=hint)
+        return user_error("too few different examples to split", path=self.name, hint=MORE_DATA)
 
 
 def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:
@@ -217,3 +214,23 @@ def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> d
         "train": FilteredStream(stream, lambda record: not is_validation(record)),
         "validation": FilteredStream(stream, is_validation),
     }
+
+
+def check_split(stream: Stream, fractions: Mapping[str, float], hash_seed: int | None) -> None:
+    """Raise the error of training if a stream has too few examples to split off these fractions.
+
+    `hash_seed` is the seed of `split_stream`, or None if the task uses `split_off`.
+    """
+    if stream.is_running and len(list(islice(stream.records(), 2))) == 2:
+        return  # two blocks of text are enough
+    if stream.is_running or hash_seed is not None:
+        for part in split_stream(stream, "input", fractions["validation"], hash_seed or 0).values():
+            if next(part.records(), None) is None:
+                raise part.no_example()
+        return
+    distinct: set[str] = set()
+    for record in stream:
+        distinct.add(str(record.values["input"]))
+        if len(distinct) > len(fractions):
+            return
+    _assign_parts(len(distinct), fractions, 0, stream.name)

@@ -21,7 +21,7 @@ from glassformer.data.batching import Examples, Vocabulary
 from glassformer.data.readers import DataConfig, Rows
 from glassformer.data.splits import split_off
 from glassformer.models.task_types import Seq2Seq
-from glassformer.tasks.base import Seq2SeqTask, TaskConfig
+from glassformer.tasks.base import Patterns, Seq2SeqTask, TaskConfig
 from glassformer.tasks.sequences import Space, choose_rows
 
 SYMBOLS = [*"0123456789", "BOS", "EOS", "POSITIVE", "NEGATIVE", "add", "subtract", "multiply"]
@@ -135,6 +135,14 @@ class ArithmeticConfig(TaskConfig):
     def symbols(self) -> list[str]:
         return SYMBOLS if "multiply" in self.operations else SYMBOLS[:-1]
 
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Fractions of the training file to split off, by split; 80/10/10 by default."""
+        if self.data is None:
+            return {}
+        found = {} if self.data.validation else {"validation": self.data.validation_fraction}
+        return found if self.data.validation or self.data.test else {**found, "test": FILE_TEST_FRACTION}
+
     def build(self, seed: int) -> ArithmeticTask:
         task = ArithmeticTask(self)
         if self.data is not None:
@@ -210,18 +218,15 @@ class ArithmeticTask(Seq2SeqTask):
         }
 
     def _read(self, data: DataConfig) -> dict[str, np.ndarray]:
-        """Read the expressions of the files. A single file is split 80/10/10 by default."""
+        """Read the expressions of the files, and split off the splits without a file."""
         config = self.config
         given = {split: data.read(split, ROLES) for split in ("train", "validation", "test")}
         rows = {split: self._check_rows(part) for split, part in given.items() if part is not None}
         if not config.leaky:
             rows = self._without_duplicates(rows)
-        fractions = {} if "validation" in rows else {"validation": data.validation_fraction}
-        if len(rows) == 1:
-            fractions["test"] = FILE_TEST_FRACTION
         train = rows.pop("train")
         keys = range(len(train)) if config.leaky else [tuple(row) for row in train.tolist()]
-        parts = split_off(keys, fractions, config.data_seed, f"task.data.train: {data.train}")
+        parts = split_off(keys, config.fractions, config.data_seed, f"task.data.train: {data.train}")
         rows |= {split: train[indices] for split, indices in parts.items()}
         if config.leaky:
             learned = {tuple(row) for row in rows["train"].tolist()}
@@ -333,9 +338,7 @@ class ArithmeticTask(Seq2SeqTask):
         row = self._read_expression(" ".join(self.input_symbols(tokens)))
         return self._encode_numbers(self._compute(np.array([row])))[0, 1:-1].tolist()
 
-    def attention_patterns(
-        self, tokens: Sequence[int], generated: Sequence[int] = ()
-    ) -> dict[str, dict[str, np.ndarray]]:
+    def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
         """Patterns from each digit to the operands' digits of the same significance."""
         operands, result = _significance(tokens), _significance(generated)
         is_digit, is_generated = operands >= 0, result >= 0

@@ -34,6 +34,11 @@ from glassformer.models.base import Model
 from glassformer.models.task_types import TaskType
 
 Splits = Mapping[str, Examples]
+Inputs = Sequence[np.ndarray]
+Predictions = list[list[Prediction]]
+Outputs = Sequence[Sequence[int]]
+Patterns = dict[str, dict[str, np.ndarray]]
+"""Masks over (query, key) by stack and name."""
 
 
 def parse_number(value: Any) -> float:
@@ -51,6 +56,13 @@ def parse_number(value: Any) -> float:
 def at_location(detail: ErrorDetail, location: str) -> UserError:
     """Add the file and line to an error in the data."""
     return user_error(detail.message, path=location, value=detail.value, hint=detail.hint)
+
+
+def check_length(tokens: Sequence[int] | np.ndarray, longest: int) -> np.ndarray:
+    """Convert the tokens of an input to an array; raise ErrorDetail if they are more than `longest`."""
+    if len(tokens) > longest:
+        raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
+    return np.array(tokens, dtype=np.int64)
 
 
 class TaskConfig(Kind):
@@ -128,10 +140,12 @@ class Task:
         """Output as one line."""
         return " ".join(self.output_symbols(tokens))
 
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
+    def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
         """Predict for each input, most likely output first."""
+        return [[prediction] for prediction in self.predict_best(model, rows)]
+
+    def predict_best(self, model: Model, rows: Inputs) -> list[Prediction]:
+        """Predict the most likely output of each input."""
         raise NotImplementedError
 
     def decode(
@@ -145,9 +159,7 @@ class Task:
         """Decode these examples of a split, one output per example."""
         raise NotImplementedError
 
-    def compare(
-        self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
-    ) -> dict[str, float]:
+    def compare(self, outputs: Outputs, references: Outputs) -> dict[str, float]:
         """Metrics of generated outputs against references."""
         raise NotImplementedError
 
@@ -180,9 +192,7 @@ class Task:
         """Correct output for an input, or None if the task cannot compute it."""
         return None
 
-    def attention_patterns(
-        self, tokens: Sequence[int], generated: Sequence[int] = ()
-    ) -> dict[str, dict[str, np.ndarray]]:
+    def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
         """Attention patterns that would solve this task, besides those that every task has.
 
         Masks over (query, key) by stack (`encoder`, `decoder`, `cross`) and name. Each generated token is one
@@ -195,22 +205,14 @@ class TokenClassificationTask(Task):
     """One class per token."""
 
     collate = staticmethod(collate_token_classification)
-
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
-        return [[prediction] for prediction in predict_tokens(model, rows)]
+    predict_best = staticmethod(predict_tokens)
 
 
 class SequenceClassificationTask(Task):
     """One class or one real value per sequence."""
 
     collate = staticmethod(collate_sequence_classification)
-
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
-        return [[prediction] for prediction in predict_sequences(model, rows)]
+    predict_best = staticmethod(predict_sequences)
 
 
 class CausalLMTask(Task):
@@ -219,9 +221,7 @@ class CausalLMTask(Task):
     primary_metric = "loss"
     collate = staticmethod(collate_causal_lm)
 
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
+    def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
         return predict_continuations(model, rows, decoding or GreedyConfig())
 
 
@@ -237,12 +237,8 @@ class Seq2SeqTask(Task):
     """Tokens that are never generated, besides `begin`."""
 
     def predict(
-        self,
-        model: Model,
-        rows: Sequence[np.ndarray],
-        decoding: DecodingConfig | None = None,
-        is_scored: bool = True,
-    ) -> list[list[Prediction]]:
+        self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None, is_scored: bool = True
+    ) -> Predictions:
         return predict_by_decoding(
             model,
             rows,
@@ -278,11 +274,8 @@ class Seq2SeqTask(Task):
             [self.show_output(tokens) for tokens in decoded],
         )
 
-    def compare(
-        self, outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
-    ) -> dict[str, float]:
+    def compare(self, outputs: Outputs, references: Outputs) -> dict[str, float]:
         """Fraction of exact matches; both sides are without `begin` and `end`."""
-        same = sum(
-            list(output) == list(reference) for output, reference in zip(outputs, references, strict=True)
-        )
+        pairs = zip(outputs, references, strict=True)
+        same = sum(list(output) == list(reference) for output, reference in pairs)
         return {"exact_match": same / max(len(references), 1)}

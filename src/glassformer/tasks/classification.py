@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,24 +20,24 @@ from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
 from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number
 from glassformer.tasks.text import (
-    SPLITS,
     DataReport,
     Encoded,
-    GeneratedTexts,
+    PairConfig,
+    PairTask,
     Texts,
-    TextTask,
-    TextTaskConfig,
     encode_texts,
+    generate_splits,
     read_splits,
     train_tokenizer,
 )
 
 ROLES = {"input": "text", "target": "label"}
 MAX_LABELS = 1000
+ADD_LABEL = "add a label, or remove the line"
 
 
 @register
-class ClassificationConfig(TextTaskConfig):
+class ClassificationConfig(PairConfig):
     """One label or number per text: your own files, or generated reviews."""
 
     kind: Literal["classification"] = "classification"
@@ -59,15 +60,10 @@ class ClassificationConfig(TextTaskConfig):
         False, description="omit validation and test examples whose text also appears in train"
     )
 
-    def build(self, seed: int) -> ClassificationTask:
-        report = DataReport()
-        texts = self.texts(report)
+    def learn(self, texts: Mapping[str, Texts]) -> ClassificationTask:
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
-        labels = [] if self.target == "number" else _labels(texts)
-        task = _TASKS[self.target](self, tokenizer, labels)
-        task.splits = task.encode(texts, report)
-        task.notes += report.notes
-        return task
+        labels = [] if self.target == "number" else _distinct_labels(texts)
+        return _TASKS[self.target](self, tokenizer, labels)
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
         return _TASKS[self.target](self, Tokenizer.from_json_tree(state["tokenizer"]), state["labels"])
@@ -77,15 +73,7 @@ class ClassificationConfig(TextTaskConfig):
             splits = read_splits(self, self.data, ["input"], self.unseen_only, report)
         else:
             few = min(2000, max(10, self.examples // 5))
-            counts = {"train": self.examples, "validation": few, "test": few}
-            splits = {}
-            for split in SPLITS:
-                generated = reviews(counts[split], self.data_seed, split)
-                columns = {
-                    "input": [text for text, _ in generated],
-                    "target": [label for _, label in generated],
-                }
-                splits[split] = GeneratedTexts(columns)
+            splits = generate_splits(reviews, self.examples, few, self.data_seed)
         if self.train_limit is not None:
             train = splits["train"]
             splits["train"] = self._limited(train, self.train_limit)
@@ -96,7 +84,7 @@ class ClassificationConfig(TextTaskConfig):
     def _limited(self, texts: Texts, limit: int) -> Texts:
         """Select `limit` examples from a fixed random order, taking the labels in turn."""
         numbers: dict[str, int] = {}
-        labels = (str(value).strip() if self.target == "label" else "" for value in texts.column("target"))
+        labels = _labels(texts) if self.target == "label" else repeat("", len(texts))
         label_of_each = np.fromiter(
             (numbers.setdefault(label, len(numbers)) for label in labels), dtype=np.int32, count=len(texts)
         )
@@ -118,51 +106,50 @@ class ClassificationConfig(TextTaskConfig):
         return texts.take(is_taken)
 
 
-def _labels(splits: Mapping[str, Texts]) -> list[str]:
+def _labels(texts: Texts) -> Iterator[str]:
+    """Yield the label of each text, which may be empty but not null."""
+    for index, value in enumerate(texts.column("target")):
+        if value is None:
+            raise user_error("null as target", path=texts.location(index), hint=ADD_LABEL)
+        yield str(value).strip()
+
+
+def _distinct_labels(splits: Mapping[str, Texts]) -> list[str]:
     """Collect the labels of all splits, sorted."""
     found = set()
+    hint = "task.data.columns={input: NAME, target: NAME}"
     for texts in splits.values():
-        for index, value in enumerate(texts.column("target")):
-            label = str(value).strip()
+        for index, label in enumerate(_labels(texts)):
             if not label:
-                raise user_error(
-                    "the label is empty", path=texts.location(index), hint="add a label, or remove the line"
-                )
+                raise user_error("the label is empty", path=texts.location(index), hint=ADD_LABEL)
             found.add(label)
             if len(found) > MAX_LABELS:
-                raise user_error(
-                    f"more than {MAX_LABELS:,} different labels: is this the right column?",
-                    path=splits["train"].name,
-                    hint="task.data.columns={input: NAME, target: NAME}, or task.target=number",
-                )
+                message = f"more than {MAX_LABELS:,} different labels: is this the right column?"
+                raise user_error(message, path=splits["train"].name, hint=f"{hint}, or task.target=number")
     if len(found) < 2:
-        raise user_error(
-            f"only one label, {next(iter(found))!r}: nothing to classify",
-            path=splits["train"].name,
-            hint="task.data.columns={input: NAME, target: NAME}",
-        )
+        message = f"only one label, {next(iter(found))!r}: nothing to classify"
+        raise user_error(message, path=splits["train"].name, hint=hint)
     return sorted(found)
 
 
-class ClassificationTask(TextTask, SequenceClassificationTask):
+class ClassificationTask(PairTask, SequenceClassificationTask):
     """Classifier of texts. Inputs are encoded as for a language model: a begin token, but no end token."""
+
+    is_regression: ClassVar[bool] = False
 
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
-        self.tokenizer = tokenizer
         self.labels = Vocabulary(labels)
-        super().__init__(self._task_type(), lambda: self.encode(config.texts(DataReport()), DataReport()))
-
-    def _task_type(self) -> SequenceClassification:
-        return SequenceClassification(len(self.tokenizer), self.config.max_length, outputs=len(self.labels))
+        outputs = 1 if self.is_regression else len(labels)
+        task_type = SequenceClassification(
+            len(tokenizer), config.max_length, outputs=outputs, is_regression=self.is_regression
+        )
+        super().__init__(config, tokenizer, task_type)
 
     def state(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.json_tree(), "labels": self.labels.symbols}
+        return super().state() | {"labels": self.labels.symbols}
 
-    def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
-        return {split: self._encode(split, part, report) for split, part in texts.items()}
-
-    def _encode(self, split: str, texts: Texts, report: DataReport) -> Examples:
+    def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         limit = self.config.max_length
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...]:
@@ -178,18 +165,13 @@ class ClassificationTask(TextTask, SequenceClassificationTask):
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
-        def number(index: int, value: object) -> int:
-            label = str(value).strip()
+        def number(index: int, label: str) -> int:
             if label not in self.labels.ids:
-                raise user_error(
-                    "unknown label",
-                    path=texts.location(index),
-                    value=label,
-                    allowed=self.labels.symbols,
-                )
+                path, allowed = texts.location(index), self.labels.symbols
+                raise user_error("unknown label", path=path, value=label, allowed=allowed)
             return self.labels.ids[label]
 
-        numbers = (number(index, value) for index, value in enumerate(texts.column("target")))
+        numbers = (number(index, label) for index, label in enumerate(_labels(texts)))
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
@@ -221,11 +203,7 @@ class RegressionTask(ClassificationTask):
     """Predictor of one number per text."""
 
     primary_metric = "mean_absolute_error"
-
-    def _task_type(self) -> SequenceClassification:
-        return SequenceClassification(
-            len(self.tokenizer), self.config.max_length, outputs=1, is_regression=True
-        )
+    is_regression = True
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         numbers = np.empty(len(texts), dtype=np.float32)

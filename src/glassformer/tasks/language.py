@@ -46,7 +46,7 @@ from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.generation.predict import Prediction, predict_continuations, predict_tokens
 from glassformer.models.base import Model
 from glassformer.models.task_types import CausalLM, MaskedLM
-from glassformer.tasks.base import CausalLMTask
+from glassformer.tasks.base import CausalLMTask, Inputs, Predictions, check_length
 from glassformer.tasks.text import (
     MIN_WORDS_PER_LINE,
     SPLITS,
@@ -85,6 +85,17 @@ class LanguageConfig(TextTaskConfig):
     def is_running(self) -> bool:
         return self.data is not None and self.data.format == "running-text"
 
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Fractions of train to split off, by split; `data.test_fraction` does not apply."""
+        fractions = {} if self.data is None else self.data.fractions
+        return {split: part for split, part in fractions.items() if split == "validation"}
+
+    @property
+    def hash_seed(self) -> int:
+        """Seed of the hashes that choose the validation texts."""
+        return self.data_seed
+
     def leaks(self, corpora: Mapping[str, Corpus]) -> DataReport:
         """Report the overlap of the validation and test files with the training file."""
         report = DataReport()
@@ -118,15 +129,13 @@ class LanguageTask(TextTask):
     """Language model on windows of tokens."""
 
     primary_metric = "loss"
+    make_task_type: ClassVar[type[CausalLM] | type[MaskedLM]] = MaskedLM
     config: LanguageConfig
 
-    def __init__(self, config: LanguageConfig, tokenizer: Tokenizer, task_type: CausalLM | MaskedLM) -> None:
+    def __init__(self, config: LanguageConfig, tokenizer: Tokenizer) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        super().__init__(task_type, self._encode)
-
-    def state(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.json_tree()}
+        super().__init__(self.make_task_type(len(tokenizer), config.max_length), self._encode)
 
     @cached_property
     def corpora(self) -> dict[str, Corpus]:
@@ -168,20 +177,11 @@ class LanguageTask(TextTask):
         """Step between evaluation windows in tokens; None: the number that a window predicts."""
         return None
 
-    def count_characters(self, split: str) -> int | None:
-        """Number of characters of the predicted tokens; the end of a text counts as one."""
-        return self._rows[split][1]
-
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)
 
     def show_output(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
-
-    def _checked(self, tokens: Sequence[int], longest: int) -> np.ndarray:
-        if len(tokens) > longest:
-            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
-        return np.array(tokens, dtype=np.int64)
 
 
 @register
@@ -214,14 +214,16 @@ class LanguageModelConfig(LanguageConfig):
 class CausalLanguageTask(LanguageTask, CausalLMTask):
     """Causal language model."""
 
+    make_task_type = CausalLM
     config: LanguageModelConfig
-
-    def __init__(self, config: LanguageModelConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, CausalLM(len(tokenizer), config.max_length))
 
     @property
     def stride(self) -> int | None:
         return self.config.stride
+
+    def count_characters(self, split: str) -> int:
+        """Number of characters of the predicted tokens; the end of a text counts as one."""
+        return self._rows[split][1]
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         batch = collate_causal_lm(examples, indices)
@@ -234,18 +236,16 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
     def parse(self, text: str) -> np.ndarray:
         if not text:
             raise ErrorDetail("the line is empty: nothing to continue", hint="glassformer generate RUN")
-        return self._checked(self.start(text), self.config.max_length)
+        return check_length(self.start(text), self.config.max_length)
 
     def start(self, text: str) -> list[int]:
         """Tokens of a prompt, which may be empty. Running text has no begin token; a line end replaces it."""
-        tokens = [int(token) for token in self.tokenizer.encode(text)]
+        tokens = self.tokenizer.encode(text).tolist()
         if not self.config.is_running:
             return [BEGIN, *tokens]
-        return tokens or [int(token) for token in self.tokenizer.encode("\n")]
+        return tokens or self.tokenizer.encode("\n").tolist()
 
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
+    def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
         forbidden = [PAD, UNKNOWN, BEGIN, MASK]
         end = None if self.config.is_running else END
         if end is None:
@@ -289,15 +289,9 @@ class MaskedLanguageTask(LanguageTask):
 
     config: MaskedLanguageModelConfig
 
-    def __init__(self, config: MaskedLanguageModelConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, MaskedLM(len(tokenizer), config.max_length))
-
     @property
     def window(self) -> int:
         return self.config.max_length - 1  # consecutive windows share one token
-
-    def count_characters(self, split: str) -> int | None:
-        return None
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
         """Collate and mask. The mask is a function of split, epoch and example index."""
@@ -324,7 +318,7 @@ class MaskedLanguageTask(LanguageTask):
         tokens = self.tokenizer.encode(self._without_space_after(first)).tolist()
         for part in others:
             tokens += [MASK, *self._encode_after_mask(self._without_space_after(part))]
-        return self._checked([BEGIN, *tokens, END], self.config.max_length)
+        return check_length([BEGIN, *tokens, END], self.config.max_length)
 
     def _without_space_after(self, text: str) -> str:
         """Remove the space before a mask, which belongs to the masked word unless spaces are tokens."""
@@ -333,9 +327,9 @@ class MaskedLanguageTask(LanguageTask):
     def _encode_after_mask(self, text: str) -> list[int]:
         """Encode text after a mask without adding a space, since punctuation may follow directly."""
         if not self.tokenizer.has_space_before:
-            return [int(token) for token in self.tokenizer.encode(text)]
+            return self.tokenizer.encode(text).tolist()
         if not text or text.startswith(" "):
-            return [int(token) for token in self.tokenizer.encode(text[1:])]
+            return self.tokenizer.encode(text[1:]).tolist()
         word, whole = (self.tokenizer.encode(joined).tolist() for joined in ("a", f"a{text}"))
         is_separate = whole[: len(word)] == word
         return whole[len(word) :] if is_separate else self.tokenizer.encode(text).tolist()
@@ -349,29 +343,16 @@ class MaskedLanguageTask(LanguageTask):
         shown = [token for token in tokens if token not in (PAD, BEGIN, END)]
         return "".join(self.tokenizer.symbols(shown)).replace("▁", " ")
 
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
+    def predict_best(self, model: Model, rows: Inputs) -> list[Prediction]:
         """Predict the masked tokens. Visible tokens are copied with probability 1.
 
         Reserved tokens are never predicted, because they are never targets in training.
         """
         filled = []
-        for row, prediction in zip(rows, predict_tokens(model, rows, range(len(RESERVED))), strict=True):
-            masked = np.flatnonzero(np.asarray(row) == MASK)
-            tokens = [int(token) for token in row]
-            probabilities = [1.0] * len(tokens)
-            for position in masked:
-                tokens[position] = prediction.tokens[position]
-                probabilities[position] = prediction.probabilities[position]
-            filled.append(
-                [
-                    replace(
-                        prediction,
-                        tokens=tokens,
-                        probability=math.prod(probabilities),
-                        probabilities=probabilities,
-                    )
-                ]
-            )
+        for row, best in zip(rows, predict_tokens(model, rows, range(len(RESERVED))), strict=True):
+            is_masked = np.asarray(row) == MASK
+            tokens = np.where(is_masked, best.tokens, row).tolist()
+            probabilities = np.where(is_masked, best.probabilities, 1.0).tolist()
+            probability = math.prod(probabilities)
+            filled.append(replace(best, tokens=tokens, probability=probability, probabilities=probabilities))
         return filled

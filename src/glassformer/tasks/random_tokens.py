@@ -99,9 +99,6 @@ class RepetitionTask(RandomTokensTask, CausalLMTask):
             )
         return tokens
 
-    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
-        return [str(token) for token in tokens]
-
 
 _TASKS: dict[str, type[MajorityTask] | type[RepetitionTask]] = {
     "class": MajorityTask,

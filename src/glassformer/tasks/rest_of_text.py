@@ -7,7 +7,6 @@ the target is a word from elsewhere in the same text. It does not occur in the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, Self
 
@@ -20,10 +19,8 @@ from glassformer.core.registry import register
 from glassformer.data.batching import Batch, draw_each, pad
 from glassformer.data.token_rows import Windows
 from glassformer.data.tokenizers import BEGIN, END, RESERVED, Tokenizer
-from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Prediction, predict_tokens
-from glassformer.models.base import Model
-from glassformer.models.task_types import MaskedLM
+from glassformer.generation.predict import predict_tokens
+from glassformer.tasks.base import check_length
 from glassformer.tasks.language import LanguageConfig, LanguageTask
 
 
@@ -62,17 +59,13 @@ class RestOfTextTask(LanguageTask):
     """Predictor of words outside a piece of text."""
 
     config: RestOfTextConfig
-
-    def __init__(self, config: RestOfTextConfig, tokenizer: Tokenizer) -> None:
-        super().__init__(config, tokenizer, MaskedLM(len(tokenizer), config.max_length))
+    predict_best = staticmethod(predict_tokens)
+    """Predict, at each position, the most likely word elsewhere in the text."""
 
     @property
     def window(self) -> int:
         """Number of tokens of a window, without its begin token and the token shared with the next window."""
         return self.config.max_length - 2
-
-    def count_characters(self, split: str) -> int | None:
-        return None
 
     @cached_property
     def _weights_V(self) -> np.ndarray:
@@ -122,10 +115,4 @@ class RestOfTextTask(LanguageTask):
         tokens = self.tokenizer.encode(text)
         if not text.strip():
             raise ErrorDetail("the line is empty: nothing to predict from")
-        return self._checked([BEGIN, *tokens], self.config.max_length)
-
-    def predict(
-        self, model: Model, rows: Sequence[np.ndarray], decoding: DecodingConfig | None = None
-    ) -> list[list[Prediction]]:
-        """Predict, at each position, the most likely word elsewhere in the text."""
-        return [[prediction] for prediction in predict_tokens(model, rows)]
+        return check_length([BEGIN, *tokens], self.config.max_length)

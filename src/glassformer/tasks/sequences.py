@@ -14,7 +14,13 @@ from glassformer.core.errors import ErrorDetail, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, generator
 from glassformer.models.task_types import SequenceClassification, TokenClassification
-from glassformer.tasks.base import SequenceClassificationTask, Task, TaskConfig, TokenClassificationTask
+from glassformer.tasks.base import (
+    SequenceClassificationTask,
+    Task,
+    TaskConfig,
+    TokenClassificationTask,
+    check_length,
+)
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class SequenceTask(Task):
             raise ErrorDetail("the line is empty: no sequence to read", hint="3 1 4")
         if len(words) == 1 and self.config.categories <= 10 and words[0].isdigit():
             words = list(words[0])
-        length, last = self.config.length, self.config.categories - 1
+        last = self.config.categories - 1
         tokens = []
         for position, word in enumerate(words, start=1):
             # int() would also accept 1_0 and digits of other scripts.
@@ -153,12 +159,12 @@ class SequenceTask(Task):
                     f"unknown symbol {symbol} at position {position}: expected numbers from 0 to {last}"
                 )
             tokens.append(int(token))
-        if len(tokens) > length:
-            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {length}")
-        return np.array(tokens, dtype=np.int64)
+        return check_length(tokens, self.config.length)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [str(token) for token in tokens]
+
+    output_symbols = input_symbols
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
         if len(tokens) == self.config.length:
@@ -188,9 +194,6 @@ class TokenSequenceTask(SequenceTask, TokenClassificationTask):
         chosen = choose_rows(self._space, self._counts, self.config.data_seed)
         chosen["train"] = repeat_to(chosen["train"], self.config.train_examples)
         return {split: Examples(rows, self.config.targets(rows)) for split, rows in chosen.items()}
-
-    def output_symbols(self, tokens: Sequence[int]) -> list[str]:
-        return [str(token) for token in tokens]
 
 
 class TokenSequencesConfig(SequencesConfig):

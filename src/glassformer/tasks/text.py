@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from glassformer.core.errors import shorten, user_error
+from glassformer.data.batching import Examples
 from glassformer.data.catalogue import changed_files
 from glassformer.data.formats import Record, Stream
 from glassformer.data.readers import DataConfig
@@ -22,6 +23,7 @@ from glassformer.data.splits import RowKeys, is_contained, split_off_rows
 from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_error, cache_folder, open_or_build
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
+from glassformer.models.task_types import TaskType
 from glassformer.tasks.base import Task, TaskConfig
 
 SPLITS = ("train", "validation", "test")
@@ -100,6 +102,20 @@ class GeneratedTexts(Texts):
         return GeneratedTexts(
             {role: list(compress(column, is_taken)) for role, column in self.values.items()}
         )
+
+
+Generate = Callable[[int, int, str], Sequence[tuple[str, str]]]
+"""Function of a count, a seed and a split that returns pairs of input and target."""
+
+
+def generate_splits(generate: Generate, examples: int, few: int, data_seed: int) -> dict[str, Texts]:
+    """Generate all splits; validation and test have `few` examples."""
+    splits: dict[str, Texts] = {}
+    for split in SPLITS:
+        pairs = generate(examples if split == "train" else few, data_seed, split)
+        inputs, targets = zip(*pairs, strict=True)
+        splits[split] = GeneratedTexts({"input": inputs, "target": targets})
+    return splits
 
 
 @dataclass(frozen=True)
@@ -214,11 +230,7 @@ def read_splits(
             keys[split] = keys_of(texts_of(stream, "input"))
             splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
             report.notes += [*stream.notes, *changed_sets(split, stream)]
-    fractions = {}
-    if data.validation is None:
-        fractions["validation"] = data.validation_fraction
-    if data.test is None and data.test_fraction is not None:
-        fractions["test"] = data.test_fraction
+    fractions = data.fractions
     if fractions:
         train = splits["train"]
         parts = split_off_rows(keys["train"], fractions, config.data_seed, f"task.data.train: {train.name}")
@@ -380,6 +392,9 @@ class TextTask(Task):
 
     tokenizer: Tokenizer
 
+    def state(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.json_tree()}
+
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)
 
@@ -389,6 +404,40 @@ class TextTask(Task):
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
         unknown = sum(token == UNKNOWN for token in tokens)
         return f"{unknown} of {len(tokens)} tokens are unknown to the model" if unknown else None
+
+
+class PairConfig(TextTaskConfig):
+    """Options of the text tasks with a target for each text."""
+
+    def texts(self, report: DataReport) -> dict[str, Texts]:
+        """Read or generate the examples of each split."""
+        raise NotImplementedError
+
+    def learn(self, texts: Mapping[str, Texts]) -> PairTask:
+        """Make the task, with tokenizers and labels from these texts."""
+        raise NotImplementedError
+
+    def build(self, seed: int) -> PairTask:
+        report = DataReport()
+        texts = self.texts(report)
+        task = self.learn(texts)
+        task.splits = task.encode(texts, report)
+        task.notes += report.notes
+        return task
+
+
+class PairTask(TextTask):
+    """Task with a target for each text."""
+
+    def __init__(self, config: PairConfig, tokenizer: Tokenizer, task_type: TaskType) -> None:
+        self.tokenizer = tokenizer
+        super().__init__(task_type, lambda: self.encode(config.texts(DataReport()), DataReport()))
+
+    def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
+        return {split: self.encode_split(split, part, report) for split, part in texts.items()}
+
+    def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
+        raise NotImplementedError
 
 
 class Corpus:

@@ -29,6 +29,7 @@ from glassformer.tasks.base import (
     TaskConfig,
     TokenClassificationTask,
     at_location,
+    check_length,
     parse_number,
 )
 
@@ -208,10 +209,7 @@ class TokensTask(Task):
                 raise ErrorDetail(
                     f"unknown symbol {symbol} at position {position}: not in the training data{hint}"
                 )
-        if len(tokens) > self.task_type.max_length:
-            longest = self.task_type.max_length
-            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
-        return np.array(self.vocabulary.encode(tokens), dtype=np.int64)
+        return check_length(self.vocabulary.encode(tokens), self.task_type.max_length)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)

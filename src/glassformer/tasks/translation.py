@@ -14,16 +14,15 @@ from glassformer.core.registry import register
 from glassformer.data.batching import Examples
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
 from glassformer.models.task_types import Seq2Seq
-from glassformer.tasks.base import Seq2SeqTask
+from glassformer.tasks.base import Seq2SeqTask, check_length
 from glassformer.tasks.text import (
-    SPLITS,
     DataReport,
     Encoded,
-    GeneratedTexts,
+    PairConfig,
+    PairTask,
     Texts,
-    TextTask,
-    TextTaskConfig,
     encode_texts,
+    generate_splits,
     read_splits,
     train_tokenizer,
 )
@@ -32,7 +31,7 @@ ROLES = {"input": "source", "target": "target"}
 
 
 @register
-class TranslationConfig(TextTaskConfig):
+class TranslationConfig(PairConfig):
     """Text to text: your own aligned files, or generated English and French."""
 
     kind: Literal["translation"] = "translation"
@@ -43,18 +42,13 @@ class TranslationConfig(TextTaskConfig):
         False, description="omit validation and test examples whose input also appears in train"
     )
 
-    def build(self, seed: int) -> TranslationTask:
-        report = DataReport()
-        texts = self.texts(report)
+    def learn(self, texts: Mapping[str, Texts]) -> TranslationTask:
         train = [texts["train"].column(role) for role in ROLES]
         if self.shared_vocabulary:
             source = target = train_tokenizer(self.tokenizer, train)
         else:
             source, target = (train_tokenizer(self.tokenizer, [column]) for column in train)
-        task = TranslationTask(self, source, target)
-        task.splits = task.encode(texts, report)
-        task.notes += report.notes
-        return task
+        return TranslationTask(self, source, target)
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TranslationTask:
         source = Tokenizer.from_json_tree(state["tokenizer"])
@@ -67,15 +61,10 @@ class TranslationConfig(TextTaskConfig):
         from glassformer.datasets.grammar import translation_pairs  # reading the lexicon is slow
 
         few = min(1000, max(5, self.examples // 20))
-        counts = {"train": self.examples, "validation": few, "test": few}
-        texts: dict[str, Texts] = {}
-        for split in SPLITS:
-            pairs = translation_pairs(counts[split], self.data_seed, split)
-            texts[split] = GeneratedTexts({"input": [s for s, _ in pairs], "target": [t for _, t in pairs]})
-        return texts
+        return generate_splits(translation_pairs, self.examples, few, self.data_seed)
 
 
-class TranslationTask(TextTask, Seq2SeqTask):
+class TranslationTask(PairTask, Seq2SeqTask):
     """Translator of texts."""
 
     primary_metric = "bleu"
@@ -84,7 +73,7 @@ class TranslationTask(TextTask, Seq2SeqTask):
 
     def __init__(self, config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> None:
         self.config = config
-        self.tokenizer, self.target_tokenizer = source, target
+        self.target_tokenizer = target
         self.texts: dict[str, Texts] = {}
         task_type = Seq2Seq(
             vocabulary=len(source),
@@ -93,18 +82,15 @@ class TranslationTask(TextTask, Seq2SeqTask):
             max_target_length=config.max_length,
             is_shared_vocabulary=config.shared_vocabulary,
         )
-        super().__init__(task_type, lambda: self.encode(config.texts(DataReport()), DataReport()))
+        super().__init__(config, source, task_type)
 
     def state(self) -> dict[str, Any]:
-        state = {"tokenizer": self.tokenizer.json_tree()}
+        state = super().state()
         if not self.config.shared_vocabulary:
             state["target_tokenizer"] = self.target_tokenizer.json_tree()
         return state
 
-    def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
-        return {split: self._encode(split, part, report) for split, part in texts.items()}
-
-    def _encode(self, split: str, texts: Texts, report: DataReport) -> Examples:
+    def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         """Omit empty and long examples from training; truncate long examples elsewhere, so that all count."""
         limit, is_training = self.config.max_length, split == "train"
 
@@ -123,22 +109,14 @@ class TranslationTask(TextTask, Seq2SeqTask):
 
         tokenizers = {"input": self.tokenizer, "target": self.target_tokenizer}
         columns = encode_texts(texts, tokenizers, arrange, {"limit": limit, "cuts": not is_training}, report)
+        long_note = f"{split}: truncated to {limit} tokens, scored against the complete reference"
         if is_training:
             report.count(columns.facts["empty"], len(texts), "train: omitted, one side empty")
-            report.count(columns.facts["long"], len(texts), f"train: omitted, longer than {limit} tokens")
-            if not len(columns):
-                raise user_error(
-                    "no training pairs are left",
-                    path=texts.name,
-                    value=limit,
-                    hint="a larger task.max_length",
-                )
-        else:
-            report.count(
-                columns.facts["long"],
-                len(texts),
-                f"{split}: truncated to {limit} tokens, scored against the complete reference",
-            )
+            long_note = f"train: omitted, longer than {limit} tokens"
+        report.count(columns.facts["long"], len(texts), long_note)
+        if is_training and not len(columns):
+            hint = "a larger task.max_length"
+            raise user_error("no training pairs are left", path=texts.name, value=limit, hint=hint)
         columns.report_unknown(split, report)
         self.texts[split] = columns.select(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
@@ -147,10 +125,7 @@ class TranslationTask(TextTask, Seq2SeqTask):
         tokens = self.tokenizer.encode(text)
         if not text.strip():
             raise ErrorDetail("the line is empty: nothing to translate")
-        if len(tokens) >= self.task_type.max_length:
-            longest = self.task_type.max_length - 1
-            raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
-        return np.array([*tokens, END], dtype=np.int64)
+        return np.append(check_length(tokens, self.task_type.max_length - 1), END)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_tokenizer.symbols(tokens)
