@@ -58,11 +58,11 @@ def test_what_is_wrong_is_found(audit: ModuleType, capsys: pytest.CaptureFixture
     assert audit.main() == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        "weak==1.0: PYSEC-1, CVE-1, mended in 1.1",
+        "weak==1.0: PYSEC-1, CVE-1, fixed in 1.1",
         "taken-back==1.0: withdrawn",
         "gone==1.0: not in the index",
         "4 versions, 3 findings",
-        "of 2 versions this index does not say whether weaknesses are known",
+        "the index has no vulnerability data for 2 versions",
     ]
 
 

@@ -67,7 +67,7 @@ FIRST_WORDS = frozenset(
 """Words that a docstring does not begin with: a noun or an imperative verb comes first."""
 
 IDIOM = re.compile(
-    r"\b(?:anew|so many|so often|is no (?!longer|more)[a-z]+|are no (?!longer|more)[a-z]+|whoever|nobody|meanwhile"
+    r"\b(?:anew|so many|so often|(?<!here )(?:is|are) no (?!longer|more)[a-z]+|whoever|nobody|meanwhile"
     r"|stands? (?:in|at|for|on|there|beside|behind|before|between|together)|who (?:asks|stops|has|wants|gave|reads)"
     r"|(?:an?|one|each) (?:line|row|file|token|thread|word|key|example|batch|step|sequence|text) an? [a-z]+"
     r"|of like|like (?:length|work|lengths|size)|by heart|surroundings|thaw\w*|goes on from|mend(?:s|ed)?"

@@ -56,7 +56,7 @@ def test_sdist_can_be_tested_and_leaves_out_what_was_built(dist: Path) -> None:
     with tarfile.open(dist / f"{STEM}.tar.gz") as archive:
         names = {name.removeprefix(f"{STEM}/") for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "constraints.txt", "Makefile"} <= names
-    assert "tests/packaging/test_wheel.py" in names
+    assert "tests/project/test_wheel.py" in names
     assert not {name.split("/")[0] for name in names} & {".venv", ".git", "runs", "dist", "build"}
 
 
