@@ -59,7 +59,7 @@ def test_what_is_wrong_is_found(audit: ModuleType, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "weak==1.0: PYSEC-1, CVE-1, fixed in 1.1",
-        "taken-back==1.0: withdrawn",
+        "taken-back==1.0: yanked",
         "gone==1.0: not in the index",
         "4 versions, 3 findings",
         "the index has no vulnerability data for 2 versions",
