@@ -37,12 +37,8 @@ class Vocabulary:
         ids = []
         for position, symbol in enumerate(symbols, start=1):
             if symbol not in self.ids:
-                raise ErrorDetail(
-                    f"unknown symbol at position {position}",
-                    value=symbol,
-                    allowed=self.symbols,
-                    hint="check the input",
-                )
+                message = f"unknown symbol at position {position}"
+                raise ErrorDetail(message, value=symbol, allowed=self.symbols, hint="check the input")
             ids.append(self.ids[symbol])
         return ids
 
@@ -118,9 +114,8 @@ def generator(seed: int, *purpose: str | int) -> np.random.Generator:
 
 def draw_each(shape: tuple[int, ...], seed: int, *purpose: str | int, indices: np.ndarray) -> torch.Tensor:
     """Draw uniform numbers for each example, independent of the other examples in the batch."""
-    return torch.from_numpy(
-        np.stack([generator(seed, *purpose, int(index)).random(shape) for index in indices])
-    )
+    draws = [generator(seed, *purpose, int(index)).random(shape) for index in indices]
+    return torch.from_numpy(np.stack(draws))
 
 
 def arange32(count: int) -> np.ndarray:
@@ -135,34 +130,34 @@ def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
     return order
 
 
+@dataclass(frozen=True, eq=False)
 class BatchPlan(LazySequence[np.ndarray]):
     """Batches of an epoch: slices of one order of the examples, themselves in a random order."""
 
-    def __init__(self, order: np.ndarray, borders: np.ndarray, batch_order: np.ndarray) -> None:
-        self._order = order
-        self._borders = borders
-        self._batch_order = batch_order
+    order: np.ndarray
+    borders: np.ndarray
+    batch_order: np.ndarray
 
     def __len__(self) -> int:
-        return len(self._batch_order)
+        return len(self.batch_order)
 
     def item(self, index: int) -> np.ndarray:
-        batch = self._batch_order[index]
-        return self._order[self._borders[batch] : self._borders[batch + 1]].astype(np.int64)
+        batch = self.batch_order[index]
+        return self.order[self.borders[batch] : self.borders[batch + 1]].astype(np.int64)
 
 
+@dataclass(frozen=True, eq=False)
 class StepPlan(LazySequence[list[np.ndarray]]):
     """Batches of each optimizer step of an epoch, `size` per step; the last step may have fewer."""
 
-    def __init__(self, batches: BatchPlan, size: int) -> None:
-        self._batches = batches
-        self._size = size
+    batches: BatchPlan
+    size: int
 
     def __len__(self) -> int:
-        return -(-len(self._batches) // self._size)
+        return -(-len(self.batches) // self.size)
 
     def item(self, index: int) -> list[np.ndarray]:
-        return self._batches[index * self._size : (index + 1) * self._size]
+        return self.batches[index * self.size : (index + 1) * self.size]
 
 
 def plan_batches(
@@ -280,9 +275,8 @@ def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:
     padded = np.full((len(rows), longest), padding, dtype=np.int64)
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
-    if (lengths == longest).all():
-        return torch.from_numpy(padded), None
-    return torch.from_numpy(padded), torch.from_numpy(np.arange(longest) < lengths[:, None])
+    is_real = np.arange(longest) < lengths[:, None]
+    return torch.from_numpy(padded), None if is_real.all() else torch.from_numpy(is_real)
 
 
 def collate_token_classification(examples: Examples, indices: np.ndarray) -> Batch:
@@ -306,11 +300,8 @@ def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
     tokens_BL, attention_mask_BL = pad(rows)
     targets_BL, _ = pad(rows, IGNORED)
     attention_mask_BL = None if attention_mask_BL is None else attention_mask_BL[:, :-1]
-    return Batch(
-        {"tokens": tokens_BL[:, :-1], "mask": attention_mask_BL},
-        targets_BL[:, 1:].contiguous(),
-        indices,
-    )
+    inputs = {"tokens": tokens_BL[:, :-1], "mask": attention_mask_BL}
+    return Batch(inputs, targets_BL[:, 1:].contiguous(), indices)
 
 
 def collate_seq2seq(examples: Examples, indices: np.ndarray) -> Batch:

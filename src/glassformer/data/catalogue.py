@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from glassformer import __version__
-from glassformer.core.errors import UserError, user_error
+from glassformer.core.errors import user_error
 from glassformer.storage.files import atomic_path, file_sha256
 
 FOLDER_VARIABLE = "GLASSFORMER_DATA"
@@ -119,17 +119,12 @@ def search_folders() -> list[Path]:
 def locate(path: str) -> Path:
     """Find a file of a data set by name, such as `multi30k/train.en`; return any other path unchanged."""
     requested = Path(path)
-    if (
-        requested.is_absolute()
-        or path.startswith(".")
-        or not requested.parts
-        or requested.parts[0] not in CATALOGUE
-    ):
+    data_set = CATALOGUE.get(requested.parts[0]) if requested.parts else None
+    if data_set is None or path.startswith("."):
         return requested
     found = _search(requested)
     if found is not None:
         return found
-    data_set = CATALOGUE[requested.parts[0]]
     listed = [f"{data_set.name}/{file.path}" for file in data_set.files]
     if len(requested.parts) > 1 and requested.as_posix() not in listed:
         raise user_error(
@@ -194,9 +189,8 @@ def is_whole(path: Path, file: CatalogueFile) -> bool:
     try:
         return path.stat().st_size == file.size and file_sha256(path) == file.sha256
     except OSError as error:
-        raise user_error(
-            f"cannot be read: {error.strerror}", path=str(path), hint="check its permissions"
-        ) from None
+        message = f"cannot be read: {error.strerror}"
+        raise user_error(message, path=str(path), hint="check its permissions") from None
 
 
 ATTEMPTS = 3
@@ -206,7 +200,9 @@ TIMEOUT_SECONDS = 30.0
 def fetch(data_set: DataSet, folder: Path, progress: Progress) -> list[Path]:
     """Download the missing files of a data set; return their paths."""
     if not data_set.is_fetchable:
-        raise _not_fetchable(data_set, folder)
+        message = f"must be downloaded by hand from {data_set.home} ({data_set.instructions})"
+        layout = ", ".join(file.path for file in data_set.files)
+        raise user_error(message, path=data_set.name, hint=f"save {layout} in {folder / data_set.name}")
     missing = [file for file in data_set.files if _is_missing(folder / data_set.name / file.path, file)]
     fetched = []
     try:
@@ -222,24 +218,12 @@ def fetch(data_set: DataSet, folder: Path, progress: Progress) -> list[Path]:
     return fetched
 
 
-def _not_fetchable(data_set: DataSet, folder: Path) -> UserError:
-    layout = ", ".join(file.path for file in data_set.files)
-    return user_error(
-        f"must be downloaded by hand from {data_set.home} ({data_set.instructions})",
-        path=data_set.name,
-        hint=f"save {layout} in {folder / data_set.name}",
-    )
-
-
 def _is_missing(path: Path, file: CatalogueFile) -> bool:
     if not path.exists():
         return True
     if not is_whole(path, file):
-        raise user_error(
-            "does not have the catalogue's checksum",
-            path=str(path),
-            hint="remove the file, and fetch it again",
-        )
+        hint = "remove the file, and fetch it again"
+        raise user_error("does not have the catalogue's checksum", path=str(path), hint=hint)
     return False
 
 
@@ -266,19 +250,15 @@ def _download(address: str, part: Path, progress: Progress) -> None:
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and part.exists():
                 return  # the part file is complete; its checksum is verified later
-            raise user_error(
-                f"the server replied {error.code} {error.reason}", path=address, hint="try again later"
-            ) from None
+            message = f"the server replied {error.code} {error.reason}"
+            raise user_error(message, path=address, hint="try again later") from None
         except urllib.error.URLError as error:
             cause = str(error.reason)
         except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
             cause = str(error) or type(error).__name__
     received = f" after {part.stat().st_size:,} bytes" if part.exists() else ""
-    raise user_error(
-        f"download failed{received}: {cause}",
-        path=address,
-        hint="check the network; the same command resumes the download",
-    )
+    hint = "check the network; the same command resumes the download"
+    raise user_error(f"download failed{received}: {cause}", path=address, hint=hint)
 
 
 def _continue_download(address: str, part: Path, progress: Progress) -> bool:

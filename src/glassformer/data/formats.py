@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -98,9 +99,7 @@ class Stream:
         source.report(kind, line, error, shown=shown, unit=self.unit)
 
     def no_example(self) -> UserError:
-        return user_error(
-            "the file contains no example", path=self.sources[0].error_path, hint="write one per line"
-        )
+        return self.sources[0].error("the file contains no example", "write one per line")
 
 
 class AlignedLines(Stream):
@@ -137,11 +136,8 @@ class AlignedLines(Stream):
             for value, rest in zip(values, columns, strict=True)
         ]
         other = next(index for index, total in enumerate(totals) if total != totals[0])
-        error = user_error(
-            f"{count(totals[other], 'line')}, but {self.sources[0].path} has {totals[0]}",
-            path=self.sources[other].error_path,
-            hint="line-aligned files have the same number of lines",
-        )
+        message = f"{count(totals[other], 'line')}, but {self.sources[0].path} has {totals[0]}"
+        error = self.sources[other].error(message, "line-aligned files have the same number of lines")
         self.sources[other].report("unequal-lines", common + 1, error, shown=values[other] or "")
 
 
@@ -150,23 +146,17 @@ class RunningText(Stream):
 
     is_running = True
 
+    characters: tuple[int, int | None] = (0, None)
+    """Range of the characters of the file that are read."""
+
     def __init__(
-        self,
-        source: TextFile,
-        roles: Sequence[str],
-        *,
-        characters: tuple[int, int | None] = (0, None),
-        block_characters: int = BLOCK_CHARACTERS,
+        self, source: TextFile, roles: Sequence[str], block_characters: int = BLOCK_CHARACTERS
     ) -> None:
         super().__init__([source])
         if len(roles) != 1:
-            raise user_error(
-                f"a running text is one column, and {len(roles)} are needed: {', '.join(roles)}",
-                path=source.error_path,
-                hint="another task.data.format",
-            )
+            message = f"a running text is one column, and {len(roles)} are needed: {', '.join(roles)}"
+            raise source.error(message, "another task.data.format")
         self.role = roles[0]
-        self.characters = characters
         self.block_characters = block_characters
 
     def records(self) -> Iterator[Record]:
@@ -187,17 +177,10 @@ class RunningText(Stream):
         total = sum(len(block) for block in self.sources[0].blocks(self.block_characters))
         border = int(total * fraction)
         if not 0 < border < total:
-            raise user_error(
-                f"{count(total, 'character')} cannot be split",
-                path=self.sources[0].error_path,
-                hint="use a longer text",
-            )
-        return self._part(0, border), self._part(border, None)
-
-    def _part(self, start: int, stop: int | None) -> RunningText:
-        return RunningText(
-            self.sources[0], [self.role], characters=(start, stop), block_characters=self.block_characters
-        )
+            raise self.sources[0].error(f"{count(total, 'character')} cannot be split", "use a longer text")
+        train, rest = copy(self), copy(self)
+        train.characters, rest.characters = (0, border), (border, None)
+        return train, rest
 
 
 Fields = Iterator[tuple[int, list[str]]]
@@ -227,11 +210,8 @@ class Table(Stream):
             yield Record({role: first[position] for role, position in positions.items()}, first_number)
         for number, fields in lines:
             if len(fields) != len(first):
-                error = user_error(
-                    f"{count(len(fields), 'column')}, but the first line has {len(first)}",
-                    path=self.location(number),
-                    hint=self.hint,
-                )
+                message = f"{count(len(fields), 'column')}, but the first line has {len(first)}"
+                error = user_error(message, path=self.location(number), hint=self.hint)
                 self.report("bad-row", number, error, " ".join(fields))
                 continue
             yield Record({role: fields[position] for role, position in positions.items()}, number)
@@ -312,9 +292,8 @@ class CommaTable(Table):
                     number = reader.line_num + 1
                 return
             except csv.Error as error:
-                message = f"not valid CSV: {error}"
-                path = f"{self.sources[0].path}, line {number}"
-                invalid = user_error(message, path=path, hint='quote "fields, like this"')
+                message, hint = f"not valid CSV: {error}", 'quote "fields, like this"'
+                invalid = user_error(message, path=self.location(number), hint=hint)
                 self.report("bad-row", number, invalid, line)
                 number = reader.line_num + 1
 
@@ -344,15 +323,10 @@ class ClassFolder(Stream):
     def __init__(self, folder: TextFile, roles: Sequence[str], classes: Mapping[str, str]) -> None:
         if not folder.path.is_dir():
             problem = "is a file, not a folder" if folder.path.exists() else "no such folder"
-            raise user_error(
-                problem, path=folder.error_path, hint="a folder with one file or folder per class"
-            )
+            raise folder.error(problem, "a folder with one file or folder per class")
         if len(roles) > 2:
-            raise user_error(
-                f"a folder of classes has texts and labels, and {len(roles)} columns are needed",
-                path=folder.error_path,
-                hint="another task.data.format",
-            )
+            message = f"a folder of classes has texts and labels, and {len(roles)} columns are needed"
+            raise folder.error(message, "another task.data.format")
         self.folder = folder
         self.roles = list(roles)
         found = _named_classes(folder, classes) if classes else _find_classes(folder, len(roles) == 2)
@@ -373,8 +347,7 @@ class ClassFolder(Stream):
                 self._starts.append(number + 1)
             for text in part.texts():
                 number += 1
-                if number > self._reached:
-                    self._reached = number
+                self._reached = max(self._reached, number)
                 yield Record(dict(zip(self.roles, (text, part.label), strict=False)), number)
 
     def location(self, number: int) -> str:
@@ -400,23 +373,17 @@ def _entries(folder: Path) -> list[Path]:
 def _find_classes(folder: TextFile, with_labels: bool) -> list[tuple[str, Path]]:
     entries = _entries(folder.path)
     if len({entry.is_dir() for entry in entries}) > 1:
-        raise user_error(
-            "contains files and folders: which are classes?", path=folder.error_path, hint=CLASSES_HINT
-        )
+        raise folder.error("contains files and folders: which are classes?", CLASSES_HINT)
     found = [(_label(entry), entry) for entry in entries]
     if not with_labels and found:
         return found
     if len(found) < 2:
         problem = "contains only one class" if found else "the folder is empty"
-        raise user_error(problem, path=folder.error_path, hint="one file or one folder per class")
+        raise folder.error(problem, "one file or one folder per class")
     labels = [label for label, _ in found]
     twice = [label for label in labels if labels.count(label) > 1]
     if twice:
-        raise user_error(
-            f"two files have the name {twice[0]!r} with different endings",
-            path=folder.error_path,
-            hint=CLASSES_HINT,
-        )
+        raise folder.error(f"two files have the name {twice[0]!r} with different endings", CLASSES_HINT)
     return found
 
 
@@ -440,6 +407,5 @@ def _class_files(label: str, path: Path, folder: TextFile) -> list[_ClassFile]:
     inner = [file.name for file in files if file.is_dir()]
     if inner or not files:
         problem = f"contains another folder, {inner[0]!r}" if inner else "the folder is empty"
-        error_path = replace(folder, path=path).error_path
-        raise user_error(problem, path=error_path, hint="one file per example, and no folders")
+        raise replace(folder, path=path).error(problem, "one file per example, and no folders")
     return [_ClassFile(label, replace(folder, path=file), is_lines=False) for file in files]

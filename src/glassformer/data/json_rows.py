@@ -106,11 +106,8 @@ class JsonDocument(JsonLines):
         lists = {role: pick(tree, column, self.name) for role, column in columns.items()}
         for role, column in columns.items():
             if not isinstance(lists[role], list):
-                raise user_error(
-                    f"{column!r} is not a list",
-                    path=self.name,
-                    hint="parallel lists; task.data.format=jsonl, if it is one object per line",
-                )
+                hint = "parallel lists; task.data.format=jsonl, if it is one object per line"
+                raise user_error(f"{column!r} is not a list", path=self.name, hint=hint)
         lengths = {column: len(lists[role]) for role, column in columns.items()}
         if len(set(lengths.values())) > 1:
             each = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
@@ -140,18 +137,12 @@ def pick(row: Any, column: Column, path: str) -> Any:
         return row[column]
     if isinstance(row, list) and isinstance(column, int):
         if not 0 <= column < len(row):
-            raise user_error(
-                f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0",
-                path=path,
-                hint="the same number on each line",
-            )
+            message = f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0"
+            raise user_error(message, path=path, hint="the same number on each line")
         return row[column]
     given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
-    raise user_error(
-        f"the row is {given}, and the column {column!r} is requested",
-        path=path,
-        hint="names for objects {...}, numbers for lists [...]",
-    )
+    hint = "names for objects {...}, numbers for lists [...]"
+    raise user_error(f"the row is {given}, and the column {column!r} is requested", path=path, hint=hint)
 
 
 class InvalidJson(Exception):

@@ -91,12 +91,8 @@ class DataConfig(Node):
 
         unknown = [role for role in self.columns if role not in roles]
         if unknown:
-            raise user_error(
-                "this task has no such column",
-                path="task.data.columns",
-                value=unknown[0],
-                allowed=list(roles),
-            )
+            path, allowed = "task.data.columns", list(roles)
+            raise user_error("this task has no such column", path=path, value=unknown[0], allowed=allowed)
         check_encoding(self.encoding, "task.data.encoding")
         paths = source if isinstance(source, list) else [source]
         files = [TextFile(locate(path), setting, self.encoding, on_finding, on_read) for path in paths]

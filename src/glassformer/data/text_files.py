@@ -63,6 +63,10 @@ class TextFile:
     def error_path(self) -> str:
         return f"{self.setting}: {self.path}" if self.setting else str(self.path)
 
+    def error(self, message: str, hint: str) -> UserError:
+        """Make an error with the path of this file."""
+        return user_error(message, path=self.error_path, hint=hint)
+
     def report(
         self, kind: str, line: int, error: UserError | None = None, *, shown: str = "", unit: str = "line"
     ) -> None:
@@ -85,19 +89,17 @@ class TextFile:
                     yield "".join(pending).removesuffix("\r")
                     pending, number, length = [part], number + 1, len(part)
                 if length > MAX_LINE_CHARACTERS:
-                    raise self._line_too_long(number)
+                    hint = "one example per line; task.data.format=running-text, if it is one text"
+                    raise self.error(f"line {number} has more than {MAX_LINE_CHARACTERS:,} characters", hint)
         except UnreadableFile:
             if self.is_strict:
                 raise
             return
         last = "".join(pending)
         if number == 1 and "\r" in last.rstrip("\r"):
-            error = user_error(
-                "the file is one line: its lines end with carriage returns alone",
-                path=self.error_path,
-                hint="tr '\\r' '\\n' < FILE converts them to line feeds",
-            )
-            self.report("carriage-returns", 1, error, shown=last)
+            message = "the file is one line: its lines end with carriage returns alone"
+            hint = "tr '\\r' '\\n' < FILE converts them to line feeds"
+            self.report("carriage-returns", 1, self.error(message, hint), shown=last)
         if last:
             yield last.removesuffix("\r")
 
@@ -124,10 +126,10 @@ class TextFile:
     def chunks(self) -> Iterator[bytes]:
         """Yield the uncompressed bytes; a last empty chunk lets a decoder detect an incomplete character."""
         if self.path.is_dir():
-            raise user_error("is a folder, not a file", path=self.error_path, hint="name the file in it")
+            raise self.error("is a folder, not a file", "name the file in it")
         # A pipe or a device may never end, or block for ever.
         if self.path.exists() and not self.path.is_file():
-            raise user_error("is not a regular file", path=self.error_path, hint="save its output to a file")
+            raise self.error("is not a regular file", "save its output to a file")
         try:
             with open(self.path, "rb") as raw:
                 is_packed = self.path.name.endswith(".gz")
@@ -142,11 +144,10 @@ class TextFile:
         except FileNotFoundError:
             raise self._missing() from None
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            error = user_error("not a whole gzip file", path=self.error_path, hint="gzip -t FILE checks it")
-            raise UnreadableFile("damaged-gzip", error) from None
+            damage = self.error("not a whole gzip file", "gzip -t FILE checks it")
+            raise UnreadableFile("damaged-gzip", damage) from None
         except OSError as error:
-            hint = "check its permissions"
-            raise user_error(f"cannot be read: {error.strerror}", path=self.error_path, hint=hint) from None
+            raise self.error(f"cannot be read: {error.strerror}", "check its permissions") from None
 
     def decoder(self) -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder(self.encoding)("strict" if self.is_strict else "surrogateescape")
@@ -159,8 +160,7 @@ class TextFile:
                 raise
             return  # unreadable is reported, empty is not known
         if not has_text:
-            error = user_error("the file is empty", path=self.error_path, hint="write one example per line")
-            self.report("empty-file", 1, error)
+            self.report("empty-file", 1, self.error("the file is empty", "write one example per line"))
 
     def _with_line_feeds(self) -> Iterator[str]:
         held = ""
@@ -187,19 +187,16 @@ class TextFile:
                 line = line_feeds + error.object.count(b"\n", 0, error.start) + 1
                 raise self._not_decodable(error, line, position - before + error.start) from None
             except UnicodeError as error:  # a byte order mark is missing
-                reason = user_error(str(error), path=self.error_path, hint="task.data.encoding=utf-16-le")
+                reason = self.error(str(error), "task.data.encoding=utf-16-le")
                 raise UnreadableFile("invalid-utf8", reason) from None
             position += len(data)
             line_feeds += text.count("\n")
             if is_first and text:
                 text, is_first = text.removeprefix("\ufeff"), False
                 if text.count("\0") > len(text) // 4:
-                    zeros = user_error(
-                        "line 1 is a quarter zero bytes: not text, or another encoding",
-                        path=self.error_path,
-                        hint="task.data.encoding=utf-16-le, or the encoding it has",
-                    )
-                    self.report("zero-bytes", 1, zeros, shown=text)
+                    message = "line 1 is a quarter zero bytes: not text, or another encoding"
+                    hint = "task.data.encoding=utf-16-le, or the encoding it has"
+                    self.report("zero-bytes", 1, self.error(message, hint), shown=text)
             if text:
                 yield text
 
@@ -207,27 +204,16 @@ class TextFile:
         folder = self.path.parent
         siblings = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         near = near_match(self.path.name, siblings)
-        hint = str(folder / near) if near else "check the path"
-        return user_error("no such file", path=self.error_path, hint=hint)
-
-    def _line_too_long(self, number: int) -> UserError:
-        return user_error(
-            f"line {number} has more than {MAX_LINE_CHARACTERS:,} characters",
-            path=self.error_path,
-            hint="one example per line; task.data.format=running-text, if it is one text",
-        )
+        return self.error("no such file", str(folder / near) if near else "check the path")
 
     def _not_decodable(self, error: UnicodeDecodeError, line: int, byte: int) -> UnreadableFile:
         name = "UTF-8" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         mark = next((mark for mark in UNICODE_MARKS if byte == 0 and error.object.startswith(mark)), None)
         guess = "latin-1" if mark is None else UNICODE_MARKS[mark]
-        reason = user_error(
-            f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
-            + (f"; it begins like {guess.upper()}" if mark else ""),
-            path=self.error_path,
-            hint=f"task.data.encoding={guess}, or the encoding it has",
-        )
-        return UnreadableFile("invalid-utf8", reason)
+        beginning = f"; it begins like {guess.upper()}" if mark else ""
+        message = f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
+        hint = f"task.data.encoding={guess}, or the encoding it has"
+        return UnreadableFile("invalid-utf8", self.error(message + beginning, hint))
 
 
 def _block_end(text: str, limit: int) -> int:

@@ -19,7 +19,6 @@ import numpy as np
 
 Item = TypeVar("Item", covariant=True)
 
-
 LARGEST_TOKEN = 2**32 - 1
 ROWS_PER_BLOCK = 1 << 16
 
@@ -47,11 +46,7 @@ class LazySequence(Sequence[Item]):
 
 
 class TokenRows(LazySequence[np.ndarray]):
-    """Rows of token ids with their lengths and their checksum."""
-
-    def row(self, index: int) -> np.ndarray:
-        """Return a copy of row `index`, which is in range, as int64."""
-        raise NotImplementedError
+    """Rows of token ids, each a new int64 array, with their lengths and their checksum."""
 
     def lengths(self) -> np.ndarray:
         """Return the length of every row without reading the rows: 4 bytes per row, 8 for huge rows."""
@@ -60,9 +55,6 @@ class TokenRows(LazySequence[np.ndarray]):
     def checksum(self) -> str:
         """Return a checksum of the rows, independent of where they are stored."""
         raise NotImplementedError
-
-    def item(self, index: int) -> np.ndarray:
-        return self.row(index)
 
 
 class MappedFiles:
@@ -113,8 +105,8 @@ class RaggedRows(TokenRows):
         self.offsets = offsets
         self._shards = list(shards)
         self._starts = np.cumsum([0, *(len(shard) for shard in shards)]).tolist()
-        self._checksum = checksum
-        self._files = files
+        self._stored_checksum = checksum
+        self._files = files or MappedFiles()
 
     @classmethod
     def of(cls, rows: Iterable[np.ndarray]) -> RaggedRows:
@@ -130,10 +122,9 @@ class RaggedRows(TokenRows):
     def token_count(self) -> int:
         return int(self._starts[-1])
 
-    def row(self, index: int) -> np.ndarray:
+    def item(self, index: int) -> np.ndarray:
         start, stop = self.offsets[index : index + 2].tolist()
-        if self._files is not None:
-            self._files.touched(2 * self.offsets.itemsize)
+        self._files.touched(2 * self.offsets.itemsize)
         return self.tokens(start, stop)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
@@ -145,8 +136,7 @@ class RaggedRows(TokenRows):
             begin, end = self._starts[shard], min(self._starts[shard + 1], stop)
             found[position - start : end - start] = self._shards[shard][position - begin : end - begin]
             position, shard = end, shard + 1
-        if self._files is not None:
-            self._files.touched(found.nbytes)
+        self._files.touched(found.nbytes)
         return found
 
     def lengths(self) -> np.ndarray:
@@ -156,17 +146,15 @@ class RaggedRows(TokenRows):
             if some.max() > np.iinfo(lengths.dtype).max:
                 lengths = lengths.astype(np.int64)
             lengths[start : start + len(some)] = some
-            if self._files is not None:
-                self._files.touched(some.nbytes)
-        if self._files is not None:
-            self._files.release()
+            self._files.touched(some.nbytes)
+        self._files.release()
         return lengths
 
     def checksum(self) -> str:
-        return self._checksum or self._computed_checksum
+        return self._stored_checksum or self._checksum
 
     @cached_property
-    def _computed_checksum(self) -> str:
+    def _checksum(self) -> str:
         tokens = hashlib.sha256()
         for shard in self._shards:
             tokens.update(shard.astype("<u4").tobytes())
@@ -218,6 +206,7 @@ class Windows(TokenRows):
         self.separator = separator
         self.within_documents = within_documents
         self._between = 0 if separator is None else 1
+        self._total = rows.token_count + len(rows) * self._between
         sizes = self._document_sizes()
         self._first_windows = np.zeros(len(sizes) + 1, dtype=np.int64)
         for start in range(0, len(sizes), ROWS_PER_BLOCK):
@@ -230,7 +219,7 @@ class Windows(TokenRows):
     def __len__(self) -> int:
         return int(self._first_windows[-1])
 
-    def row(self, index: int) -> np.ndarray:
+    def item(self, index: int) -> np.ndarray:
         return self._joined(*self._span(index))
 
     def _span(self, index: int) -> tuple[int, int]:
@@ -274,12 +263,12 @@ class Windows(TokenRows):
     def _document_sizes(self) -> np.ndarray:
         if self.within_documents:
             return self.rows.lengths() + self._between
-        return np.array([self.rows.token_count + len(self.rows) * self._between])
+        return np.array([self._total])
 
     def _bounds(self, document: int) -> tuple[int, int]:
         """Return start and end of a document in the joined rows."""
         if not self.within_documents:
-            return 0, self.rows.token_count + len(self.rows) * self._between
+            return 0, self._total
         begin, end = self.rows.offsets[document : document + 2].tolist()
         return begin + document * self._between, end + (document + 1) * self._between
 
