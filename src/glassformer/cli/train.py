@@ -48,43 +48,36 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
         return _launch(arguments, output)
 
     import_without_gc("glassformer.runs.session")
-    from glassformer.training.distributed import join
+    from glassformer.runs.session import open_session
+    from glassformer.training.distributed import is_launched_by_us, join, restarts
+    from glassformer.training.progress import Reporter, reporter_for
 
-    process_group = join()
+    process_group = join()  # this process may be one of several
     try:
-        return _train(arguments, output, process_group)
+        if not process_group.is_rank_zero:
+            output.mute()
+        (restarted,) = process_group.max(restarts())
+        is_quiet = arguments.quiet or not process_group.is_rank_zero
+        session = open_session(
+            arguments.source,
+            arguments.overrides,
+            run=arguments.run,
+            resume=arguments.resume,
+            restarts=int(restarted),
+            reporter=Reporter() if is_quiet else reporter_for(sys.stderr),
+            process_group=process_group,
+        )
+        results = session.run()
+        # Our launcher prints the result itself, and would take the exit code of a signal for a failure.
+        if not is_launched_by_us():
+            output.exit_code = session.exit_code
+            _show(results, output, arguments.processes)
+        return results
     except Exception as error:
         _fail(error, arguments, output, process_group)
         return None
     finally:
         process_group.leave()
-
-
-def _train(arguments: argparse.Namespace, output: Output, process_group: ProcessGroup) -> dict[str, Any]:
-    """Train in this process, which may be one of several."""
-    from glassformer.runs.session import open_session
-    from glassformer.training.distributed import is_launched_by_us, restarts
-    from glassformer.training.progress import Reporter, reporter_for
-
-    if not process_group.is_rank_zero:
-        output.mute()
-    (restarted,) = process_group.max(restarts())
-    reporter = Reporter() if arguments.quiet or not process_group.is_rank_zero else reporter_for(sys.stderr)
-    session = open_session(
-        arguments.source,
-        arguments.overrides,
-        run=arguments.run,
-        resume=arguments.resume,
-        restarts=int(restarted),
-        reporter=reporter,
-        process_group=process_group,
-    )
-    results = session.run()
-    # Our launcher prints the result itself, and would take the exit code of a signal for a failure.
-    if not is_launched_by_us():
-        output.exit_code = session.exit_code
-        _show(results, output, arguments.processes)
-    return results
 
 
 def _fail(

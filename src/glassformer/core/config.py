@@ -28,6 +28,20 @@ MAX_CONFIG_DEPTH = 24
 
 Tree = dict[str, Any]
 
+EXAMPLES = {
+    "int": "a whole number, such as 4",
+    "float": "a number, such as 0.1 or 1e-3",
+    "bool": "true or false",
+}
+"""Hint for a value of the wrong type, by the beginning of pydantic's name of the error."""
+YAML_HINTS = {
+    "tag": "remove the tag: a config contains data only, and runs no code",
+    "alias": "write the value out",
+    "twice": "keep one of the two",
+    "": "check indentation, colons and brackets there",
+}
+"""Hint for invalid YAML, by a word of the error message; the first that applies."""
+
 
 class UnknownOption(ErrorDetail):
     """Unknown option; another section of the config may have one of this name."""
@@ -122,7 +136,8 @@ def _details(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
             detail = ErrorDetail("not one of the choices", path=path, value=item["input"], allowed=allowed)
         else:
             message = item["msg"].replace("Input should be", "must be").replace("Value error, ", "")
-            detail = ErrorDetail(message, path=path, value=item["input"], hint=_example(item["type"]))
+            hint = EXAMPLES.get(item["type"].partition("_")[0], "")
+            detail = ErrorDetail(message, path=path, value=item["input"], hint=hint)
         details.append(detail)
     return details
 
@@ -158,21 +173,8 @@ def _renamed_or_elsewhere(path: str, paths: set[str]) -> str:
     name = path.rpartition(".")[2]
     same = [other for other in paths if other.rpartition(".")[2] == name]
     longer = [other for other in paths if other.endswith(f"_{name}")]
-    return f"{min(same or longer, key=_depth)}=VALUE" if same or longer else ""
-
-
-def _depth(path: str) -> tuple[int, int, str]:
-    return path.count("."), len(path), path
-
-
-def _example(error_type: str) -> str:
-    if error_type.startswith("int"):
-        return "a whole number, such as 4"
-    if error_type.startswith("float"):
-        return "a number, such as 0.1 or 1e-3"
-    if error_type.startswith("bool"):
-        return "true or false"
-    return ""
+    nearest = min(same or longer, key=lambda other: (other.count("."), len(other), other), default="")
+    return f"{nearest}=VALUE" if nearest else ""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -185,11 +187,9 @@ class _StrictLoader(yaml.SafeLoader):
         if self.depth > MAX_CONFIG_DEPTH:
             raise RecursionError
         if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases are not supported", event.start_mark)
+            raise _yaml_error("aliases are not supported", event)
         if getattr(event, "tag", None) is not None:
-            raise yaml.composer.ComposerError(
-                None, None, f"the tag {event.tag!r} is not supported", event.start_mark
-            )
+            raise _yaml_error(f"the tag {event.tag!r} is not supported", event)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -199,11 +199,9 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a name", key.start_mark)
+                raise _yaml_error("a key must be a name", key)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} appears twice", key.start_mark
-                )
+                raise _yaml_error(f"the key {key.value!r} appears twice", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -211,9 +209,11 @@ class _StrictLoader(yaml.SafeLoader):
         try:
             return int(self.construct_scalar(node))
         except ValueError:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a number with too many digits", node.start_mark
-            ) from None
+            raise _yaml_error("a number with too many digits", node) from None
+
+
+def _yaml_error(problem: str, item: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=item.start_mark)
 
 
 class _StrictDumper(yaml.SafeDumper):
@@ -264,23 +264,14 @@ def parse_yaml(text: str, location: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{location}, line {mark.line + 1}, column {mark.column + 1}" if mark else location
-        raise user_error(f"not valid YAML: {error.problem}", path=where, hint=_yaml_hint(error)) from None
+        hint = next(hint for word, hint in YAML_HINTS.items() if word in (error.problem or ""))
+        raise user_error(f"not valid YAML: {error.problem}", path=where, hint=hint) from None
     except (yaml.YAMLError, ValueError) as error:
         raise user_error(
             f"not valid YAML: {error}", path=location, hint="save the file as plain UTF-8 text"
         ) from None
     except RecursionError:
         raise user_error("nested too deeply", path=location, hint="flatten the file") from None
-
-
-def _yaml_hint(error: yaml.MarkedYAMLError) -> str:
-    if "tag" in (error.problem or ""):
-        return "remove the tag: a config contains data only, and runs no code"
-    if "alias" in (error.problem or ""):
-        return "write the value out"
-    if "twice" in (error.problem or ""):
-        return "keep one of the two"
-    return "check indentation, colons and brackets there"
 
 
 def read_yaml_file(path: Path) -> Tree:

@@ -8,26 +8,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 
+@dataclass(eq=False, repr=False)
 class ErrorDetail(ValueError):
     """One mistake in the input: its path, the value given, and a hint how to correct it."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str = "",
-        value: object = None,
-        allowed: Sequence[str] = (),
-        hint: str = "",
-    ) -> None:
-        self.message = message
-        self.path = path
-        self.value = value
-        self.allowed = list(allowed)
-        self.hint = hint
-        super().__init__(message)
+    message: str
+    _: KW_ONLY
+    path: str = ""
+    value: object = None
+    allowed: Sequence[str] = ()
+    hint: str = ""
 
     def lines(self) -> list[str]:
         """Format the detail in two to four lines."""

@@ -149,7 +149,6 @@ class ThreadPool:
     """Pool of worker threads that share PyTorch's intra-op threads evenly, so that they do not compete."""
 
     def __init__(self, workers: int, name: str) -> None:
-
         import torch
 
         self.workers = workers

@@ -14,6 +14,7 @@ OTHER_NAME_COST = 3
 """Cost, in options, of a preset not named like its task, to prefer `classification` to `book-reviews`."""
 
 
+_preset = cache(resolve)
 _known: dict[str, tuple[str, Tree] | None] = {}
 
 
@@ -46,7 +47,7 @@ def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
     _, name, overrides = min(found, key=lambda entry: entry[:2])
     for path in list(overrides):  # drop overrides that a kind has by default
         fewer = {other: value for other, value in overrides.items() if other != path}
-        if path not in ("seed",) and _gives(name, fewer, config):
+        if path != "seed" and _gives(name, fewer, config):
             overrides = fewer
     return name, overrides
 
@@ -79,11 +80,6 @@ def preset_summary(name: str) -> str:
             break
         lines.append(line.lstrip("# "))
     return " ".join(lines)
-
-
-@cache
-def _preset(name: str) -> ExperimentConfig:
-    return resolve(name)
 
 
 @cache

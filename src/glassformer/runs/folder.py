@@ -329,11 +329,8 @@ def new_run_path(folder: Path, name: str) -> Path:
 def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
     """Return the config paths at which two configs differ, with both values."""
     left, right = flatten(old), flatten(new)
-    return {
-        path: (left.get(path), right.get(path))
-        for path in sorted({*left, *right})
-        if left.get(path) != right.get(path)
-    }
+    pairs = {path: (left.get(path), right.get(path)) for path in sorted({*left, *right})}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def environment(data_checksum: str, threads: int) -> dict[str, Any]:

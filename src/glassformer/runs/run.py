@@ -104,10 +104,7 @@ class Run:
         a file for the generated outputs, one line per example, in the order of the data. `samples` is the
         number of best, typical and worst sentences in the details, if outputs are text.
         """
-        if split is None:
-            split = "test" if "test" in self.task.splits else "validation"
-        if split not in self.task.splits:
-            raise user_error("no such split", path="split", value=split, allowed=sorted(self.task.splits))
+        split = self._split(split)
         config = self.config.evaluation
         if overrides:
             config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
@@ -244,23 +241,18 @@ class Run:
         why: bool,
     ) -> dict[str, Any]:
         """Make the document of one prediction."""
+        candidates = [self._show(candidate) for candidate in found or ()]
         prediction: dict[str, Any] = {
             "input": text,
-            "output": None,
-            "probability": None,
+            "output": candidates[0]["output"] if candidates else None,
+            "probability": candidates[0]["probability"] if candidates else None,
             "error": error,
             "warning": None,
-            "candidates": [],
-        }
-        if row is None or found is None:
-            return prediction
-        candidates = [self._show(candidate) for candidate in found]
-        prediction |= {
-            "output": candidates[0]["output"],
-            "probability": candidates[0]["probability"],
-            "warning": self.task.warning(row.tolist(), text),
             "candidates": candidates,
         }
+        if row is None or not candidates:
+            return prediction
+        prediction["warning"] = self.task.warning(row.tolist(), text)
         if isinstance(self.task, SequenceClassificationTask):
             prediction["probabilities"] = self._class_probabilities(self.task, row)
             if why:
@@ -285,23 +277,12 @@ class Run:
             for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         }
 
-    def generate(
-        self,
-        prompt: str = "",
-        max_tokens: int = 200,
-        *,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-    ) -> str:
+    def generate(self, prompt: str = "", max_tokens: int = 200, **sampling: Any) -> str:
         """Continue a prompt with a language model; returns the prompt and up to `max_tokens` more tokens.
 
-        A `temperature` of 0 is greedy decoding. Equal seeds give equal texts.
+        `sampling` are options of `stream`: `temperature`, `top_k`, `top_p` and `seed`.
         """
-        *_, (text, _) = self.stream(
-            prompt, max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
-        )
+        *_, (text, _) = self.stream(prompt, max_tokens, **sampling)
         return text
 
     def stream(
@@ -317,7 +298,8 @@ class Run:
     ) -> Iterator[tuple[str, int]]:
         """Generate as `generate` does; after each part, yield the text so far and its number of new tokens.
 
-        `number` selects one of several texts for the same prompt and seed.
+        A `temperature` of 0 is greedy decoding. Equal seeds give equal texts. `number` selects one of several
+        texts for the same prompt and seed.
         """
         task = self.task
         if not isinstance(task, CausalLanguageTask):
@@ -401,10 +383,10 @@ class Run:
         effect of ablating each head; see `ablate_head`.
         """
         from glassformer.inspection.ablation import ablate_each_head
-        from glassformer.inspection.examples import choose_split, group_examples
+        from glassformer.inspection.examples import group_examples
         from glassformer.inspection.heads import heads_document
 
-        split = choose_split(self.task, split)
+        split = self._split(split)
         groups = group_examples(self.task, split, examples)
         model = self._untrained() if untrained else self.model
         return {
@@ -431,7 +413,7 @@ class Run:
         `ablation`: replace the head's output by zero (`zero`) or by its mean over the examples (`mean`).
         """
         from glassformer.inspection.ablation import head_effects
-        from glassformer.inspection.examples import choose_split, group_examples
+        from glassformer.inspection.examples import group_examples
         from glassformer.inspection.record import HeadId
 
         return head_effects(
@@ -439,7 +421,7 @@ class Run:
             self.task,
             HeadId(site, layer, head),
             ablation,
-            group_examples(self.task, choose_split(self.task, split), examples),
+            group_examples(self.task, self._split(split), examples),
             example=None if text is None else self._reference_input(text),
             decoding=self.config.evaluation.decoding,
         )
@@ -462,7 +444,6 @@ class Run:
         `renormalise`, the other weights of the row stay as they are and no longer sum to 1.
         """
         from glassformer.inspection.ablation import Edge, edge_effects
-        from glassformer.inspection.examples import choose_split
         from glassformer.inspection.record import HeadId
 
         return edge_effects(
@@ -470,7 +451,7 @@ class Run:
             self.task,
             Edge(HeadId(site, layer, head), query, key),
             self._reference_input(text),
-            split=choose_split(self.task, split),
+            split=self._split(split),
             examples=examples,
             renormalise=renormalise,
             decoding=self.config.evaluation.decoding,
@@ -481,14 +462,13 @@ class Run:
     ) -> Effects:
         """Measure the effect of a token: replace it by the tokens that examples have at its position."""
         from glassformer.inspection.ablation import token_effects
-        from glassformer.inspection.examples import choose_split
 
         return token_effects(
             self.model,
             self.task,
             self._reference_input(text),
             position,
-            split=choose_split(self.task, split),
+            split=self._split(split),
             examples=examples,
             decoding=self.config.evaluation.decoding,
         )
@@ -511,6 +491,14 @@ class Run:
         from glassformer.inspection.examples import reference_input
 
         return reference_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+
+    def _split(self, split: str | None) -> str:
+        """Return `split` if it exists; by default `test`, or `validation` without a test set."""
+        if split is None:
+            return "test" if "test" in self.task.splits else "validation"
+        if split not in self.task.splits:
+            raise user_error("no such split", path="split", value=split, allowed=sorted(self.task.splits))
+        return split
 
     def _strategy(self, decoding: Mapping[str, Any] | None) -> DecodingConfig:
         if not decoding:

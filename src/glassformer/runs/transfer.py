@@ -149,6 +149,10 @@ class Source:
         sha256 = file_sha256(store.folder / name / f"{weights}.safetensors")
         return cls(path, name, weights, sha256, tensors[weights], task, state, options)
 
+    def has_type_of(self, task: Task) -> bool:
+        """Return True if the task of the run and this one have the same task type."""
+        return type(task.task_type) is type(self.task.task_type)
+
     def error(self, message: str, hint: str) -> UserError:
         """Make the error that rejects this source."""
         return user_error(message, path=OPTION, value=str(self.path), hint=hint)
@@ -260,9 +264,7 @@ def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
 def _check_symbols(source: Source, task: Task) -> None:
     """Raise unless token numbers mean the same in both tasks, for inputs and for generated outputs."""
     here, there = task.state(), source.state
-    both_generate = isinstance(task.task_type, Seq2Seq) and type(task.task_type) is type(
-        source.task.task_type
-    )
+    both_generate = isinstance(task.task_type, Seq2Seq) and source.has_type_of(task)
     if here.get("tokenizer") != there.get("tokenizer"):
         hint = "use a task that reads the same kind of data"
         if "tokenizer" in here and "tokenizer" in there:
@@ -272,7 +274,9 @@ def _check_symbols(source: Source, task: Task) -> None:
         raise source.error(
             "the run has another tokenizer for the targets", "use the same task.data and task.tokenizer"
         )
-    old, new = (_symbols(each, with_outputs=both_generate) for each in (source.task, task))
+    old, new = (each.input_symbols(range(each.task_type.vocabulary)) for each in (source.task, task))
+    if both_generate:
+        old, new = old + _output_symbols(source.task), new + _output_symbols(task)
     if old != new:
         unequal = (
             f"; {n} is {a!r} there, {b!r} here"
@@ -283,11 +287,6 @@ def _check_symbols(source: Source, task: Task) -> None:
             f"the run has other symbols: {len(old):,} there, {len(new):,} here{next(unequal, '')}",
             "use data with the same symbols, or no training.start_from",
         )
-
-
-def _symbols(task: Task, *, with_outputs: bool) -> list[str]:
-    symbols = task.input_symbols(range(task.task_type.vocabulary))
-    return symbols + _output_symbols(task) if with_outputs else symbols
 
 
 def _output_symbols(task: Task) -> list[str]:
@@ -303,9 +302,7 @@ def _output_symbols(task: Task) -> list[str]:
 
 def _has_same_head(source: Source, task: Task, own: Tensors) -> bool:
     """Return True if the run's head has the outputs and the shapes of the new model's head."""
-    if type(task.task_type) is not type(source.task.task_type) or _output_symbols(task) != _output_symbols(
-        source.task
-    ):
+    if not source.has_type_of(task) or _output_symbols(task) != _output_symbols(source.task):
         return False
     here = {name: tensor.shape for name, tensor in own.items() if is_head(name)}
     return here == {name: tensor.shape for name, tensor in source.tensors.items() if is_head(name)}

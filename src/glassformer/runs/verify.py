@@ -79,28 +79,28 @@ def prove_resume(
     command = [sys.executable, "-m", "glassformer", "train", str(file), "--quiet", "--json", "--resume"]
     command += [argument for plugin in plugins for argument in ("--plugin", str(plugin))]
 
+    def start(run: RunFolder) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*command, "--run", str(run.path)], stdout=pipe, stderr=pipe, text=True)
+
     report(f"training {steps} steps without interruption")
     uninterrupted = RunFolder(folder / "uninterrupted")
-    _finish(subprocess.Popen([*command, "--run", str(uninterrupted.path)], **_PIPES), uninterrupted)
+    _finish(start(uninterrupted), uninterrupted)
     interrupted = RunFolder(folder / "interrupted")
     proof = Proof()
     dice = random.Random(seed)
     while proof.kills < kills:
-        child = subprocess.Popen([*command, "--run", str(interrupted.path)], **_PIPES)
         is_during_save = proof.kills % 2 == 1
-        if not _kill(child, interrupted, is_during_save, dice):
+        if not _kill(start(interrupted), interrupted, is_during_save, dice):
             break
         proof.kills += 1
         proof.kills_during_save += is_during_save
         step = interrupted.checkpoints().pointed("latest")
         during_save = " during a save" if is_during_save else ""
         report(f"kill {proof.kills}/{kills}{during_save}; resuming from {step}")
-    _finish(subprocess.Popen([*command, "--run", str(interrupted.path)], **_PIPES), interrupted)
+    _finish(start(interrupted), interrupted)
     proof.compared = compare_runs(uninterrupted, interrupted)
     return proof
-
-
-_PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
@@ -128,9 +128,7 @@ def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool,
     if is_during_save:
         while not any(store.folder.glob(f"{SAVING}*")) and child.poll() is None:
             pass
-        time.sleep(dice.random() * 0.004)
-    else:
-        time.sleep(dice.random() * 0.2)
+    time.sleep(dice.random() * (0.004 if is_during_save else 0.2))
     child.send_signal(signal.SIGKILL)
     child.communicate()
     return child.returncode == -signal.SIGKILL
