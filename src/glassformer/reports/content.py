@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from glassformer.core.config import format_value
 from glassformer.core.errors import ErrorDetail, UserError
@@ -17,7 +17,7 @@ from glassformer.models.closed_form import Comparison, compare
 from glassformer.reports.samples import SampleSet, take_samples
 from glassformer.reports.study_folder import StudyFolder
 from glassformer.reports.summary import TEST, VALIDATION, RunGroup, RunSummary, differing, group_runs
-from glassformer.reports.tables import Cell, Quantity, Table
+from glassformer.reports.tables import Cell, Table
 from glassformer.runs.experiment import Experiment
 from glassformer.runs.run import Run
 from glassformer.tasks.base import Task
@@ -25,16 +25,24 @@ from glassformer.tasks.base import Task
 MAX_CELLS = 1_500_000
 """Maximum number of map cells per model, about one megabyte of the page."""
 EXPECTED_ERRORS = (UserError, ErrorDetail)
+DAMAGE_ERRORS = (KeyError, TypeError, ValueError, OSError)
+"""Errors that damaged files cause."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ModelSize:
     """Number of parameters of a model."""
 
-    total: int
     by_module: dict[str, int]
     comparisons: list[Comparison]
     """Comparison with the closed form, if the model has one."""
+
+    @property
+    def total(self) -> int:
+        """Number of all parameters."""
+        return sum(self.by_module.values())
 
 
 @dataclass
@@ -64,40 +72,40 @@ def inspect_model(summary: RunSummary, checkpoint: str, samples: int, with_maps:
         return view
     view.checkpoint = run.checkpoint
     if samples:
-        try:
-            view.samples = take_samples(run, samples)
-        except EXPECTED_ERRORS as error:
-            view.warnings.append(f"No samples: {_first_line(error)}")
+        view.samples = _attempt(view, "No samples", lambda: take_samples(run, samples))
     if with_maps:
-        try:
-            _take_maps(run, view)
-        except EXPECTED_ERRORS as error:
-            view.warnings.append(f"No attention maps: {_first_line(error)}")
+        _attempt(view, "No attention maps", lambda: _take_maps(run, view))
     return view
+
+
+def _attempt(
+    view: ModelView, prefix: str, call: Callable[[], Result], errors: tuple[type[Exception], ...] = ()
+) -> Result | None:
+    """Result of a call; user errors, and the errors given, become warnings."""
+    try:
+        return call()
+    except EXPECTED_ERRORS as error:
+        view.warnings.append(f"{prefix}: {str(error).splitlines()[0]}")
+    except errors as error:
+        view.warnings.append(f"{prefix}: {type(error).__name__}: {error}")
+    return None
 
 
 def _load(summary: RunSummary, checkpoint: str, view: ModelView) -> Run | None:
     """Load the run with its checkpoint; without one, build the model and count its parameters."""
-    try:
-        run = Run(summary.folder.path, checkpoint)
-    except (
-        *EXPECTED_ERRORS,
-        KeyError,
-        TypeError,
-        ValueError,
-        OSError,
-    ) as error:  # errors that damaged files cause
-        view.warnings.append(f"The model is not loaded: {_first_line(error)}")
-    else:
-        _describe(summary, run.task, run.model, view)
-        return run
-    try:
+
+    def count() -> None:
         assert summary.config is not None
         task = summary.folder.restore_task(summary.config.task, summary.config.seed)
         _describe(summary, task, Experiment(summary.config, task).build_model(), view)
-    except (*EXPECTED_ERRORS, KeyError, TypeError, ValueError, OSError) as error:
-        view.warnings.append(f"The parameters cannot be counted: {_first_line(error)}")
-    return None
+
+    load = partial(Run, summary.folder.path, checkpoint)
+    run = _attempt(view, "The model is not loaded", load, DAMAGE_ERRORS)
+    if run is None:
+        _attempt(view, "The parameters cannot be counted", count, DAMAGE_ERRORS)
+    else:
+        _describe(summary, run.task, run.model, view)
+    return run
 
 
 def _describe(summary: RunSummary, task: Task, model: Model, view: ModelView) -> None:
@@ -108,9 +116,8 @@ def _describe(summary: RunSummary, task: Task, model: Model, view: ModelView) ->
         terms = summary.config.model.parameter_terms(task.task_type)
     except NotImplementedError:
         terms = {}
-    total = sum(by_module.values())
-    view.size = ModelSize(total, by_module, compare(terms, by_module))
-    reported = summary.results.facts.get("parameters")
+    view.size = ModelSize(by_module, compare(terms, by_module))
+    reported, total = summary.results.facts.get("parameters"), view.size.total
     if reported is not None and reported != total:
         view.warnings.append(f"results.json reports {reported:,} parameters, and the model has {total:,}.")
 
@@ -143,14 +150,6 @@ def _choose(run: Run) -> tuple[tuple[Sequence[int] | None, Sequence[int] | None]
         f" {fewer} of {heads} heads each; glassformer attention draws all of them."
     )
     return (ends, list(range(fewer))), words
-
-
-def _first_line(error: Exception) -> str:
-    return (
-        str(error).splitlines()[0]
-        if isinstance(error, EXPECTED_ERRORS)
-        else f"{type(error).__name__}: {error}"
-    )
 
 
 OVER_SEEDS = "Intervals: 95 %, of the mean over seeds (Student's t)."
@@ -223,7 +222,7 @@ def _one_setting(group: RunGroup) -> Table:
     rows: list[list[Cell]] = [
         [_words(metric), *(group.quantity(split, metric) for split in splits)] for metric in metrics
     ]
-    headings = [f"{split} ({_measured_on(group)})" for split in splits]
+    headings = [f"{split} ({group.measured_on})" for split in splits]
     return Table(group.label, ["metric", *headings], rows, _interval_notes([group]))
 
 
@@ -237,21 +236,12 @@ def _several_settings(split: str, groups: Sequence[RunGroup]) -> Table:
     return Table(f"{split.capitalize()} set", headings, rows, _interval_notes(groups))
 
 
-def _measured_on(group: RunGroup) -> str:
-    seeds = len(group.finished)
-    return f"mean of {seeds} seeds" if seeds > 1 else "one run"
-
-
 def _interval_notes(groups: Sequence[RunGroup]) -> list[str]:
     notes = []
     several = [len(group.finished) > 1 for group in groups]
     if any(several):
         notes.append(OVER_SEEDS if all(several) else f"{OVER_SEEDS} With a single run: over examples.")
-    elif any(
-        isinstance(quantity, Quantity) and quantity.interval is not None
-        for group in groups
-        for quantity in (group.quantity(group.split or TEST, name) for name in [group.primary_metric or ""])
-    ):
+    elif any((quantity := group.primary_quantity) and quantity.interval for group in groups):
         notes.append(OVER_EXAMPLES)
     if any(_is_point(group) for group in groups):
         notes.append("An interval of width zero: every seed gave the same number.")
@@ -269,26 +259,21 @@ def _is_point(group: RunGroup) -> bool:
 def runs_table(groups: Sequence[RunGroup]) -> Table:
     """Table of all runs, finished or not."""
     names = list(dict.fromkeys(group.primary_metric for group in groups if group.primary_metric))
-    rows: list[list[Cell]] = []
-    for group in groups:
-        for summary in group.summaries:
-            facts = summary.results.facts
-            rows.append(
-                [
-                    summary.name,
-                    group.label if len(groups) > 1 else None,
-                    summary.status.name,
-                    "" if summary.seed is None else str(summary.seed),
-                    summary.status.step,
-                    facts.get("seconds"),
-                    *(final_or_last(summary, name) for name in names),
-                ]
-            )
-    headings = ["run", "setting", "state", "seed", "steps", "seconds", *map(_words, names)]
-    if len(groups) == 1:
-        rows = [[*row[:1], *row[2:]] for row in rows]
-        headings.remove("setting")
-    return Table("", headings, rows)
+    setting = ["setting"] if len(groups) > 1 else []
+    rows: list[list[Cell]] = [
+        [
+            summary.name,
+            *(group.label for _ in setting),
+            summary.status.name,
+            "" if summary.seed is None else str(summary.seed),
+            summary.status.step,
+            summary.results.facts.get("seconds"),
+            *(final_or_last(summary, name) for name in names),
+        ]
+        for group in groups
+        for summary in group.summaries
+    ]
+    return Table("", ["run", *setting, "state", "seed", "steps", "seconds", *map(_words, names)], rows)
 
 
 def final_or_last(summary: RunSummary, metric: str) -> Cell:
@@ -316,12 +301,9 @@ def differences_tables(groups: Sequence[RunGroup]) -> tuple[Table | None, Table 
 
 
 def _differences(caption: str, paths: Sequence[str], groups: Sequence[RunGroup]) -> Table | None:
-    rows: list[list[Cell]] = [[path, *(_option(group, path) for group in groups)] for path in paths]
+    shown = [{path: format_value(value) for path, value in group.options.items()} for group in groups]
+    rows: list[list[Cell]] = [[path, *(options.get(path) for options in shown)] for path in paths]
     return Table(caption, ["option", *(group.label for group in groups)], rows) if rows else None
-
-
-def _option(group: RunGroup, path: str) -> str | None:
-    return format_value(group.options[path]) if path in group.options else None
 
 
 def _words(metric: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,15 @@ from glassformer.reports.content import ModelView, ReportContent, inspect_model
 from glassformer.reports.sections import header, sections
 from glassformer.reports.study_folder import StudyFolder, is_study, read_study
 from glassformer.reports.summary import RunGroup, RunSummary, group_runs, read_run
+from glassformer.reports.tables import package_file
 from glassformer.runs.folder import RunFolder, list_runs
 from glassformer.storage.files import atomic_write, storage_error
 
 
 def page(content: ReportContent) -> str:
     """HTML of a report."""
-    script = joined([static(name) for name in SHARED_SCRIPTS] + [_own("report.js")])
-    style = "".join([_own("report.css"), *(static(name) for name in SHARED_STYLES)])
+    script = joined([static(name) for name in SHARED_SCRIPTS] + [package_file("report.js")])
+    style = "".join([package_file("report.css"), *(static(name) for name in SHARED_STYLES)])
     policy = (
         f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)};"
         " img-src data:; base-uri 'none'; form-action 'none'"
@@ -58,10 +58,6 @@ def _maps(content: ReportContent) -> Markup:
     return join(made)
 
 
-def _own(name: str) -> str:
-    return (resources.files("glassformer.reports") / name).read_text(encoding="utf-8")
-
-
 Log = Callable[[str], None]
 
 ENDINGS = {"--out": (".html", ".htm"), "--markdown": (".md", ".markdown"), "--latex": (".tex",)}
@@ -86,9 +82,8 @@ def report(
     `samples` is the number of predictions per model, `maps` the number of models with attention maps.
     """
     given = [str(path) for path in ([runs] if isinstance(runs, (str, Path)) else runs)]
-    files = {"--out": Path(out)}
-    files |= {"--markdown": Path(markdown)} if markdown is not None else {}
-    files |= {"--latex": Path(latex)} if latex is not None else {}
+    asked = {"--out": out, "--markdown": markdown, "--latex": latex}
+    files = {option: Path(path) for option, path in asked.items() if path is not None}
     _check(given, files, samples, maps)
     summaries, studies = _read(given, log)
     groups = group_runs(summaries)
@@ -96,7 +91,8 @@ def report(
         _view(group, checkpoint, samples, index < maps, log)
         for index, group in enumerate(groups[:MAX_MODELS])
     ]
-    content = ReportContent(summaries, studies, views, _words(given, files), list(plugins))
+    words = [*given, *(word for option, path in files.items() for word in (option, str(path)))]
+    content = ReportContent(summaries, studies, views, words, list(plugins))
     texts = {
         "--out": lambda: page(content),
         "--markdown": lambda: "\n".join(table.markdown() for table in content.tables()),
@@ -115,16 +111,11 @@ def _check(given: Sequence[str], files: dict[str, Path], samples: int, maps: int
         raise user_error("no run given", path="RUN", hint="glassformer report RUN … --out report.html")
     for option, path in files.items():
         if path.suffix.lower() not in ENDINGS[option]:
-            raise user_error(
-                "wrong file extension",
-                path=option,
-                value=str(path),
-                hint=f"{path.stem}{ENDINGS[option][0]}",
-            )
+            hint = f"{path.stem}{ENDINGS[option][0]}"
+            raise user_error("wrong file extension", path=option, value=str(path), hint=hint)
         if not os.path.isdir(path.parent):
-            raise user_error(
-                "no such folder", path=option, value=str(path.parent), hint="create it, or choose another"
-            )
+            hint = "create it, or choose another"
+            raise user_error("no such folder", path=option, value=str(path.parent), hint=hint)
     for option, count in (("--samples", samples), ("--maps", maps)):
         if count < 0:
             raise user_error("must be 0 or more", path=option, value=count, hint=f"{option} 2")
@@ -142,7 +133,8 @@ def _read(given: Sequence[str], log: Log) -> tuple[list[RunSummary], list[StudyF
             for run in study.runs:
                 summaries.setdefault(run.resolve(), read_run(str(run)))
         else:
-            summaries[location] = read_run(_checked(path))
+            _reject_parent(path)
+            summaries[location] = read_run(path)
     for summary in summaries.values():
         if not summary.is_finished:
             log(f"{summary.given}: {summary.state()}")
@@ -157,13 +149,11 @@ def _resolve(path: str) -> Path:
         return Path(path)
 
 
-def _checked(path: str) -> str:
+def _reject_parent(path: str) -> None:
     """Reject a folder of runs, with a hint how to name them."""
     if not RunFolder(Path(path)).exists() and list_runs(Path(path)):
-        raise user_error(
-            "is a folder of runs, not a run", path=path, hint=f"glassformer report {path.rstrip('/')}/*"
-        )
-    return path
+        hint = f"glassformer report {path.rstrip('/')}/*"
+        raise user_error("is a folder of runs, not a run", path=path, hint=hint)
 
 
 def _view(group: RunGroup, checkpoint: str, samples: int, with_maps: bool, log: Log) -> ModelView:
@@ -176,10 +166,6 @@ def _view(group: RunGroup, checkpoint: str, samples: int, with_maps: bool, log: 
     return view
 
 
-def _words(given: Sequence[str], files: dict[str, Path]) -> list[str]:
-    return [*given, *(word for option, path in files.items() for word in (option, str(path)))]
-
-
 def _write(path: Path, text: str) -> None:
     data = text.encode("utf-8", errors="replace")
     try:
@@ -190,9 +176,7 @@ def _write(path: Path, text: str) -> None:
 
 def _document(content: ReportContent, files: dict[str, Path]) -> dict[str, Any]:
     return {
-        "out": str(files["--out"]),
-        "markdown": str(files["--markdown"]) if "--markdown" in files else None,
-        "latex": str(files["--latex"]) if "--latex" in files else None,
+        **{option[2:]: str(files[option]) if option in files else None for option in ENDINGS},
         "title": content.title,
         "studies": [study.given for study in content.studies],
         "runs": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from glassformer.inspection.maps import CAPTION, AttentionMaps
 from glassformer.models.closed_form import Count
 from glassformer.plotting.attention import png
 from glassformer.plotting.lines import COLOURS, DASHES, Axis, Chart, Line, Point, legend, svg, thin
-from glassformer.plotting.markup import Markup, format_interval, format_number, join, tag
+from glassformer.plotting.markup import Markup, format_interval, join, tag
 from glassformer.reports.content import (
     ModelSize,
     ModelView,
@@ -24,9 +25,9 @@ from glassformer.reports.content import (
     results_tables,
     runs_table,
 )
-from glassformer.reports.samples import ExamplePrediction, Segment
+from glassformer.reports.samples import ExamplePrediction, SampleSet, Segment
 from glassformer.reports.summary import TEST, RunGroup, RunSummary
-from glassformer.reports.tables import Cell, Table, facts
+from glassformer.reports.tables import Cell, Table, exact, facts, package_file
 from glassformer.runs.commands import command, nearest_preset, plugin_arguments, preset_summary, train_command
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.tasks.base import TaskConfig
@@ -107,23 +108,33 @@ MAX_OPEN_ROWS = 16
 """Maximum number of rows of a parameter table that is not collapsed."""
 
 
-def samples_section(views: Sequence[ModelView], label: dict[str, str]) -> list[Markup]:
-    """Predictions of each model."""
-    parts: list[Markup] = []
-    for view in views:
+def model_sections(content: ReportContent) -> dict[str, list[Markup]]:
+    """Predictions, attention maps and parameters, each with one heading per model."""
+    label = {summary.given: group.label for group in content.groups for summary in group.summaries}
+    made: dict[str, list[Markup]] = {"Samples": [], "Attention maps": [], "Parameters": []}
+    figures = itertools.count()
+    sizes: list[dict[str, int]] = []
+    for view in content.views:
+        heading = _heading(view, label) if len(content.views) > 1 else join([])
         if view.samples is not None:
-            samples = [_sample(view.samples.split, sample) for sample in view.samples.shown]
-            parts += [_heading(view, views, label), tag("p", view.samples.description, class_="note")]
-            parts.append(tag("ol", *samples, class_="samples"))
-    return parts
+            made["Samples"] += [heading, *_samples(view.samples)]
+        if view.maps is not None:
+            made["Attention maps"] += [heading, _figure(next(figures), view.maps, view.maps_note)]
+        if view.size is not None and view.size.by_module not in sizes:  # equal models appear once
+            sizes.append(view.size.by_module)
+            made["Parameters"] += [heading, *_parameters(view.size)]
+    return made
 
 
-def _heading(view: ModelView, views: Sequence[ModelView], label: dict[str, str]) -> Markup:
-    if len(views) == 1:
-        return join([])
+def _heading(view: ModelView, label: dict[str, str]) -> Markup:
     shown = label.get(view.summary.given, "")
     run = "" if shown == view.summary.name else tag("span", f" · {view.summary.name}", class_="aside")
     return tag("h3", shown or view.summary.name, run if shown else "")
+
+
+def _samples(samples: SampleSet) -> list[Markup]:
+    shown = [_sample(samples.split, sample) for sample in samples.shown]
+    return [tag("p", samples.description, class_="note"), tag("ol", *shown, class_="samples")]
 
 
 def _sample(split: str, sample: ExamplePrediction) -> Markup:
@@ -150,16 +161,6 @@ def _segments(segments: Sequence[Segment], gap: str) -> Markup:
     return join(piece for index, part in enumerate(shown) for piece in ((gap, part) if index else (part,)))
 
 
-def maps_section(views: Sequence[ModelView], label: dict[str, str]) -> list[Markup]:
-    """Attention maps of each model."""
-    parts: list[Markup] = []
-    shown = [view for view in views if view.maps is not None]
-    for index, view in enumerate(shown):
-        assert view.maps is not None
-        parts += [_heading(view, views, label), _figure(index, view.maps, view.maps_note)]
-    return parts
-
-
 def _figure(index: int, maps: AttentionMaps, note: str) -> Markup:
     """Picture of the maps; the script replaces it by interactive maps, except on paper."""
     picture = base64.b64encode(png(maps, PICTURE_DPI)).decode("ascii")
@@ -182,22 +183,10 @@ def _figure(index: int, maps: AttentionMaps, note: str) -> Markup:
     )
 
 
-def parameters_section(views: Sequence[ModelView], label: dict[str, str]) -> list[Markup]:
-    """Parameters of each model; equal models appear once."""
-    parts: list[Markup] = []
-    known: list[dict[str, int]] = []
-    for view in views:
-        if view.size is None or view.size.by_module in known:
-            continue
-        known.append(view.size.by_module)
-        parts += [_heading(view, views, label), *_parameters(view.size)]
-    return parts
-
-
 def _parameters(parameters: ModelSize) -> list[Markup]:
     stated = [comparison for comparison in parameters.comparisons if comparison.term is not None]
     agrees = all(comparison.agrees for comparison in parameters.comparisons)
-    words = [tag("b", tag("data", format_number(parameters.total), value=parameters.total), " parameters")]
+    words = [tag("b", exact(parameters.total), " parameters")]
     if stated and agrees:
         words.append(tag("span", ", equal to the closed form"))
     elif stated:
@@ -230,15 +219,15 @@ def folded(title: str, *body: object) -> Markup:
     return tag("details", tag("summary", title), *body)
 
 
-NOTES = "data_notes"
 MAX_COMMANDS = 24
 
 
 def environment_section(content: ReportContent) -> list[Markup]:
     """Environment that all runs share, then the differences."""
-    with_one = [(summary, _facts(summary)) for summary in content.summaries if summary.environment]
+    with_one = [(run, flatten(run.environment)) for run in content.summaries if run.environment]
     if not with_one:
         return []
+    listed = [facts.pop("data_notes", None) for _, facts in with_one]
     names = list(dict.fromkeys(name for _, facts in with_one for name in facts))
     shared = [name for name in names if len({format_value(facts.get(name)) for _, facts in with_one}) == 1]
     rows: list[list[Cell]] = [
@@ -249,23 +238,14 @@ def environment_section(content: ReportContent) -> list[Markup]:
     other = [name for name in names if name not in shared]
     if other:
         cells: list[list[Cell]] = [
-            [summary.name, *(_shown(facts.get(name)) for name in other)] for summary, facts in with_one
+            [run.name, *(_shown(facts.get(name)) for name in other)] for run, facts in with_one
         ]
         parts.append(Table("Run by run", ["run", *map(_words, other)], cells).html())
-    notes = dict.fromkeys(note for summary, _ in with_one for note in _notes(summary))
+    notes = dict.fromkeys(str(note) for notes in listed if isinstance(notes, list) for note in notes)
     if notes:
         parts.append(tag("p", "Notes about the data:"))
         parts.append(tag("ul", *(tag("li", note) for note in notes), class_="note"))
     return parts
-
-
-def _facts(summary: RunSummary) -> dict[str, Any]:
-    return {name: value for name, value in flatten(summary.environment).items() if name != NOTES}
-
-
-def _notes(summary: RunSummary) -> list[str]:
-    notes = summary.environment.get(NOTES)
-    return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _shown(value: Any) -> str | None:
@@ -275,12 +255,8 @@ def _shown(value: Any) -> str | None:
 
 
 def _words(name: str) -> str:
-    return (
-        name.replace("_", " ")
-        .replace(".", " ")
-        .replace("sha256", "SHA-256")
-        .replace(" is clean", ", all committed")
-    )
+    words = name.replace("_", " ").replace(".", " ")
+    return words.replace("sha256", "SHA-256").replace(" is clean", ", all committed")
 
 
 def commands_section(content: ReportContent) -> list[Markup]:
@@ -297,11 +273,8 @@ def commands_section(content: ReportContent) -> list[Markup]:
         title = f"Train each run ({len(trainings)})"
         parts.append(folded(title, listed) if is_long else tag("div", tag("p", "Train:"), listed))
     if without:
-        names = ", ".join(without)
-        parts.append(
-            tag("p", f"No preset gives {names}: save its complete config above as config.yaml, then")
-        )
-        parts.append(_lines([command("train", "config.yaml", *plugins)]))
+        words = f"No preset gives {', '.join(without)}: save its complete config above as config.yaml, then"
+        parts += [tag("p", words), _lines([command("train", "config.yaml", *plugins)])]
     inspection = [line for view in content.views for line in _inspection_commands(view, plugins)]
     if inspection:
         parts += [tag("p", "Evaluate and inspect:"), _lines(inspection)]
@@ -317,21 +290,17 @@ def _trainings(content: ReportContent) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     without: list[str] = []
     for summary in content.summaries:
-        if summary.config is None or len(lines) == MAX_COMMANDS:
-            continue
-        line = train_command(summary.config, summary.given, content.plugins)
-        if line is None:
-            without.append(summary.name)
-        else:
-            lines.append(line)
+        if summary.config is not None and len(lines) < MAX_COMMANDS:
+            line = train_command(summary.config, summary.given, content.plugins)
+            lines += [line] if line else []
+            without += [] if line else [summary.name]
     return lines, without
 
 
 def _inspection_commands(view: ModelView, plugins: Sequence[str]) -> list[str]:
     if view.checkpoint is None:
         return []
-    given = view.summary.given
-    split = view.summary.results.split
+    given, split = view.summary.given, view.summary.results.split
     lines = [command("evaluate", given, *(["--split", split] if split else []), *plugins)]
     if view.maps is not None:
         lines.append(command("attention", given, "--out", "map.html", *plugins))
@@ -342,27 +311,7 @@ def _lines(lines: Sequence[str]) -> Markup:
     return tag("pre", "\n".join(lines), class_="commands")
 
 
-ESSENTIAL = (
-    "model.kind",
-    "model.num_layers",
-    "model.decoder_layers",
-    "model.num_heads",
-    "model.hidden_dim",
-    "model.feed_forward_dim",
-    "model.position.kind",
-    "model.norm.kind",
-    "model.norm_placement",
-    "model.dropout",
-    "training.optimizer.kind",
-    "training.optimizer.learning_rate",
-    "training.schedule.kind",
-    "training.batch_size",
-    "training.batch_tokens",
-    "training.max_epochs",
-    "training.max_steps",
-    "training.start_from",
-    "training.precision",
-)
+ESSENTIAL = package_file("essential_options.txt").split()
 """Options that are shown first, if a config has them."""
 MAX_COLUMNS = 6
 """Maximum number of settings side by side in an open table."""
@@ -374,13 +323,8 @@ MAX_ROWS = 12
 def header(content: ReportContent) -> Markup:
     """Title, primary metrics and warnings."""
     kinds_shown = ", ".join(dict.fromkeys(summary.task_kind for summary in content.summaries))
-    created = sorted(
-        {
-            str(summary.environment["created"])[:10]
-            for summary in content.summaries
-            if "created" in summary.environment
-        }
-    )
+    environments = [summary.environment for summary in content.summaries]
+    created = sorted({str(found["created"])[:10] for found in environments if "created" in found})
     when = "" if not created else f" · {created[0]}" + (f" to {created[-1]}" if len(created) > 1 else "")
     count = len(content.summaries)
     runs = f"{kinds_shown} · {count} run{'' if count == 1 else 's'}{when}" if count else "a study"
@@ -398,20 +342,16 @@ def header(content: ReportContent) -> Markup:
 def _card(group: RunGroup, is_alone: bool) -> Markup:
     """Primary metric of a group in large type."""
     parts = [] if is_alone else [tag("p", group.label, class_="of")]
-    quantity = None
-    if group.split is not None and group.primary_metric is not None:
-        quantity = group.quantity(group.split, group.primary_metric)
+    quantity = group.primary_quantity
     if quantity is None:
         summary = group.summaries[0]
         return tag("div", *parts, tag("p", summary.status.name, class_="state"), class_="card has-none")
     name = f"{group.split} {str(group.primary_metric).replace('_', ' ')}"
-    seeds = len(group.finished)
-    how = f"mean of {seeds} seeds" if seeds > 1 else "one run"
     within = "" if quantity.interval is None else f"95 %: {format_interval(quantity.interval)} · "
     parts += [
-        tag("p", tag("data", format_number(quantity.value), value=repr(quantity.value)), class_="large"),
+        tag("p", exact(quantity.value), class_="large"),
         tag("p", name, class_="name"),
-        tag("p", f"{within}{how}", class_="note"),
+        tag("p", f"{within}{group.measured_on}", class_="note"),
     ]
     return tag("div", *parts, class_="card")
 
@@ -440,16 +380,13 @@ def _reasons(warnings: list[str]) -> list[Markup]:
 
 def sections(content: ReportContent) -> Iterator[Markup]:
     """Table of contents, then all sections that have content."""
-    label = {summary.given: group.label for group in content.groups for summary in group.summaries}
     made = {
         "Question": _question(content),
         "Table": _study(content),
         "Setting": _setting(content),
         "Results": _results(content),
         "Curves": curves(content.groups),
-        "Samples": samples_section(content.views, label),
-        "Attention maps": maps_section(content.views, label),
-        "Parameters": parameters_section(content.views, label),
+        **model_sections(content),
         "Environment": environment_section(content),
         "Commands": commands_section(content),
     }
@@ -474,19 +411,9 @@ def _question(content: ReportContent) -> list[Markup]:
 
 def _task(kind: str, summaries: list[RunSummary], content: ReportContent) -> Markup:
     known = kinds(TaskConfig).get(kind)
-    words = (
-        " ".join((inspect.getdoc(known) or "").split())
-        if known
-        else "This kind of task is not registered here."
-    )
-    task_description = next(
-        (
-            view.task_description
-            for view in content.views
-            if view.summary in summaries and view.task_description
-        ),
-        "",
-    )
+    words = (inspect.getdoc(known) or "") if known else "This kind of task is not registered here."
+    described = [view.task_description for view in content.views if view.summary in summaries]
+    task_description = next(filter(None, described), "")
     config = next((summary.config for summary in summaries if summary.config is not None), None)
     preset = _exact_preset(config) if config is not None else None
     options = {path: value for path, value in flatten(summaries[0].tree).items() if path.startswith("task.")}
@@ -498,7 +425,7 @@ def _task(kind: str, summaries: list[RunSummary], content: ReportContent) -> Mar
     facts = " · ".join(f"{name} {value}" for name, value in same.items() if value != "null")
     return tag(
         "div",
-        tag("p", tag("b", kind), f": {words}", class_="lead"),
+        tag("p", tag("b", kind), f": {' '.join(words.split())}", class_="lead"),
         tag("p", f"Task type: {task_description}") if task_description else None,
         tag("p", f"Preset {preset}: {preset_summary(preset)}") if preset else None,
         tag("p", facts, class_="note") if facts else None,
@@ -537,14 +464,10 @@ def _setting(content: ReportContent) -> list[Markup]:
     if own is not None:
         parts.append(folded(own.caption, replace(own, caption="").html()))
     common = _common(content)
-    front = [path for path in ESSENTIAL if path in common]
-    rows: list[list[Cell]] = [
-        [path, format_value(common[path])] for path in front if common[path] is not None
-    ]
+    front = [path for path in ESSENTIAL if common.get(path) is not None]
+    rows: list[list[Cell]] = [[path, format_value(common[path])] for path in front]
     if rows:
-        parts.append(
-            tag("p", "The same in all settings:", class_="note") if len(content.groups) > 1 else join([])
-        )
+        parts += [tag("p", "The same in all settings:", class_="note")] if len(content.groups) > 1 else []
         parts.append(facts(rows))
     for group in content.groups:
         summary = group.summaries[0]
@@ -558,17 +481,17 @@ def _setting(content: ReportContent) -> list[Markup]:
 
 
 def _common(content: ReportContent) -> dict[str, Any]:
-    options = [group.options for group in content.groups if group.options]
-    if not options:
-        return {}
+    first, *others = [group.options for group in content.groups if group.options] or [{}]
     return {
         path: value
-        for path, value in options[0].items()
-        if all(path in of_one and of_one[path] == value for of_one in options)
+        for path, value in first.items()
+        if all(path in options and options[path] == value for options in others)
     }
 
 
 def _results(content: ReportContent) -> list[Markup]:
+    if not content.summaries:
+        return []
     tables = results_tables(content.groups)
     if len(content.groups) == 1:
         tables = [replace(table, caption="") for table in tables]  # the title of the page names the run
@@ -580,25 +503,16 @@ def _results(content: ReportContent) -> list[Markup]:
     ]
     if without:
         names = "This run has" if len(content.summaries) == 1 else f"{', '.join(without)}:"
-        parts.append(
-            tag(
-                "p",
-                f"{names} no test set: these numbers are of the validation set, on which training chose"
-                " its best checkpoint.",
-                class_="warning",
-            )
-        )
-    if not content.summaries:
-        return []
+        words = "these numbers are of the validation set, on which training chose its best checkpoint."
+        parts.append(tag("p", f"{names} no test set: {words}", class_="warning"))
     if not parts:
         parts.append(tag("p", "No run is finished, so results are missing.", class_="warning"))
     if len(content.summaries) > 1 or not all(summary.is_finished for summary in content.summaries):
         table = tag("div", runs_table(content.groups).html())
-        parts.append(
-            folded(f"Every run ({len(content.summaries)})", table)
-            if content.studies
-            else join([tag("h3", "Every run"), table])
-        )
+        if content.studies:
+            parts.append(folded(f"Every run ({len(content.summaries)})", table))
+        else:
+            parts += [tag("h3", "Every run"), table]
     protocols = dict.fromkeys(line for summary in content.summaries for line in _protocol(summary))
     parts += [tag("p", line, class_="note") for line in protocols]
     return parts

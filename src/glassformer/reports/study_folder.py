@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,8 @@ def _document(path: Path) -> Tree:
         document = json.loads(read_regular_file(path / RESULTS))
     except (OSError, ValueError, RecursionError) as error:
         raise user_error(f"cannot be read: {error}", path=location, hint="run the study again") from None
-    if not isinstance(document, dict) or not any(
-        isinstance(document.get(key), list) for key in ("rows", "settings", "trials")
-    ):
+    keys = ("rows", "settings", "trials")
+    if not isinstance(document, dict) or not any(isinstance(document.get(key), list) for key in keys):
         raise user_error(
             "contains neither rows nor trials: not the results of a study",
             path=location,
@@ -152,30 +152,25 @@ def _tables(caption: str, rows: Sequence[Any], notes: Sequence[str]) -> list[Tab
     entries = [row for row in rows if isinstance(row, dict)]
     present = dict.fromkeys(key for row in entries for key, value in row.items() if _is_shown(value))
     notes = [*notes, *_interval_notes(entries)]
+
+    def table(caption: str, columns: Sequence[str], *, is_aside: bool = False) -> Table:
+        cells = [[_row_cell(row, key) for key in columns] for row in entries]
+        headings = [_heading(key) for key in columns]
+        return Table(caption, headings, cells, () if is_aside else notes, is_aside)
+
     if "ours" not in present:
-        return [_table(caption, entries, list(present), notes)] if present else []
+        return [table(caption, list(present))] if present else []
     front = [key for key in FIRST_COLUMNS if key in present]
     others = [key for key in present if key not in (*FIRST_COLUMNS, "interval", "values")]
-    tables = [_table(caption, entries, front, notes)]
-    if others:
-        aside = _table("Details by seed", entries, [*front[:1], *others], ())
-        tables.append(replace(aside, is_aside=True))
-    return tables
-
-
-def _table(
-    caption: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], notes: Sequence[str]
-) -> Table:
-    cells = [[_row_cell(row, key) for key in columns] for row in rows]
-    return Table(caption, [_heading(key) for key in columns], cells, notes)
+    asides = [table("Details by seed", [*front[:1], *others], is_aside=True)] if others else []
+    return [table(caption, front), *asides]
 
 
 def _interval_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Explanation of the intervals: over seeds, if every row with an interval has several."""
-    with_one = [row for row in rows if row.get("interval") or _has_interval(row)]
-    if not with_one:
+    seeds = [row.get("seeds") for row in rows if row.get("interval") or _has_interval(row)]
+    if not seeds:
         return []
-    seeds = [row.get("seeds") for row in with_one]
     if all(isinstance(of_row, list) and len(of_row) > 1 for of_row in seeds):
         return ["Intervals: 95 %, of the mean over seeds (Student's t)."]
     return ["Intervals: 95 %; with several seeds, of their mean (Student's t)."]
@@ -228,17 +223,13 @@ def _words(document: Mapping[str, Any], path: Path) -> tuple[list[str], list[str
 
 def _paragraphs(text: str) -> list[str]:
     """Paragraphs without headings, tables and pictures, which the page shows separately."""
-    plain = text.replace("`", "").replace("**", "")
-    paragraphs = [
-        " ".join(part.split())
-        for block in plain.split("\n\n")
-        for part in block.split("\n- ")
-        if part.strip()
+    blocks = re.split(r"\n\n|\n- ", text.replace("`", "").replace("**", ""))
+    paragraphs = [" ".join(block.split()) for block in blocks if block.strip()]
+    return [
+        paragraph.removeprefix("- ")
+        for paragraph in paragraphs
+        if not paragraph.startswith(("#", "|", "!", "Written by")) and " | " not in paragraph
     ]
-    shown = [
-        part.removeprefix("- ") for part in paragraphs if not part.startswith(("#", "|", "!", "Written by"))
-    ]
-    return [part for part in shown if " | " not in part]
 
 
 def _pictures(path: Path, document: Mapping[str, Any], warnings: list[str]) -> list[Picture]:

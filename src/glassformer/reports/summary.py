@@ -237,24 +237,24 @@ class RunGroup:
     @property
     def split(self) -> str | None:
         """Split of the reported numbers."""
-        return next(
-            (split for split in SPLITS if any(summary.results.split == split for summary in self.finished)),
-            None,
-        )
+        splits = {summary.results.split for summary in self.finished}
+        return next((split for split in SPLITS if split in splits), None)
 
     @property
     def primary_metric(self) -> str | None:
         """Primary metric of the task."""
-        return next(
-            (summary.results.primary_metric for summary in self.finished if summary.results.primary_metric),
-            None,
-        )
+        return next(filter(None, (summary.results.primary_metric for summary in self.finished)), None)
 
     @property
     def counted(self) -> str:
         """Number of finished runs: `4`, or `3 of 4`."""
         done, total = len(self.finished), len(self.summaries)
         return f"{done}" if done == total else f"{done} of {total}"
+
+    @property
+    def measured_on(self) -> str:
+        """Number of measured seeds in words."""
+        return f"mean of {len(self.finished)} seeds" if len(self.finished) > 1 else "one run"
 
     def metrics(self, split: str) -> list[str]:
         """Names of all metrics, the primary one first."""
@@ -263,16 +263,17 @@ class RunGroup:
 
     def quantity(self, split: str, metric: str) -> Quantity | None:
         """Mean over seeds with Student's interval; with one seed, its own value and interval."""
-        found = [
-            of_split[metric]
-            for summary in self.finished
-            if metric in (of_split := summary.results.metrics.get(split, {}))
-        ]
+        measured = [summary.results.metrics.get(split, {}) for summary in self.finished]
+        found = [metrics[metric] for metrics in measured if metric in metrics]
         if len(found) < 2:
             return found[0] if found else None
         values = [quantity.value for quantity in found]
-        low_high = student_interval(values)
-        return Quantity(statistics.fmean(values), None if low_high is None else (low_high[0], low_high[1]))
+        return Quantity(statistics.fmean(values), interval_of(student_interval(values)))
+
+    @property
+    def primary_quantity(self) -> Quantity | None:
+        """Primary metric on the reported split."""
+        return self.quantity(self.split or TEST, self.primary_metric or "")
 
 
 def group_runs(summaries: Sequence[RunSummary]) -> list[RunGroup]:
@@ -281,23 +282,16 @@ def group_runs(summaries: Sequence[RunSummary]) -> list[RunGroup]:
     for summary in summaries:
         groups.setdefault(_key(summary), []).append(summary)
     options = [_options(group[0]) for group in groups.values()]
-    distinct = {json.dumps(of_group, sort_keys=True, default=str) for of_group in options}
-    if len(distinct) < len(options):  # equal options, other data
+    if len(set(map(_json, options))) < len(options):  # equal options, other data
         for of_group, group in zip(options, groups.values(), strict=True):
             of_group[DATA] = str(group[0].environment.get("data_sha256"))[:12]
     named = _comparable_paths(options)
-    labels = [
-        _label(group, of_group, named) for group, of_group in zip(groups.values(), options, strict=True)
-    ]
-    return [
-        RunGroup(
-            label if labels.count(label) == 1 else f"{label} ({group[0].name})",
-            of_group,
-            group,
-            _notes(group),
-        )
-        for label, of_group, group in zip(labels, options, groups.values(), strict=True)
-    ]
+    labels = [_label(*pair, named) for pair in zip(groups.values(), options, strict=True)]
+    made = []
+    for label, of_group, group in zip(labels, options, groups.values(), strict=True):
+        unique = label if labels.count(label) == 1 else f"{label} ({group[0].name})"
+        made.append(RunGroup(unique, of_group, group, _notes(group)))
+    return made
 
 
 def differing(options: Sequence[Tree]) -> list[str]:
@@ -312,16 +306,18 @@ def differing(options: Sequence[Tree]) -> list[str]:
 
 
 def _options(summary: RunSummary) -> Tree:
-    return {
-        path: value for path, value in flatten(summary.tree).items() if not path.startswith(NOT_A_SETTING)
-    }
+    options = flatten(summary.tree)
+    return {path: options[path] for path in options if not path.startswith(NOT_A_SETTING)}
 
 
 def _key(summary: RunSummary) -> str:
     if not summary.tree:
         return str(summary.folder.path.resolve())
-    options = _options(summary)
-    return json.dumps([options, summary.environment.get("data_sha256")], sort_keys=True, default=str)
+    return _json([_options(summary), summary.environment.get("data_sha256")])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _comparable_paths(options: Sequence[Tree]) -> list[str]:

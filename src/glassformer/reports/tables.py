@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 
 from glassformer.plotting.markup import Markup, format_interval, format_number, join, tag
 
@@ -88,6 +90,11 @@ class Table:
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
+def package_file(name: str) -> str:
+    """Text of a file of this package."""
+    return (resources.files("glassformer.reports") / name).read_text(encoding="utf-8")
+
+
 def plain(cell: Cell) -> str:
     """Cell as plain text."""
     if isinstance(cell, Quantity):
@@ -106,12 +113,12 @@ def facts(rows: Sequence[Sequence[Cell]]) -> Markup:
 def _html_cell(cell: Cell) -> Markup | str:
     if isinstance(cell, Quantity):
         if cell.interval is None:
-            return _exact(cell.value)
+            return exact(cell.value)
         low, high = cell.interval
-        within = tag("span", _exact(low), " – ", _exact(high), class_="interval")
-        return join([_exact(cell.value), " ", within])
+        within = tag("span", exact(low), " – ", exact(high), class_="interval")
+        return join([exact(cell.value), " ", within])
     if isinstance(cell, (int, float)):
-        return _exact(cell)
+        return exact(cell)
     if isinstance(cell, str) and not isinstance(cell, Markup):
         return _breakable(cell)
     return EMPTY if cell is None else cell
@@ -125,7 +132,7 @@ def _breakable(content: str) -> Markup:
     )
 
 
-def _exact(value: float) -> Markup:
+def exact(value: float) -> Markup:
     """Rounded number, with the unrounded one in an attribute."""
     return tag("data", format_number(value), value=repr(value))
 
@@ -140,34 +147,7 @@ def escape_markdown(content: str) -> str:
     return re.sub(r"([\\`*_{}\[\]|~$#!])", r"\\\1", line)
 
 
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "[": "{[}",
-    "]": "{]}",
-    "–": "--",
-    "…": r"\ldots{}",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "−": "$-$",
-    "∞": r"$\infty$",
-    "→": r"$\rightarrow$",
-    "±": r"$\pm$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-}
+LATEX: dict[str, str] = json.loads(package_file("latex.json"))
 """Replacements of special characters; a `[` at the start of a row would be an option of `\\\\`."""
 
 
