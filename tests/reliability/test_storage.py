@@ -17,7 +17,7 @@ from glassformer.cli import main
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.storage import files
-from glassformer.training import checkpoints, context, events
+from glassformer.training import checkpoints, events, trainer
 
 LARGER = ["model.hidden_dim=64"]
 """Option of a larger model, whose checkpoint (0.3 MB) needs much more space than an event."""
@@ -38,7 +38,7 @@ def train(tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 def stop_after_an_epoch(path: Path, tiny_config: Any) -> str:
     """Stop a run at step 8; return the SHA-256 of its weights."""
     training = TrainingSession(tiny_config({"model.hidden_dim": 64}), RunFolder(path))
-    training.signals = context.StopSignals()
+    training.signals = trainer.StopSignals()
     training.signals.is_set = lambda: training.trainer.state.last_validation >= 8  # type: ignore[method-assign]
     assert training.run()["steps"] == 8
     return newest_weights(path)

@@ -11,7 +11,7 @@ import yaml
 from glassformer.runs import session
 from glassformer.studies import study
 from glassformer.studies.study import Job, Log
-from glassformer.training.context import StopSignals
+from glassformer.training.trainer import StopSignals
 
 
 def in_this_process(job: Job) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from glassformer.studies.transfer_data import (
     measure_baseline,
 )
 from glassformer.tasks.classification import ClassificationConfig
-from glassformer.training.context import StopSignals
+from glassformer.training.trainer import StopSignals
 
 TINY_MODEL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "feed_forward_dim": 8}
 TRANSFERS = [study for study in STUDIES.values() if isinstance(study, TransferStudy)]

@@ -12,8 +12,7 @@ from glassformer.data.batching import Examples, generator
 from glassformer.models.task_types import TokenClassification
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.tasks.base import TokenClassificationTask
-from glassformer.training.context import TrainingContext
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import Trainer, TrainingContext
 
 MakeTrainer = Callable[..., Trainer]
 

@@ -25,7 +25,6 @@ from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.training.checkpoints import CheckpointStore
-from glassformer.training.context import TrainingContext
 from glassformer.training.distributed import (
     LostRanks,
     ProcessGroup,
@@ -34,7 +33,7 @@ from glassformer.training.distributed import (
     use_loopback,
 )
 from glassformer.training.strategies import DDPStrategy, IdleBatch
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import Trainer, TrainingContext
 
 SECONDS = 120.0
 Together = Callable[..., list[Any]]

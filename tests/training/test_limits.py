@@ -19,9 +19,8 @@ from glassformer.cost.estimate import duration, estimate
 from glassformer.models.base import Model
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
-from glassformer.training.context import TrainingContext
 from glassformer.training.progress import LineReporter
-from glassformer.training.trainer import Trainer
+from glassformer.training.trainer import Trainer, TrainingContext
 
 MakeTrainer = Callable[..., Trainer]
 EVALUATE = "glassformer.training.trainer.evaluate"

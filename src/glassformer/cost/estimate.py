@@ -15,9 +15,7 @@ from glassformer.core.system import available_memory, peak_memory
 from glassformer.evaluation.evaluate import evaluation_batches
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
-from glassformer.training.context import TrainingContext
-from glassformer.training.state import random_tensors, restore_random
-from glassformer.training.trainer import Diverged, Trainer
+from glassformer.training.trainer import Diverged, Trainer, random_tensors, restore_random
 
 WARMUP_STEPS = 2
 ENOUGH_SECONDS = 5.0
@@ -42,14 +40,12 @@ class Estimate:
     def describe(self) -> str:
         """Return steps, time and memory in one line."""
         steps = "any number of" if self.steps is None else f"{self.steps:,}"
-        time_needed = "until stopped" if self.seconds is None else f"{self._word()} {duration(self.seconds)}"
+        about = "at most about" if self.may_end_early else "about"
+        time_needed = "until stopped" if self.seconds is None else f"{about} {duration(self.seconds)}"
         return (
             f"{steps} steps of {self.seconds_per_step * 1000:,.1f} ms, {time_needed},"
             f" {self.peak_bytes / 2**20:,.0f} MiB of memory"
         )
-
-    def _word(self) -> str:
-        return "at most about" if self.may_end_early else "about"
 
     def fits(self) -> bool:
         """Return False if the run needs more memory than the machine has."""
@@ -59,16 +55,8 @@ class Estimate:
 def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
     """Time steps spread over an epoch and a part of a validation, on a copy of the trainer."""
     before = random_tensors()
-    twin = Trainer(
-        trainer.task,
-        copy.deepcopy(trainer.model),
-        trainer.config.with_overrides(
-            {"freeze": [], "unfreeze": {"every": None}}
-        ),  # time the run with all layers unfrozen
-        trainer.evaluation,
-        trainer.seed,
-        TrainingContext(),
-    )
+    config = trainer.config.with_overrides({"freeze": [], "unfreeze": {"every": None}})  # all layers unfrozen
+    twin = Trainer(trainer.task, copy.deepcopy(trainer.model), config, trainer.evaluation, trainer.seed)
     twin.model.train()
     plan = twin.plan(0)
     spread = np.linspace(0, len(plan) - 1, min(steps + WARMUP_STEPS, len(plan))).astype(int)
@@ -113,9 +101,8 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
 def duration(seconds: float) -> str:
     """Format a time in hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,} h {minutes_left} min"
+    if minutes >= 60:
+        return f"{minutes // 60:,} h {minutes % 60} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 

@@ -148,8 +148,7 @@ def count_by_module(model: nn.Module) -> dict[str, int]:
 
 def count_tokens(batch: Batch) -> int:
     """Count positions that pass through the model, padding and both sides of an encoder-decoder included."""
-    tensors = [tensor for tensor in batch.inputs.values() if tensor is not None]
-    return sum(tensor.numel() for tensor in tensors if tensor.dtype != torch.bool)
+    return sum(x.numel() for x in batch.inputs.values() if x is not None and x.dtype != torch.bool)
 
 
 def trace(model: Model, inputs: dict[str, Tensor | None]) -> tuple[int, int]:

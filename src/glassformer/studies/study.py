@@ -30,7 +30,7 @@ from glassformer.core.system import threads_per_worker
 from glassformer.runs.experiment import ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder
 from glassformer.storage.files import atomic_write, json_bytes
-from glassformer.training.context import StopSignals
+from glassformer.training.trainer import StopSignals
 
 Log = Callable[[str], None]
 Results = Mapping[str, Any]

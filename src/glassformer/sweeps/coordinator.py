@@ -21,7 +21,7 @@ from glassformer.sweeps.queue import TrialQueue, active_trials, trial_state
 from glassformer.sweeps.results import write_results
 from glassformer.sweeps.storage import SweepInterrupted, connect, without_password
 from glassformer.sweeps.worker import worker_name
-from glassformer.training.context import StopSignals
+from glassformer.training.trainer import StopSignals
 
 SAVING_SECONDS = 120.0
 """Time that a stopped worker has to finish its step and save."""

@@ -26,8 +26,8 @@ from glassformer.storage.files import finite
 from glassformer.sweeps.definition import setting_text
 from glassformer.sweeps.queue import Claim, TrialLost, TrialQueue, open_queue, trial_key
 from glassformer.sweeps.storage import SweepInterrupted
-from glassformer.training.context import StopSignals
 from glassformer.training.progress import Reporter
+from glassformer.training.trainer import StopSignals
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -64,41 +64,37 @@ class CheckpointStore:
         self.folder = folder
         self.keep = keep
 
-    def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
+    def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> None:
         """Write and verify a checkpoint, move the pointers, then delete old checkpoints."""
-        return self._save(name, checkpoint, is_best=is_best)
+        self._save(name, checkpoint, POINTERS if is_best else ("latest",))
 
-    def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> Path:
+    def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> None:
         """Save weights for inspection; no pointer moves, and no checkpoint is deleted."""
-        return self._save(name + SNAPSHOT, checkpoint, is_state=False)
+        self._save(name + SNAPSHOT, checkpoint, ())
 
-    def _save(
-        self, name: str, checkpoint: Checkpoint, *, is_best: bool = False, is_state: bool = True
-    ) -> Path:
+    def _save(self, name: str, checkpoint: Checkpoint, pointers: Sequence[str]) -> None:
         files = {
             f"{group}.safetensors": safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()})
             for group, tensors in checkpoint.tensors.items()
         }
         files[STATE] = json_bytes(checkpoint.state)
-        manifest = {
-            "format": FORMAT,
-            "files": {
-                file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                for file, data in files.items()
-            },
+        entries = {
+            file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for file, data in files.items()
         }
-        files[MANIFEST] = json_bytes(manifest)
+        files[MANIFEST] = json_bytes({"format": FORMAT, "files": entries})
         try:
-            path = self._commit(name, files)
-            if is_state:
-                self._point_and_prune(name, is_best)
-            return path
+            self._commit(name, files)
+            for pointer in pointers:
+                self._point(pointer, name)
+            if pointers:
+                self._prune()
         except (OSError, DamagedCheckpoint) as error:
             self._discard_unfinished()
             needed = sum(len(data) for data in files.values())
             raise storage_error(error, self.folder / name, needed) from error
 
-    def _commit(self, name: str, files: Mapping[str, bytes]) -> Path:
+    def _commit(self, name: str, files: Mapping[str, bytes]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         sync_folder(self.folder.parent)
         self._discard_unfinished()
@@ -112,13 +108,6 @@ class CheckpointStore:
             os.rename(final, self.folder / f"{SAVING}old-{name}")
         os.rename(temporary, final)
         sync_folder(self.folder)
-        return final
-
-    def _point_and_prune(self, name: str, is_best: bool) -> None:
-        if is_best:
-            self._point("best", name)
-        self._point("latest", name)
-        self._prune()
 
     def verify(self, path: Path) -> None:
         """Read every file back and compare it with the manifest."""
@@ -133,10 +122,10 @@ class CheckpointStore:
         """Read a checkpoint, or some groups of its tensors; raise DamagedCheckpoint if a file was changed."""
         path = self.folder / name
         self.verify(path)
-        files = [file for file in self._manifest(path) if file.endswith(".safetensors")]
-        wanted = [f for f in files if groups is None or f.removesuffix(".safetensors") in groups]
+        saved = [Path(file).stem for file in self._manifest(path) if file.endswith(".safetensors")]
+        wanted = [group for group in saved if groups is None or group in groups]
         try:
-            tensors = {file.removesuffix(".safetensors"): _load_tensors(path / file) for file in wanted}
+            tensors = {group: _load_tensors(path / f"{group}.safetensors") for group in wanted}
             state = json.loads(read_regular_file(path / STATE))
         except (SafetensorError, ValueError, OSError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
@@ -167,9 +156,7 @@ class CheckpointStore:
     def names(self) -> list[str]:
         """All names from oldest to newest; a snapshot only if no checkpoint of its step is left."""
         there = self._folders()
-        return [
-            name for name in there if not name.endswith(SNAPSHOT) or name.removesuffix(SNAPSHOT) not in there
-        ]
+        return [n for n in there if not n.endswith(SNAPSHOT) or n.removesuffix(SNAPSHOT) not in there]
 
     def states(self) -> list[str]:
         """Checkpoints that a run can resume from, oldest first."""
@@ -192,10 +179,8 @@ class CheckpointStore:
 
     def before(self, name: str) -> list[str]:
         """Regular checkpoints before this one, newest first; the untrained one of step 0 is left out."""
-        untrained = checkpoint_name(0)
-        return [
-            other for other in reversed(self.regular()) if other < name and not other.startswith(untrained)
-        ]
+        earlier = [other for other in reversed(self.regular()) if other < name]
+        return [other for other in earlier if not other.startswith(checkpoint_name(0))]
 
     def pointed(self, pointer: str) -> str | None:
         """Return the name stored in `latest` or `best` if that checkpoint exists."""
@@ -240,9 +225,7 @@ class CheckpointStore:
         if which.isdecimal():
             of_step = [name for name in names if name.startswith(checkpoint_name(int(which)))]
             which = of_step[-1] if of_step else which
-        if (
-            which not in names and which + SNAPSHOT in names
-        ):  # the checkpoint was pruned; its snapshot is left
+        if which not in names and which + SNAPSHOT in names:  # pruned: its snapshot is left
             which += SNAPSHOT
         if which not in names:
             raise user_error(

@@ -163,12 +163,8 @@ class TrainingConfig(Node):
 
     def count_steps(self, steps_per_epoch: int) -> int | None:
         """Number of steps by `max_steps` and `max_epochs`; None without either."""
-        limits = []
-        if self.max_steps is not None:
-            limits.append(self.max_steps)
-        if self.max_epochs is not None:
-            limits.append(self.max_epochs * steps_per_epoch)
-        return min(limits) if limits else None
+        by_epochs = None if self.max_epochs is None else self.max_epochs * steps_per_epoch
+        return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
 
     def steps_between_unfreezing(self, steps_per_epoch: int) -> int | None:
         """Number of steps after which one more layer is unfrozen; None if layers stay frozen."""

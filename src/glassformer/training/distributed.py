@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -139,14 +138,9 @@ class TorchProcessGroup(ProcessGroup):
             world_size=count,
             timeout=TIMEOUT,
         )
-        self._locations: list[str] = self._exchange_locations(
-            f"process {os.getpid()} on {socket.gethostname()}"
-        )
-
-    def _exchange_locations(self, text: str) -> list[str]:
-        """Exchange process and host of all ranks now; a lost rank cannot be asked later."""
-        self._store.set(f"location.{self.rank}", text)
-        return [self._store.get(f"location.{rank}").decode() for rank in range(self.world_size)]
+        # Exchange process and host of all ranks now; a lost rank cannot be asked later.
+        self._store.set(f"location.{rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        self._locations = [self._store.get(f"location.{other}").decode() for other in range(count)]
 
     def sum(self, *numbers: float) -> list[float]:
         return self._reduce(numbers, collective.ReduceOp.SUM)
@@ -157,15 +151,13 @@ class TorchProcessGroup(ProcessGroup):
     def _reduce(self, numbers: tuple[float, ...], operation: Any) -> list[float]:
         reduced = torch.tensor(numbers, dtype=torch.float64)
         collective.all_reduce(reduced, operation)
-        return [float(number) for number in reduced]
+        return reduced.tolist()
 
     def broadcast(self, value: Any) -> Any:
-        data = json.dumps(value).encode() if self.is_rank_zero else b""
+        data = bytearray(json.dumps(value).encode() if self.is_rank_zero else b"")
         size = torch.tensor(len(data))
         collective.broadcast(size, 0)
-        content = torch.empty(int(size), dtype=torch.uint8)
-        if self.is_rank_zero:
-            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        content = torch.frombuffer(data or bytearray(int(size)), dtype=torch.uint8)
         collective.broadcast(content, 0)
         return json.loads(content.numpy().tobytes())
 
@@ -193,11 +185,8 @@ class TorchProcessGroup(ProcessGroup):
         try:
             if self.is_rank_zero:
                 self._store.set("reported", text)
-            return (
-                not self.is_rank_zero
-                and self._wait_for(["reported"])
-                and self._store.get("reported").decode() == text
-            )
+                return False
+            return self._wait_for(["reported"]) and self._store.get("reported").decode() == text
         except RuntimeError:  # the store ended with the process that hosted it
             return False
 
@@ -242,8 +231,7 @@ def join() -> ProcessGroup:
     from torch.distributed.rendezvous import rendezvous
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-    if is_one_machine:
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:  # one machine
         use_loopback()
     elif (interface := interface_to(os.environ["MASTER_ADDR"])) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -324,27 +312,26 @@ class SharedStore(CheckpointStore):
     def __init__(self, store: CheckpointStore, process_group: ProcessGroup) -> None:
         super().__init__(store.folder, store.keep)
         self._own = store
-        self.process_group = process_group
+        self._on_rank_zero = process_group.on_rank_zero
+        self._broadcast = process_group.broadcast_tensors
 
-    def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> Path:
-        return Path(
-            self.process_group.on_rank_zero(lambda: str(self._own.save(name, checkpoint, is_best=is_best)))
-        )
+    def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> None:
+        self._on_rank_zero(lambda: self._own.save(name, checkpoint, is_best=is_best))
 
-    def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> Path:
-        return Path(self.process_group.on_rank_zero(lambda: str(self._own.keep_snapshot(name, checkpoint))))
+    def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> None:
+        self._on_rank_zero(lambda: self._own.keep_snapshot(name, checkpoint))
 
     def delete_snapshots_after(self, after_step: int) -> None:
-        self.process_group.on_rank_zero(lambda: self._own.delete_snapshots_after(after_step))
+        self._on_rank_zero(lambda: self._own.delete_snapshots_after(after_step))
 
     def repair_pointers(self, best: int | None, latest: int, report: Callable[[str], None]) -> None:
-        self.process_group.on_rank_zero(lambda: self._own.repair_pointers(best, latest, report))
+        self._on_rank_zero(lambda: self._own.repair_pointers(best, latest, report))
 
     def states(self) -> list[str]:
-        return list(self.process_group.on_rank_zero(self._own.states))
+        return list(self._on_rank_zero(self._own.states))
 
     def before(self, name: str) -> list[str]:
-        return list(self.process_group.on_rank_zero(lambda: self._own.before(name)))
+        return list(self._on_rank_zero(lambda: self._own.before(name)))
 
     def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
         found = self._read(lambda: (name, self._own.load(name, groups)))
@@ -370,13 +357,11 @@ class SharedStore(CheckpointStore):
                 return None
             return {"name": found[0], "state": found[1].state, "groups": list(found[1].tensors)}
 
-        described = self.process_group.on_rank_zero(describe)
+        described = self._on_rank_zero(describe)
         if described is None:
             return None
         if "damage" in described:
             raise DamagedCheckpoint(described["damage"])
-        tensors = {
-            group: self.process_group.broadcast_tensors(found[1].tensors[group] if found else {})
-            for group in described["groups"]
-        }
+        own = found[1].tensors if found else {}
+        tensors = {group: self._broadcast(own.get(group, {})) for group in described["groups"]}
         return described["name"], Checkpoint(tensors, described["state"])

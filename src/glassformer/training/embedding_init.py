@@ -45,18 +45,13 @@ def same_text_vectors(
 
     Topic and opinion extend over a whole text, further than a window.
     """
-    tokens, text_numbers, counts = [], [], []
-    number = 0
-    for number, text in enumerate(texts, 1):
-        found, often = np.unique(np.asarray(text, dtype=np.int64), return_counts=True)
-        tokens.append(found)
-        text_numbers.append(np.full(len(found), number - 1))
-        counts.append(often.astype(np.float64))
-    if not number:
+    found = [np.unique(np.asarray(text, dtype=np.int64), return_counts=True) for text in texts]
+    if not found:
         return torch.zeros(vocabulary, dim)
-    report(f"{sum(map(len, tokens)):,} pairs of a token and one of {number:,} texts that contain it")
-    table = (np.concatenate(tokens), np.concatenate(text_numbers), np.concatenate(counts))
-    return _vectors(*table, (vocabulary, number), dim)
+    tokens, counts = map(np.concatenate, zip(*found, strict=True))
+    report(f"{len(tokens):,} pairs of a token and one of {len(found):,} texts that contain it")
+    text_numbers = np.repeat(np.arange(len(found)), [len(distinct) for distinct, _ in found])
+    return _vectors(tokens, text_numbers, counts.astype(np.float64), (vocabulary, len(found)), dim)
 
 
 def _vectors(
@@ -70,16 +65,11 @@ def _vectors(
     is_positive = information > 0
     padded_VD = torch.zeros(vocabulary, dim)
     if is_positive.any():
-        vectors_VD = _factors(
-            _sparse(
-                token[is_positive], context[is_positive], information[is_positive], (vocabulary, contexts)
-            ),
-            _sparse(
-                context[is_positive], token[is_positive], information[is_positive], (contexts, vocabulary)
-            ),
-            min(dim, vocabulary, contexts),
-        )
-        has_context = torch.from_numpy(np.unique(token[is_positive]))  # other rows hold only rounding errors
+        token, context, information = token[is_positive], context[is_positive], information[is_positive]
+        matrix_VC = _sparse(token, context, information, (vocabulary, contexts))
+        transposed_CV = _sparse(context, token, information, (contexts, vocabulary))
+        vectors_VD = _factors(matrix_VC, transposed_CV, min(dim, vocabulary, contexts))
+        has_context = torch.from_numpy(np.unique(token))  # other rows hold only rounding errors
         padded_VD[has_context, : vectors_VD.shape[1]] = vectors_VD[has_context]
     return torch.nn.functional.normalize(padded_VD, dim=1)
 
@@ -89,8 +79,7 @@ def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tu
     keys: np.ndarray = np.empty(0, np.int64)
     counts: np.ndarray = np.empty(0)
     for tokens, ends in _blocks(rows):
-        found = [keys]
-        weights = [counts]
+        found, weights = [keys], [counts]
         for distance in range(1, window + 1):
             is_within = np.arange(len(tokens) - distance) + distance < ends[: len(tokens) - distance]
             left, right = tokens[:-distance][is_within], tokens[distance:][is_within]

@@ -62,8 +62,7 @@ class EventLog:
     def restore(self, checksum: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Truncate the log to the size that a checkpoint recorded, and report damage before that point."""
         self.truncate(checksum["events_bytes"])
-        damage = self.find_damage(checksum)
-        if damage is not None:
+        if (damage := self.find_damage(checksum)) is not None:
             report(damage)
 
     def find_damage(self, checksum: Mapping[str, Any]) -> str | None:

@@ -49,25 +49,20 @@ class AdamWConfig(OptimizerConfig):
     beta2: Beta = 0.99
     epsilon: float = Field(1e-8, gt=0)
     state_floats_per_parameter: ClassVar[int] = 2
+    optimizer: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(self.groups(model), self.learning_rate, betas, eps=self.epsilon, fused=True)
+        return self.optimizer(self.groups(model), self.learning_rate, betas, eps=self.epsilon, fused=True)
 
 
 @register
-class AdamConfig(OptimizerConfig):
+class AdamConfig(AdamWConfig):
     """Adam (Kingma and Ba 2015); weight decay, if any, is added to the gradient."""
 
-    kind: Literal["adam"] = "adam"
-    beta1: Beta = 0.9
+    kind: Literal["adam"] = "adam"  # type: ignore[assignment]
     beta2: Beta = 0.999
-    epsilon: float = Field(1e-8, gt=0)
-    state_floats_per_parameter: ClassVar[int] = 2
-
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        betas = (self.beta1, self.beta2)
-        return torch.optim.Adam(self.groups(model), self.learning_rate, betas, eps=self.epsilon, fused=True)
+    optimizer: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
 
 @register
@@ -230,16 +225,13 @@ def layers_of(model: nn.Module) -> dict[str, int]:
 
     Parameters beside the blocks of a stack, such as its final norm, belong to its last block.
     """
-    numbers: dict[tuple[str, str], int] = {}
+    numbers: dict[str, int] = {}
     uppermost: dict[str, int] = {}
     layers: dict[str, int] = {}
     names = [name for name, _ in model.named_parameters()]
-    for name in names:
-        numbered = None if is_head(name) else _NUMBERED.match(name)
-        if numbered is not None:
-            stack, number = numbered.groups()
-            layers[name] = numbers.setdefault((stack, number), len(numbers) + 1)
-            uppermost[name.split(".")[0]] = layers[name]
+    for name in filter(is_in_block, names):
+        layers[name] = numbers.setdefault(_module_of(name), len(numbers) + 1)
+        uppermost[name.split(".")[0]] = layers[name]
     for name in names:
         beside = len(numbers) + 1 if is_head(name) else uppermost.get(name.split(".")[0], 0)
         layers.setdefault(name, beside)
@@ -268,8 +260,7 @@ class Freezing:
     def __init__(self, model: nn.Module, names: Sequence[str], steps_between: int | None) -> None:
         """Freeze modules by name; if given, unfreeze the uppermost layer every `steps_between` steps."""
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        frozen = _matching(list(trainable), names)
-        layers = layers_of(model)
+        frozen, layers = _matching(list(trainable), names), layers_of(model)
         self._parameters = {name: parameter for name, parameter in trainable.items() if name in frozen}
         self._layers = {name: layers[name] for name in self._parameters}
         self._downwards = sorted(set(self._layers.values()), reverse=True)
@@ -422,14 +413,15 @@ class MuonConfig(OptimizerConfig):
                 value=self.kind,
                 hint="training.optimizer.kind=adamw",
             )
-        in_blocks = {id(parameter) for name, parameter in model.named_parameters() if is_in_block(name)}
-        groups = []
-        for group in self.groups(model):
-            matrices = [p for p in group["params"] if p.ndim == 2 and id(p) in in_blocks]
-            others = [p for p in group["params"] if p.ndim != 2 or id(p) not in in_blocks]
-            groups += [
-                {**group, "params": matrices, "is_orthogonal": True},
-                {**group, "params": others, "is_orthogonal": False},
-            ]
+        matrices = {p for name, p in model.named_parameters() if p.ndim == 2 and is_in_block(name)}
+        groups = [
+            {
+                **group,
+                "params": [p for p in group["params"] if (p in matrices) == flag],
+                "is_orthogonal": flag,
+            }
+            for group in self.groups(model)
+            for flag in (True, False)
+        ]
         constants = {name: getattr(self, name) for name in ("momentum", "beta1", "beta2", "epsilon")}
         return Muon([group for group in groups if group["params"]], self.learning_rate, **constants)

@@ -67,8 +67,7 @@ def choose_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    available = ["auto", "cpu"]
-    available += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    available = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     available += ["cuda"] if torch.cuda.is_available() else []
     available += ["mps"] if torch.backends.mps.is_available() else []
     if name not in available:

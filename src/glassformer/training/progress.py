@@ -95,10 +95,9 @@ class BarReporter(Reporter):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        steps = "step {task.completed:,.0f}/{task.total:,.0f}" if total_steps else "step {task.completed}"
         self._display = Progress(
-            TextColumn(
-                "step {task.completed:,.0f}/{task.total:,.0f}" if total_steps else "step {task.completed}"
-            ),
+            TextColumn(steps),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[numbers]}"),
             TextColumn("{task.fields[speed]}", style="dim"),
@@ -111,22 +110,18 @@ class BarReporter(Reporter):
         )
         self._display.start()
 
-    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+    def _update(self, numbers: str, speed: str, step: int | None = None) -> None:
         if self._display is not None and self._bar is not None:
-            self._display.update(
-                self._bar,
-                completed=step,
-                numbers=_numbers(loss, accuracy),
-                speed=f"{tokens_per_second:,.0f} tokens/s",
-            )
+            self._display.update(self._bar, completed=step, numbers=numbers, speed=speed)
+
+    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+        self._update(_numbers(loss, accuracy), f"{tokens_per_second:,.0f} tokens/s", step)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        if self._display is not None and self._bar is not None:
-            self._display.update(self._bar, numbers=what, speed=f"{done:,} of {total:,}")
+        self._update(what, f"{done:,} of {total:,}")
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        if self._display is not None and self._bar is not None:
-            self._display.update(self._bar, completed=step, numbers="", speed="")
+        self._update("", "", step)
         self.info(_validation_line(step, metrics, is_best))
 
     def info(self, text: str) -> None:

@@ -23,7 +23,6 @@ from glassformer.data.batching import Batch
 from glassformer.generation.cpu import is_local
 from glassformer.models.base import Model, SupportsBeams, SupportsGeneration
 from glassformer.training.distributed import ProcessGroup
-from glassformer.training.state import optimizer_tensors, restore_optimizer
 
 if TYPE_CHECKING:
     from glassformer.training.config import TrainingConfig
@@ -46,8 +45,9 @@ class IdleBatch(Batch):
 class SingleProcessStrategy:
     """Sequential micro-batches in one process; base class of the other strategies."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
         self.model = model
+        self.process_group = process_group
 
     def count_micro_batches(self, lengths: np.ndarray) -> int:
         """Number of micro-batches for a batch of examples with these lengths."""
@@ -98,12 +98,27 @@ class SingleProcessStrategy:
         model.load_state_dict(dict(weights))
 
     def optimizer_tensors(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """Return the full optimizer state, at least on rank 0."""
-        return optimizer_tensors(optimizer)
+        """Return the full optimizer state as `{parameter index}.{state name}`, at least on rank 0."""
+        return {
+            f"{number}.{name}": value
+            for number, parameter in enumerate(_parameters(optimizer))
+            for name, value in optimizer.state.get(parameter, {}).items()
+            if value is not None
+        }
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
         """Load a full optimizer state."""
-        restore_optimizer(optimizer, tensors)
+        optimizer.state.clear()
+        parameters = _parameters(optimizer)
+        for key, value in tensors.items():
+            number, name = key.split(".", 1)
+            parameter = parameters[int(number)]
+            # Copy: loaded tensors are views of the checkpoint file, which will be deleted.
+            optimizer.state[parameter][name] = value.to(parameter.device, copy=True)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 # ---------------------------------------------------------------- threads
@@ -157,8 +172,8 @@ class ThreadedStrategy(SingleProcessStrategy):
     the result does not depend on the timing of threads.
     """
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
+        super().__init__(model, process_group)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._pool: ThreadPool | None = None
 
@@ -228,9 +243,7 @@ def _may_use_random_numbers(module: nn.Module) -> bool:
 class ParallelConfig(Kind):
     """Strategy for several processes; unused in a single process."""
 
-    def build(
-        self, model: Model, process_group: ProcessGroup, training: TrainingConfig
-    ) -> SingleProcessStrategy:
+    def build(self, model: Model, group: ProcessGroup, training: TrainingConfig) -> SingleProcessStrategy:
         raise NotImplementedError
 
 
@@ -239,7 +252,8 @@ def make_strategy(
 ) -> SingleProcessStrategy:
     """Return the strategy for this model and process group."""
     if process_group.world_size == 1:
-        return ThreadedStrategy(model) if supports_threads(model) else SingleProcessStrategy(model)
+        strategy = ThreadedStrategy if supports_threads(model) else SingleProcessStrategy
+        return strategy(model, process_group)
     device = next(model.parameters()).device
     if device.type not in ("cpu", "cuda"):
         raise user_error(
@@ -272,9 +286,7 @@ class DDPStrategy(SingleProcessStrategy):
     """PyTorch's DistributedDataParallel: gradients are exchanged during the backward pass."""
 
     def __init__(self, model: Model, process_group: ProcessGroup) -> None:
-        super().__init__(model)
-        self.process_group = process_group
-        self._trained: list[bool] = []
+        super().__init__(model, process_group)
         self._wrap()
 
     def _wrap(self) -> None:
@@ -315,10 +327,8 @@ class DDPConfig(ParallelConfig):
 
     kind: Literal["ddp"] = "ddp"
 
-    def build(
-        self, model: Model, process_group: ProcessGroup, training: TrainingConfig
-    ) -> SingleProcessStrategy:
-        return DDPStrategy(model, process_group)
+    def build(self, model: Model, group: ProcessGroup, training: TrainingConfig) -> SingleProcessStrategy:
+        return DDPStrategy(model, group)
 
 
 # ---------------------------------------------------------------- FSDP
@@ -332,8 +342,7 @@ class FSDPStrategy(SingleProcessStrategy):
     """
 
     def __init__(self, model: Model, process_group: ProcessGroup) -> None:
-        super().__init__(model)
-        self.process_group = process_group
+        super().__init__(model, process_group)
         self.shard(model)
 
     def shard(self, model: Model) -> Model:
@@ -342,15 +351,15 @@ class FSDPStrategy(SingleProcessStrategy):
 
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.process_group.world_size,))
         lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-        for block in (block for modules in lists for block in modules):
+        blocks = [block for modules in lists for block in modules]
+        for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        for module in model.modules():
-            if isinstance(module, FSDPModule):  # sum gradients over ranks, as the other strategies do
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
-        # Buffers first created by a validation, in inference mode, could not be used in training.
         for module in (module for module in model.modules() if isinstance(module, FSDPModule)):
+            # Sum gradients over ranks, as the other strategies do.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+            # Buffers first created by a validation, in inference mode, could not be used in training.
             module.unshard()
             module.reshard()
         entries = ["compute_loss", "hidden"]
@@ -358,7 +367,7 @@ class FSDPStrategy(SingleProcessStrategy):
         entries += ["advance_beams"] if isinstance(model, SupportsBeams) else []
         for name in entries:
             register_fsdp_forward_method(model, name)
-        for block in (block for modules in lists for block in modules if isinstance(block, DecoderBlock)):
+        for block in (block for block in blocks if isinstance(block, DecoderBlock)):
             register_fsdp_forward_method(block, "project_memory")
         return model
 
@@ -388,7 +397,7 @@ class FSDPStrategy(SingleProcessStrategy):
             _fill(tensor, weights[name])
 
     def optimizer_tensors(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        return self._gathered(optimizer_tensors(optimizer))
+        return self._gathered(super().optimizer_tensors(optimizer))
 
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gather one tensor at a time into rank 0's main memory; all together may not fit on a device."""
@@ -399,7 +408,7 @@ class FSDPStrategy(SingleProcessStrategy):
         return gathered
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-        restore_optimizer(optimizer, tensors)
+        super().restore_optimizer(optimizer, tensors)
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
                 if value.shape == parameter.shape and value.dim():
@@ -430,18 +439,12 @@ class FSDPConfig(ParallelConfig):
 
     kind: Literal["fsdp"] = "fsdp"
 
-    def build(
-        self, model: Model, process_group: ProcessGroup, training: TrainingConfig
-    ) -> SingleProcessStrategy:
-        unsupported = {
-            "training.freeze": bool(training.freeze),
-            "training.average_last": training.average_last is not None,
-        }
-        for path, is_used in unsupported.items():
-            if is_used:
+    def build(self, model: Model, group: ProcessGroup, training: TrainingConfig) -> SingleProcessStrategy:
+        for option in ("freeze", "average_last"):
+            if getattr(training, option):
                 raise user_error(
                     "is not supported with sharded weights",
-                    path=path,
-                    hint=f"training.parallel.kind=ddp, or without {path.removeprefix('training.')}",
+                    path=f"training.{option}",
+                    hint=f"training.parallel.kind=ddp, or without {option}",
                 )
-        return FSDPStrategy(model, process_group)
+        return FSDPStrategy(model, group)

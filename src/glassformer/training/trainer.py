@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import math
+import signal
+import statistics
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from glassformer.core.errors import UserError, user_error
+from glassformer.core.errors import UserError, is_out_of_memory, user_error
 from glassformer.data.batching import Batch, StepPlan, plan_batches, split_balanced
 from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
@@ -21,17 +28,177 @@ from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
 from glassformer.training.config import TrainingConfig
-from glassformer.training.context import Interrupted, TrainingContext
+from glassformer.training.distributed import ProcessGroup
 from glassformer.training.events import EventLog
 from glassformer.training.optimizers import Freezing, scale_learning_rates
-from glassformer.training.state import (
-    TrainingState,
-    Window,
-    random_tensors,
-    reject_foreign_checkpoint,
-    restore_random,
-)
+from glassformer.training.progress import Reporter
 from glassformer.training.strategies import IdleBatch, make_strategy
+
+RECENT_LOSSES = 64
+"""Number of losses that the divergence guard takes the median of."""
+
+
+@dataclass
+class Window:
+    """Sums since the last `step` event."""
+
+    loss: float = 0.0
+    correct: int = 0
+    count: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, loss: float, correct: int, count: int, tokens: int, seconds: float) -> None:
+        self.loss += loss
+        self.correct += correct
+        self.count += count
+        self.tokens += tokens
+        self.seconds += seconds
+
+
+@dataclass
+class TrainingState:
+    """Counters and metrics of a run, saved as JSON in each checkpoint."""
+
+    step: int = 0
+    epoch: int = 0
+    steps_in_epoch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    """Time spent in training steps; the speed is measured by it."""
+    elapsed: float = 0.0
+    """Time spent in steps, validations and saves; `training.max_minutes` limits it."""
+    best: float | None = None
+    best_loss: float | None = None
+    """Loss of the best validation; it breaks ties of the primary metric."""
+    best_step: int | None = None
+    validations_without_best: int = 0
+    consecutive_targets: int = 0
+    """Validations in a row that reached `training.stopping.target`."""
+    last_metrics: dict[str, float] = field(default_factory=dict)
+    last_validation: int = 0
+    rollbacks: int = 0
+    lr_factor: float = 1.0
+    """Halved by each roll-back."""
+    first_loss: float | None = None
+    recent_losses: list[float] = field(default_factory=list)
+    order: str = ""
+    """Running SHA-256 over the indices of all examples so far, in order."""
+    window: Window = field(default_factory=Window)
+    ended: str = ""
+    """Reason why training ended; empty while it runs."""
+
+    def record_loss(self, loss: float) -> None:
+        if self.first_loss is None:
+            self.first_loss = loss
+        self.recent_losses = [*self.recent_losses, loss][-RECENT_LOSSES:]
+
+    def typical_loss(self) -> float | None:
+        """Median of the recent losses, at least a fifth of the first loss.
+
+        The floor keeps the loss of a random guess from counting as a spike of a well-trained model.
+        """
+        if self.first_loss is None:
+            return None
+        return max(statistics.median(self.recent_losses), 0.2 * self.first_loss)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**{**values, "window": Window(**values["window"])})
+
+
+def random_tensors() -> dict[str, Tensor]:
+    """Return the states of PyTorch's random-number generators."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random(tensors: Mapping[str, Tensor]) -> None:
+    """Restore generator states; one that was not saved, as for an additional rank, is left unchanged."""
+    if "cpu" in tensors:
+        torch.set_rng_state(tensors["cpu"])
+    if "cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["cuda"])
+
+
+# ---------------------------------------------------------------- services
+
+
+class Probe(Protocol):
+    """Periodic measurement during training; it changes neither the model nor any random state."""
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """True if a snapshot of the weights is kept for each measurement."""
+        ...
+
+    def is_due(self, step: int) -> bool:
+        """Return True if this step is measured."""
+        ...
+
+    def measure(self, model: Model) -> Mapping[str, Any]:
+        """Return the fields of a `head_probe` event."""
+        ...
+
+
+class Interrupted(Exception):
+    """A stop was requested during work that a resumed run repeats, such as a validation."""
+
+
+class StopSignals:
+    """Context: catch SIGINT and SIGTERM and remember the first; later ones are ignored."""
+
+    def __init__(self, report: Callable[[str], None] = lambda text: None) -> None:
+        self.number: int | None = None
+        self.report = report
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            with contextlib.suppress(RuntimeError):  # reentrant call: the signal interrupted a print
+                self.report(f"{signal.Signals(number).name}: finishing this step and saving")
+
+    def is_set(self) -> bool:
+        return self.number is not None
+
+    @property
+    def exit_code(self) -> int:
+        """128 + signal number, or 0 without a signal."""
+        return 0 if self.number is None else 128 + self.number
+
+
+@dataclass
+class TrainingContext:
+    """Services that a Trainer uses; each is optional."""
+
+    store: CheckpointStore | None = None
+    events: EventLog | None = None
+    reporter: Reporter = field(default_factory=Reporter)
+    heartbeat: Callable[[TrainingState], None] = lambda state: None
+    stop_requested: Callable[[], bool] = lambda: False
+    probe: Probe | None = None
+    """Called before the first step, whenever it is due, and after the last step."""
+    process_group: ProcessGroup = field(default_factory=ProcessGroup)
+    """Processes that train together; only rank 0 has an event log and a reporter that prints."""
+
+
+# ---------------------------------------------------------------- loop
 
 
 class Diverged(Exception):
@@ -51,35 +218,6 @@ class Diverged(Exception):
             hint=f"learning_rate={learning_rate / 3:.1g}, more schedule.warmup_steps,"
             " model.norm_placement=pre, or divergence.action=roll-back; the last good checkpoint is intact",
         )
-
-
-def divergence_reason(
-    loss: float, norm: float, typical: float | None, spike_factor: float | None
-) -> str | None:
-    """Reason to reject an update with this loss and gradient norm; None if it is safe."""
-    if not math.isfinite(loss):
-        return f"the loss is {loss}"
-    if not math.isfinite(norm):
-        return f"the gradient norm is {norm}"
-    if typical is not None and spike_factor is not None and loss > spike_factor * typical:
-        return f"the loss jumped from about {typical:.4g} to {loss:.4g}"
-    return None
-
-
-def average_weights(
-    model: Model, store: CheckpointStore, names: Sequence[str], group: str, report: Callable[[str], None]
-) -> tuple[Model, int]:
-    """Average the weights with those of checkpoints; return a new model and the number averaged."""
-    others = []
-    for name in names:
-        try:
-            others.append(store.load(name, [group]).tensors[group])
-        except DamagedCheckpoint as damage:
-            report(f"{damage}; averaging without it")
-    averaged = copy.deepcopy(model).requires_grad_(False)
-    for name, weight in averaged.state_dict().items():
-        weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in others)]).mean(0))
-    return averaged, len(others) + 1
 
 
 class Trainer:
@@ -216,13 +354,11 @@ class Trainer:
     def micro_batches(self, batches: list[np.ndarray], epoch: int) -> list[Batch]:
         """Load this process's share of the batches of a step, split into micro-batches of balanced work."""
         examples = self.task.splits["train"]
-        return [
-            self._load(indices, epoch)
-            for batch in batches
-            for indices in split_balanced(
-                examples, batch, self.strategy.count_micro_batches(self.lengths[batch])
-            )
-        ]
+        loaded = []
+        for batch in batches:
+            count = self.strategy.count_micro_batches(self.lengths[batch])
+            loaded += [self._load(indices, epoch) for indices in split_balanced(examples, batch, count)]
+        return loaded
 
     def _load(self, indices: np.ndarray, epoch: int) -> Batch:
         """Load this rank's share; the batch keeps the indices of all ranks, for the checksum of the order."""
@@ -238,17 +374,16 @@ class Trainer:
         self._unfreeze(number)
         count, tokens = map(int, self._sums((b.target_count(), b.token_count()) for b in batches))
         self.optimizer.zero_grad(set_to_none=True)
+        divisor, smoothing = max(count, 1), self.config.label_smoothing
         loss, correct = self._sums(
-            self.strategy.forward_backward(
-                batches, max(count, 1), self.config.label_smoothing, self._autocast
-            )
+            self.strategy.forward_backward(batches, divisor, smoothing, self._autocast)
         )
         norm = self.strategy.clip(self.config.gradient_clip_norm or math.inf)
-        self._check_divergence(number, loss / max(count, 1), norm, batches)
+        self._check_divergence(number, loss / divisor, norm, batches)
         self._update(number)
 
         state.step = number
-        state.record_loss(loss / max(count, 1))
+        state.record_loss(loss / divisor)
         for batch in batches:
             state.order = hashlib.sha256(state.order.encode() + batch.indices.tobytes()).hexdigest()
         seconds = time.perf_counter() - started
@@ -277,10 +412,17 @@ class Trainer:
         return contextlib.nullcontext()
 
     def _check_divergence(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
-        spike_factor = self.config.divergence.spike_factor
-        reason = divergence_reason(loss, norm, self.state.typical_loss(), spike_factor)
-        if reason is not None:
-            raise Diverged(step, reason, [int(index) for batch in batches for index in batch.indices])
+        """Raise Diverged if an update with this loss and gradient norm is not safe."""
+        typical, spike_factor = self.state.typical_loss(), self.config.divergence.spike_factor
+        if not math.isfinite(loss):
+            reason = f"the loss is {loss}"
+        elif not math.isfinite(norm):
+            reason = f"the gradient norm is {norm}"
+        elif typical is not None and spike_factor is not None and loss > spike_factor * typical:
+            reason = f"the loss jumped from about {typical:.4g} to {loss:.4g}"
+        else:
+            return
+        raise Diverged(step, reason, [int(index) for batch in batches for index in batch.indices])
 
     def _update(self, number: int) -> None:
         learning_rate = self.learning_rate(number)
@@ -290,10 +432,9 @@ class Trainer:
         if self.averaged is not None and self.config.ema_decay is not None:
             # A short average at first, so that the random initial weights soon lose influence.
             decay = min(self.config.ema_decay, number / (number + 10))
+            averaged, trained = tuple(self.averaged.parameters()), tuple(self.model.parameters())
             with torch.no_grad():
-                torch._foreach_lerp_(
-                    list(self.averaged.parameters()), list(self.model.parameters()), 1 - decay
-                )
+                torch._foreach_lerp_(averaged, trained, 1 - decay)
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a step, before layer-wise decay."""
@@ -342,9 +483,7 @@ class Trainer:
         if is_best:
             state.best, state.best_loss, state.best_step = value, metrics["loss"], state.step
         state.validations_without_best = 0 if is_best else state.validations_without_best + 1
-        target = self.config.stopping.target
-        is_reached = target is not None and reaches(primary_metric, value, target)
-        state.consecutive_targets = state.consecutive_targets + 1 if is_reached else 0
+        state.consecutive_targets = state.consecutive_targets + 1 if self._reaches_target(metrics) else 0
         state.last_metrics, state.last_validation = metrics, state.step
         self._log_event("validation", step=state.step, epoch=state.epoch, **metrics)
         self.context.reporter.validated(state.step, metrics, is_best)
@@ -353,6 +492,10 @@ class Trainer:
     def primary_metric(self, metrics: Mapping[str, float]) -> str:
         """Name of the metric that decides which checkpoint is best; `loss` if the task's is not measured."""
         return self.task.primary_metric if self.task.primary_metric in metrics else "loss"
+
+    def _reaches_target(self, metrics: Mapping[str, float]) -> bool:
+        name, target = self.primary_metric(metrics), self.config.stopping.target
+        return target is not None and reaches(name, metrics[name], target)
 
     def _is_probe_due(self) -> bool:
         return self.context.probe is not None and self.context.probe.is_due(self.state.step)
@@ -371,12 +514,8 @@ class Trainer:
         """Name of the limit that was reached; empty if none."""
         state, stopping = self.state, self.config.stopping
         if state.last_metrics and state.last_validation == state.step:
-            primary_metric, target = self.primary_metric(state.last_metrics), stopping.target
             # The target may have changed since it was reached.
-            is_reached = target is not None and reaches(
-                primary_metric, state.last_metrics[primary_metric], target
-            )
-            if is_reached and state.consecutive_targets >= stopping.consecutive:
+            if self._reaches_target(state.last_metrics) and state.consecutive_targets >= stopping.consecutive:
                 return "target"
             if stopping.patience is not None and state.validations_without_best >= stopping.patience:
                 return "patience"
@@ -397,11 +536,16 @@ class Trainer:
 
     def _average_checkpoints(self, store: CheckpointStore, count: int) -> None:
         """Average the last checkpoints; keep the average if it is better than the best validation so far."""
-        before = self.averaged
-        earlier = store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]
+        before, others = self.averaged, []
         group = "model" if before is None else "averaged"
-        report = self.context.reporter.info
-        self.averaged, number = average_weights(self.eval_model, store, earlier, group, report)
+        for name in store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]:
+            try:
+                others.append(store.load(name, [group]).tensors[group])
+            except DamagedCheckpoint as damage:
+                self.context.reporter.info(f"{damage}; averaging without it")
+        self.averaged = copy.deepcopy(self.eval_model).requires_grad_(False)
+        for name, weight in self.averaged.state_dict().items():
+            weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in others)]).mean(0))
         consecutive_targets, metrics = self.state.consecutive_targets, self.state.last_metrics
         self.validate(can_interrupt=False)  # the validation before it is already in the event log
         # The reason to end stays valid, whatever the average reaches.
@@ -409,7 +553,7 @@ class Trainer:
         is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
         if not is_kept:
             self.averaged, self.state.last_metrics = before, metrics
-        self._log_event("averaged", step=self.state.step, checkpoints=number, is_kept=is_kept)
+        self._log_event("averaged", step=self.state.step, checkpoints=len(others) + 1, is_kept=is_kept)
 
     def _is_save_due(self) -> bool:
         if self.config.save_every is None:
@@ -442,7 +586,8 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Return to the state of a checkpoint, random-number generators and event log included."""
-        with reject_foreign_checkpoint(str(self.context.store.folder) if self.context.store else ""):
+        store, report = self.context.store, self.context.reporter.info
+        try:
             self.strategy.load(self.model, checkpoint.tensors["model"])
             self.strategy.restore_optimizer(self.optimizer, checkpoint.tensors["optimizer"])
             restore_random(self.process_group.select_own(checkpoint.tensors["random"]))
@@ -450,20 +595,25 @@ class Trainer:
                 self.strategy.load(self.averaged, checkpoint.tensors["averaged"])
             self.state = TrainingState.from_json(checkpoint.state["training"])
             if self.context.events is not None:
-                self.context.events.restore(checkpoint.state, self.context.reporter.info)
+                self.context.events.restore(checkpoint.state, report)
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            if is_out_of_memory(error):
+                raise
+            raise user_error(
+                f"the checkpoint does not belong to this run: {error}",
+                path=str(store.folder) if store else "",
+                hint="restore the run folder from a backup, or train again",
+            ) from error
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
-        if self.context.store is not None:
-            self.context.store.repair_pointers(
-                self.state.best_step, self.state.step, self.context.reporter.info
-            )
-            self.context.store.delete_snapshots_after(self.state.step)
+        if store is not None:
+            store.repair_pointers(self.state.best_step, self.state.step, report)
+            store.delete_snapshots_after(self.state.step)
 
     def _roll_back_or_raise(self, divergence: Diverged) -> None:
         """Return to the last checkpoint with half the learning rate, or end with a user error."""
         guard, store = self.config.divergence, self.context.store
-        may_roll_back = guard.action == "roll-back" and self.state.rollbacks < guard.max_rollbacks
         newest = None
-        if may_roll_back and store is not None:
+        if guard.action == "roll-back" and self.state.rollbacks < guard.max_rollbacks and store is not None:
             newest = store.load_newest(self.context.reporter.info, only_regular=True)
         if newest is None:
             self.state.ended = "diverged"
@@ -472,13 +622,8 @@ class Trainer:
         rollbacks, lr_factor = self.state.rollbacks + 1, self.state.lr_factor / 2
         self.restore(newest[1])
         self.state.rollbacks, self.state.lr_factor = rollbacks, lr_factor
-        self._log_event(
-            "roll-back",
-            step=divergence.step,
-            to_step=self.state.step,
-            reason=divergence.reason,
-            lr_factor=lr_factor,
-        )
+        logged = {"to_step": self.state.step, "reason": divergence.reason, "lr_factor": lr_factor}
+        self._log_event("roll-back", step=divergence.step, **logged)
         self.context.reporter.info(
             f"{divergence}; back to step {self.state.step} with {lr_factor:g} of the learning rate"
         )
