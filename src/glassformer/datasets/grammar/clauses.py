@@ -38,6 +38,7 @@ from glassformer.datasets.grammar.lexicon import (
     Time,
     Verb,
     Word,
+    adjectives_of,
     nouns_of,
     verbs_of,
 )
@@ -60,9 +61,7 @@ Item = TypeVar("Item")
 PEOPLE = frozenset(nouns_of("people"))
 KIN = nouns_of("kin parent")
 _PERSONS = nouns_of("person")
-_OWNED = frozenset(
-    nouns_of("goods food drink money tale study home opening dog cat horse cow rabbit hen donkey")
-)
+_OWNED = frozenset(nouns_of("owned"))
 _SINGULAR_ONLY = frozenset(noun for noun in NOUNS.values() if noun.kind in MASS_KINDS | {"parent"})
 _SMALL_NUMBERS = tuple(NUMBERS[name] for name in ("two", "three", "four"))
 _ALL_NUMBERS = (*NUMBERS.values(), *_SMALL_NUMBERS, *_SMALL_NUMBERS)
@@ -221,7 +220,7 @@ class Phrases:
         self.used_names.append(name)
         return name
 
-    def person(self, *, adjective: float = 0.1) -> NounPhrase | Name:
+    def person(self, *, adjective: float = 0.0) -> NounPhrase | Name:
         """Draw a definite person: a name, a relative, or a definite noun."""
         chance = self.random()
         if chance < 0.45:
@@ -269,9 +268,8 @@ class Phrases:
     def _location(self, preposition: Word, nouns: Sequence[Noun]) -> Prepositional:
         noun = self.pick(nouns)
         determiner = self.possessive() if noun.kind == "home" and self.chance(0.25) else words.THE
-        return Prepositional(
-            preposition, NounPhrase(noun, False, determiner, None, self.adjectives(noun, 0.15))
-        )
+        adjectives = self.adjectives(noun, 0.15)
+        return Prepositional(preposition, NounPhrase(noun, False, determiner, None, adjectives))
 
     def inside(self) -> Prepositional:
         """Draw a location for people."""
@@ -357,10 +355,7 @@ _WITH_COMPANY = frozenset(
     verbs_of("work,sing,dance,swim,run,walk,leave,come,arrive,go out,rest,have fun,go for a walk,play tennis")
 )
 _PERSONAL = PREDICATIVE[NOUNS["brother"]]
-_ACQUIRED = frozenset(
-    ADJECTIVES[name]
-    for name in ("rich", "poor", "famous", "sad", "jealous", "serious", "lazy", "strong", "brave", "kind")
-)
+_ACQUIRED = adjectives_of("rich poor famous sad jealous serious lazy strong brave kind")
 _COMPARED = tuple(word for word in ADJECTIVES.values() if word.comparative and word.predicative)
 _COMPARABLE = {word: _by_kind(word.nouns) for word in _COMPARED}
 _QUALIFIED = tuple(noun for noun in NOUNS.values() if PREDICATIVE[noun])
@@ -478,9 +473,8 @@ class Clauses(Phrases):
 
     def _company(self, subject: Nominal, they: bool) -> Prepositional:
         preposition = words.WITH if self.chance(0.75) else words.WITHOUT
-        if self.chance(0.4):
-            return Prepositional(preposition, self._other_pronoun(subject, they))
-        return Prepositional(preposition, self.person(adjective=0))
+        other = self._other_pronoun(subject, they) if self.chance(0.4) else self.person()
+        return Prepositional(preposition, other)
 
     # ------------------------------------------------------------ actions
 
@@ -528,7 +522,7 @@ class Clauses(Phrases):
     ) -> Clause:
         clause = self._start(GIVE, manner, they, subject)
         given = self.phrase(clause.verb.objects, self._use(clause), adjective=0.2)
-        return clause._replace(direct=given, indirect=self.person())
+        return clause._replace(direct=given, indirect=self.person(adjective=0.1))
 
     def with_pronoun(
         self, verbs: Sequence[Verb] = (), *, manner: Manner | None = None, they: bool = False
@@ -576,7 +570,7 @@ class Clauses(Phrases):
 
     def trade_or_age(self, *, they: bool = False) -> Clause:
         """Draw a profession or an age: X is a baker, X is ten years old."""
-        manner = Manner(self.tense(), words.NOT if self.chance(0.15) else None)
+        tense, negation = self.tense(), words.NOT if self.chance(0.15) else None
         subject: Nominal
         if self.chance(0.35):
             subject = self.pronoun(they=they)
@@ -585,30 +579,24 @@ class Clauses(Phrases):
         else:
             subject = self.phrase(_YOUNGER, "definite", adjective=0)
         if self.chance(0.55):
-            return Clause(subject, words.BE, **manner._asdict(), complement=Trade(self.pick(PROFESSIONS)))
-        return Clause(
-            subject, words.HAVE_YEARS, **manner._asdict(), complement=Age(self.pick(tuple(NUMBERS.values())))
-        )
+            return Clause(subject, words.BE, tense, negation, complement=Trade(self.pick(PROFESSIONS)))
+        age = Age(self.pick(tuple(NUMBERS.values())))
+        return Clause(subject, words.HAVE_YEARS, tense, negation, complement=age)
 
     def comparison(self, *, they: bool = False) -> Clause:
         adjective = self.pick(_COMPARED)
         subject: Nominal
         standard: Nominal
         if NOUNS["brother"] in adjective.nouns and self.chance(0.75):
-            subject = self.pronoun(they=they) if self.chance(0.3) else self.person(adjective=0)
-            if self.chance(0.25):
-                standard = self._other_pronoun(subject, they)
-            else:
-                standard = self.person(adjective=0)
+            subject = self.pronoun(they=they) if self.chance(0.3) else self.person()
+            standard = self._other_pronoun(subject, they) if self.chance(0.25) else self.person()
         else:
             kind = self.pick(_COMPARABLE[adjective])
             subject = self.phrase(kind, "negated subject", adjective=0)
             standard = self.phrase(kind, "negated subject", adjective=0)
-        manner = Manner(self.tense(), words.NOT if self.chance(0.15) else None)
+        tense, negation = self.tense(), words.NOT if self.chance(0.15) else None
         grade = self.pick((words.MORE, words.MORE, words.LESS, words.AS))
-        return Clause(
-            subject, words.BE, **manner._asdict(), complement=Comparison(adjective, grade, standard)
-        )
+        return Clause(subject, words.BE, tense, negation, complement=Comparison(adjective, grade, standard))
 
     def existence(self) -> Clause:
         """Draw `there is …`."""

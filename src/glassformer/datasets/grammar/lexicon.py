@@ -247,6 +247,13 @@ def nouns_of(names: str) -> tuple[Noun, ...]:
 
 
 ADJECTIVES = by_english(read_table("grammar/adjectives.tsv", Adjective, {"nouns": nouns_of}))
+
+
+def adjectives_of(names: str) -> frozenset[Adjective]:
+    """Look up adjectives by name; spaces separate the names."""
+    return frozenset(ADJECTIVES[name] for name in names.split())
+
+
 ATTRIBUTIVE: dict[Noun, tuple[Adjective, ...]] = {
     noun: tuple(word for word in ADJECTIVES.values() if word.attributive and noun in word.nouns)
     for noun in NOUNS.values()

@@ -35,7 +35,6 @@ from glassformer.datasets.grammar.clauses import (
     Manner,
 )
 from glassformer.datasets.grammar.lexicon import (
-    ADJECTIVES,
     MASS_KINDS,
     NOUNS,
     PREDICATIVE,
@@ -45,6 +44,7 @@ from glassformer.datasets.grammar.lexicon import (
     Pronoun,
     Tense,
     Verb,
+    adjectives_of,
     nouns_of,
     verbs_of,
 )
@@ -145,9 +145,7 @@ def at_end(draw: Clauses) -> Sentence:
 
 _TENSES = tuple(Tense)
 _ABOUT_THINGS = tuple(verb for verb in DIRECT if NOUNS["woman"] not in verb.objects)
-_SOUGHT = nouns_of(
-    "key umbrella book cat dog bag hat car newspaper ball station hotel hospital library museum"
-)
+_SOUGHT = nouns_of("sought")
 _SOMEWHERE = verbs_of("work,sleep,live,go,stay,sing,dance,wait,rest,get lost,fall")
 
 
@@ -215,10 +213,7 @@ _THEN_USED = (*GIVE, *verbs_of("sell,eat,wash,open,break,repair,keep,lose,close,
 _PEOPLE_MET = verbs_of("meet,see,hear,wait for")
 _THEN_HELPED = verbs_of("invite,help,call,follow,thank,listen to,answer")
 _FOR_A_REASON = verbs_of("buy,choose,sell,love,hate,want")
-_REASONS = frozenset(
-    ADJECTIVES[name]
-    for name in ("happy", "sad", "tired", "sick", "proud", "ready", "brave", "lazy", "shy", "jealous")
-)
+_REASONS = adjectives_of("happy sad tired sick proud ready brave lazy shy jealous")
 
 
 def pronoun_for(nominal: Nominal) -> Pronoun:
@@ -272,11 +267,8 @@ def object_again(draw: Clauses) -> Sentence:
     verb = draw.pick(_PEOPLE_MET if of_people else _THINGS_GOT)
     subject = draw.subject(_ANYBODY, they=False)
     then = _THEN_HELPED if of_people else _THEN_USED
-    fit = [
-        noun
-        for noun in verb.objects
-        if (noun in PEOPLE) == of_people and any(noun in following.objects for following in then)
-    ]
+    usable = {noun for following in then for noun in following.objects}
+    fit = [noun for noun in verb.objects if (noun in PEOPLE) == of_people and noun in usable]
     named = draw.phrase(fit, adjective=0.2)
     following = draw.pick([each for each in then if named.noun in each.objects])
     pronoun = pronoun_for(named)
@@ -284,7 +276,7 @@ def object_again(draw: Clauses) -> Sentence:
     if following.frame == "to":
         second = second._replace(direct=None, indirect=pronoun)
     elif following.frame == "give":
-        second = second._replace(indirect=draw.person(adjective=0))
+        second = second._replace(indirect=draw.person())
     return Sentence(Clause(subject, verb, tense, direct=named), link=words.AND, second=second)
 
 
@@ -306,7 +298,7 @@ def because_of_object(draw: Clauses) -> Sentence:
 def reported(draw: Clauses) -> Sentence:
     """Reported clause: Alice says that …"""
     verb = draw.pick(tuple(words.REPORTING.values()))
-    subject = draw.pronoun(they=False) if draw.chance(0.35) else draw.person(adjective=0)
+    subject = draw.pronoun(they=False) if draw.chance(0.35) else draw.person()
     # Hopes concern the future.
     second = draw.any_clause(manner=Manner(Tense.FUTURE) if verb is words.REPORTING["hope"] else None)
     second = second._replace(time_first=False)
@@ -333,15 +325,10 @@ def _single(clause: Callable[..., Clause]) -> Construction:
     return lambda draw: Sentence(clause(draw, they=True))
 
 
-def existence(draw: Clauses) -> Sentence:
-    return Sentence(draw.existence())
-
-
 def modal(draw: Clauses) -> Sentence:
     time = draw.pick(_MODAL_TIMES) if draw.chance(0.25) else None
-    manner = Manner(
-        negation=words.NOT if draw.chance(0.25) else None, time=time, modal=draw.pick(words.MODALS)
-    )
+    negation = words.NOT if draw.chance(0.25) else None
+    manner = Manner(negation=negation, time=time, modal=draw.pick(words.MODALS))
     chance = draw.random()
     if chance < 0.35:
         return Sentence(draw.transitive(DIRECT_EVENTS, manner=manner, they=True, location=0.05))
@@ -362,7 +349,7 @@ _WEIGHTS: dict[Construction, float] = {
     _single(Clauses.quality): 8,
     _single(Clauses.trade_or_age): 3,
     _single(Clauses.comparison): 4,
-    existence: 4,
+    lambda draw: Sentence(draw.existence()): 4,
     _single(Clauses.with_pronoun): 9,
     modal: 5,
     yes_or_no: 3,
