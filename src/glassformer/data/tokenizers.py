@@ -9,8 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from pathlib import Path
+from itertools import groupby, islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -165,6 +164,7 @@ UNREADABLE = "⁇"
 _UNKNOWN_SYMBOL = "<unknown>"
 _WORD = r" ?[\p{L}\p{M}\p{N}_]+['’]?| ?[^\s\p{L}\p{M}\p{N}_]|\s"
 _CHARACTER = r"[\s\S]"
+TEXTS_PER_BLOCK = 1000
 _UNSEEN_BYTE_SPREAD = 256 * 1e-4
 """Range of the scores of unseen bytes: the unigram trainer increases them in steps of 1e-4."""
 
@@ -302,34 +302,23 @@ VocabularySize = Annotated[
 ]
 
 
-def _pipeline(
-    model: models.Model, split: pre_tokenizers.PreTokenizer, decoder: decoders.Decoder, *, lowercase: bool
-) -> HuggingFaceTokenizer:
-    """Assemble a tokenizer that adds a space before the text, so that the first word is like the others."""
+def _train_pipeline(
+    texts: Texts,
+    model: models.Model,
+    split: pre_tokenizers.PreTokenizer,
+    decoder: decoders.Decoder,
+    trainer: trainers.Trainer,
+    lowercase: bool,
+) -> dict[str, Any]:
+    """Train a tokenizer that adds a space before the text, so that the first word is like the others."""
     tokenizer = HuggingFaceTokenizer(model)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
     tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.Sequence([decoder, decoders.Strip(content=" ", left=1, right=0)])
-    return tokenizer
-
-
-def _in_blocks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
-    block: list[str] = []
-    for text in texts:
-        block.append(_encodable(text))
-        if len(block) == size:
-            yield block
-            block = []
-    yield block
-
-
-def _fixed_vocabulary(symbols: Iterable[str], pattern: str) -> HuggingFaceTokenizer:
-    vocabulary = {symbol: number for number, symbol in enumerate([_UNKNOWN_SYMBOL, *symbols])}
-    tokenizer = HuggingFaceTokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN_SYMBOL))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return tokenizer
+    source = map(_encodable, texts())
+    tokenizer.train_from_iterator(iter(lambda: list(islice(source, TEXTS_PER_BLOCK)), []), trainer)
+    return dict(json.loads(tokenizer.to_str()))
 
 
 @register
@@ -344,7 +333,10 @@ class CharactersConfig(TokenizerConfig):
         lower = normalizers.Lowercase()
         for text in map(_encodable, texts()):
             found.update(lower.normalize_str(text) if self.lowercase else text)
-        tokenizer = _fixed_vocabulary(sorted(found), _CHARACTER)
+        vocabulary = {symbol: number for number, symbol in enumerate([_UNKNOWN_SYMBOL, *sorted(found)])}
+        tokenizer = HuggingFaceTokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN_SYMBOL))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_CHARACTER), behavior="isolated")
+        tokenizer.decoder = decoders.Fuse()
         if self.lowercase:
             tokenizer.normalizer = lower
         return Tokenizer(tokenizer)
@@ -377,15 +369,14 @@ class WordsConfig(TokenizerConfig):
     def train(self, texts: Texts) -> Tokenizer:
         split = pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
         model = models.WordLevel(unk_token=_UNKNOWN_SYMBOL)
-        tokenizer = _pipeline(model, split, decoders.Fuse(), lowercase=self.lowercase)
         trainer = trainers.WordLevelTrainer(
             vocab_size=self.vocabulary_size + 1,
             min_frequency=self.min_frequency,
             special_tokens=[_UNKNOWN_SYMBOL],
             show_progress=False,
         )
-        tokenizer.train_from_iterator(_in_blocks(texts()), trainer)
-        return Tokenizer.from_json_tree(json.loads(tokenizer.to_str()))
+        tree = _train_pipeline(texts, model, split, decoders.Fuse(), trainer, self.lowercase)
+        return Tokenizer.from_json_tree(tree)
 
 
 class PiecesConfig(TokenizerConfig):
@@ -396,9 +387,8 @@ class PiecesConfig(TokenizerConfig):
 
     def _train(self, texts: Texts, model: models.Model, trainer: trainers.Trainer) -> Tokenizer:
         split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        tokenizer = _pipeline(model, split, decoders.ByteLevel(), lowercase=self.lowercase)
-        tokenizer.train_from_iterator(_in_blocks(texts()), trainer)
-        return Tokenizer.from_json_tree(self._deterministic(json.loads(tokenizer.to_str())))
+        tree = _train_pipeline(texts, model, split, decoders.ByteLevel(), trainer, self.lowercase)
+        return Tokenizer.from_json_tree(self._deterministic(tree))
 
     def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Return the trained tokenizer, made independent of the trainer's random order."""
@@ -461,28 +451,20 @@ class TokenizerFileConfig(TokenizerConfig):
         path = locate(self.path)
         if path.is_dir():
             path = path / "tokenizer.json"
+        setting = f"task.tokenizer.path: {path}"
         try:
             data = read_regular_file(path)
         except (OSError, ValueError) as error:
-            raise user_error(
-                f"cannot be read: {getattr(error, 'strerror', None) or error}",
-                path=f"task.tokenizer.path: {path}",
-                hint="a tokenizer.json, a SentencePiece .model, or the folder of a run on text",
-            ) from None
+            message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            hint = "a tokenizer.json, a SentencePiece .model, or the folder of a run on text"
+            raise user_error(message, path=setting, hint=hint) from None
         if path.suffix == ".model":
-            return Tokenizer.from_json_tree(read_sentencepiece(data, f"task.tokenizer.path: {path}"))
-        return _read_tokenizer(data, path)
-
-
-def _read_tokenizer(data: bytes, path: Path) -> Tokenizer:
-    try:
-        tree = json.loads(data)
-        if not isinstance(tree, dict):
-            raise ValueError("not a JSON object")
-        return Tokenizer.from_json_tree(tree)
-    except Exception as error:  # the library raises plain Exceptions
-        raise user_error(
-            f"not a tokenizer: {error}",
-            path=f"task.tokenizer.path: {path}",
-            hint="a tokenizer.json as Hugging Face `tokenizers` writes it",
-        ) from None
+            return Tokenizer.from_json_tree(read_sentencepiece(data, setting))
+        try:
+            tree = json.loads(data)
+            if not isinstance(tree, dict):
+                raise ValueError("not a JSON object")
+            return Tokenizer.from_json_tree(tree)
+        except Exception as error:  # the library raises plain Exceptions
+            hint = "a tokenizer.json as Hugging Face `tokenizers` writes it"
+            raise user_error(f"not a tokenizer: {error}", path=setting, hint=hint) from None

@@ -3,24 +3,11 @@
 A task knows a model only by its task type, and nothing of training or run folders.
 """
 
-from glassformer.tasks import (
-    arithmetic,
-    classification,
-    language,
-    random_tokens,
-    rest_of_text,
-    sequences,
-    tokens,
-    translation,
-)
-
-__all__ = [
-    "arithmetic",
-    "classification",
-    "language",
-    "random_tokens",
-    "rest_of_text",
-    "sequences",
-    "tokens",
-    "translation",
-]
+from glassformer.tasks import arithmetic as arithmetic
+from glassformer.tasks import classification as classification
+from glassformer.tasks import language as language
+from glassformer.tasks import random_tokens as random_tokens
+from glassformer.tasks import rest_of_text as rest_of_text
+from glassformer.tasks import sequences as sequences
+from glassformer.tasks import tokens as tokens
+from glassformer.tasks import translation as translation

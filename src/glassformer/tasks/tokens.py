@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -89,24 +89,6 @@ def _symbol(value: Any) -> str:
     raise ErrorDetail(f"expected text or a number, not {shorten(repr(value), 40)}")
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """Rows of a split as tokens and unencoded targets."""
-
-    rows: Rows
-    inputs: list[list[str]]
-    targets: list[Any]
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def take(self, indices: Iterable[int]) -> Parsed:
-        chosen = list(indices)
-        return Parsed(
-            self.rows.take(chosen), [self.inputs[i] for i in chosen], [self.targets[i] for i in chosen]
-        )
-
-
 class TokensTask(Task):
     """Base of all types of target. A subclass reads, encodes and shows its targets."""
 
@@ -128,24 +110,24 @@ class TokensTask(Task):
         raise NotImplementedError
 
     @classmethod
-    def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
+    def target_symbols(cls, rows: Rows) -> Iterable[str]:
         """Symbols of all targets, concatenated."""
-        return chain.from_iterable(parsed.targets)
+        return chain.from_iterable(rows.values["target"])
 
-    def encode_targets(self, parsed: Parsed) -> Sequences:
+    def encode_targets(self, rows: Rows) -> Sequences:
         raise NotImplementedError
 
     @classmethod
-    def learn(cls, config: TokensConfig, splits: Mapping[str, Parsed]) -> dict[str, Any]:
+    def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
         """Collect the vocabularies and lengths. Labels of all splits are included."""
         return {
-            "symbols": [UNKNOWN, *_distinct(chain.from_iterable(splits["train"].inputs))],
+            "symbols": [UNKNOWN, *_distinct(chain.from_iterable(splits["train"].values["input"]))],
             "target_symbols": _distinct(chain.from_iterable(map(cls.target_symbols, splits.values()))),
-            "max_length": max(len(tokens) for parsed in splits.values() for tokens in parsed.inputs),
+            "max_length": max(len(tokens) for rows in splits.values() for tokens in rows.values["input"]),
         }
 
     @classmethod
-    def read(cls, config: TokensConfig) -> dict[str, Parsed]:
+    def read(cls, config: TokensConfig) -> dict[str, Rows]:
         """Read the splits; without a validation file, part of train is split off."""
         splits = {}
         for split in ("train", "validation", "test"):
@@ -155,34 +137,35 @@ class TokensTask(Task):
         if "validation" not in splits:
             train = splits["train"]
             fractions = {"validation": config.data.validation_fraction}
-            keys = [tuple(tokens) for tokens in train.inputs]
-            parts = split_off(keys, fractions, config.data_seed, train.rows.name)
+            keys = [tuple(tokens) for tokens in train.values["input"]]
+            parts = split_off(keys, fractions, config.data_seed, train.name)
             splits |= {split: train.take(indices) for split, indices in parts.items()}
         return splits
 
     @classmethod
-    def _parse_rows(cls, config: TokensConfig, rows: Rows) -> Parsed:
-        parsed = Parsed(rows, [], [])
+    def _parse_rows(cls, config: TokensConfig, rows: Rows) -> Rows:
+        """Replace the cells of a file by tokens and unencoded targets."""
+        inputs, targets = [], []
         for index, (cell, target) in enumerate(zip(rows.values["input"], rows.values["target"], strict=True)):
             try:
                 tokens = _reject_reserved(config.tokens(cell))
                 if not tokens:
                     raise ErrorDetail("the input has no tokens", hint="remove the line")
-                parsed.inputs.append(tokens)
-                parsed.targets.append(cls.read_target(config, target, tokens))
+                inputs.append(tokens)
+                targets.append(cls.read_target(config, target, tokens))
             except ErrorDetail as detail:
                 raise at_location(detail, rows.location(index)) from None
-        return parsed
+        return replace(rows, values={"input": inputs, "target": targets})
 
-    def encode(self, splits: Mapping[str, Parsed]) -> dict[str, Examples]:
+    def encode(self, splits: Mapping[str, Rows]) -> dict[str, Examples]:
         return {
-            split: Examples(_pack(self.vocabulary, parsed.inputs), self.encode_targets(parsed))
-            for split, parsed in splits.items()
+            split: Examples(_pack(self.vocabulary, rows.values["input"]), self.encode_targets(rows))
+            for split, rows in splits.items()
         }
 
-    def describe(self, splits: Mapping[str, Parsed]) -> list[str]:
+    def describe(self, splits: Mapping[str, Rows]) -> list[str]:
         """Notes about the files: how they were read, unknown symbols, and overlap of the splits."""
-        notes = list(dict.fromkeys(note for parsed in splits.values() for note in parsed.rows.notes))
+        notes = list(dict.fromkeys(note for rows in splits.values() for note in rows.notes))
         if self.config.data.validation is None:
             split_off, total = len(splits["validation"]), len(splits["validation"]) + len(splits["train"])
             notes.append(f"validation: {split_off:,} of {total:,} training rows, split off")
@@ -190,11 +173,11 @@ class TokensTask(Task):
             notes += _compare(split, self._comparable(splits[split]), self._comparable(splits["train"]))
         return notes
 
-    def _comparable(self, parsed: Parsed) -> dict[str, Counter[Any]]:
+    def _comparable(self, rows: Rows) -> dict[str, Counter[Any]]:
         return {
-            "input symbols": Counter(chain.from_iterable(parsed.inputs)),
-            "target symbols": Counter(self.target_symbols(parsed)),
-            "inputs": Counter(tuple(tokens) for tokens in parsed.inputs),
+            "input symbols": Counter(chain.from_iterable(rows.values["input"])),
+            "target symbols": Counter(self.target_symbols(rows)),
+            "inputs": Counter(map(tuple, rows.values["input"])),
         }
 
     def parse(self, text: str) -> np.ndarray:
@@ -205,10 +188,8 @@ class TokensTask(Task):
             if token not in self.vocabulary.ids or token in RESERVED:
                 near = near_match(token, self.vocabulary.symbols)
                 hint = f"; did you mean {near!r}?" if near else ""
-                symbol = shorten(repr(token), 40)
-                raise ErrorDetail(
-                    f"unknown symbol {symbol} at position {position}: not in the training data{hint}"
-                )
+                found = f"unknown symbol {shorten(repr(token), 40)} at position {position}"
+                raise ErrorDetail(f"{found}: not in the training data{hint}")
         return check_length(self.vocabulary.encode(tokens), self.task_type.max_length)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -240,8 +221,8 @@ class TokenLabelTask(TokensTask, TokenClassificationTask):
             )
         return labels
 
-    def encode_targets(self, parsed: Parsed) -> Sequences:
-        return _pack(self.target_vocabulary, parsed.targets, parsed.rows)
+    def encode_targets(self, rows: Rows) -> Sequences:
+        return _pack(self.target_vocabulary, rows.values["target"], rows)
 
 
 class SequenceLabelTask(TokensTask, SequenceClassificationTask):
@@ -260,11 +241,11 @@ class SequenceLabelTask(TokensTask, SequenceClassificationTask):
         return label
 
     @classmethod
-    def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
-        return parsed.targets
+    def target_symbols(cls, rows: Rows) -> Iterable[str]:
+        return rows.values["target"]
 
-    def encode_targets(self, parsed: Parsed) -> Sequences:
-        one_each = _pack(self.target_vocabulary, [[label] for label in parsed.targets], parsed.rows)
+    def encode_targets(self, rows: Rows) -> Sequences:
+        one_each = _pack(self.target_vocabulary, [[label] for label in rows.values["target"]], rows)
         return np.asarray(one_each)[:, 0]
 
 
@@ -283,11 +264,11 @@ class SequenceValueTask(TokensTask, SequenceClassificationTask):
         return parse_number(cell)
 
     @classmethod
-    def target_symbols(cls, parsed: Parsed) -> Iterable[str]:
+    def target_symbols(cls, rows: Rows) -> Iterable[str]:
         return ()
 
-    def encode_targets(self, parsed: Parsed) -> Sequences:
-        return np.array(parsed.targets, dtype=np.float32)
+    def encode_targets(self, rows: Rows) -> Sequences:
+        return np.array(rows.values["target"], dtype=np.float32)
 
     def output_symbols(self, tokens: Sequence[float]) -> list[str]:
         return [f"{number:.6g}" for number in tokens]
@@ -311,18 +292,18 @@ class TokenTranslationTask(TokensTask, Seq2SeqTask):
         return [BEGIN, *_reject_reserved(config.tokens(cell)), END]
 
     @classmethod
-    def learn(cls, config: TokensConfig, splits: Mapping[str, Parsed]) -> dict[str, Any]:
+    def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
         state = super().learn(config, splits)
         symbols = set(cls.target_symbols(splits["train"]))
         if config.shared_vocabulary:
             symbols |= set(state["symbols"])
             state["symbols"] = [*RESERVED, *_distinct(symbols - set(RESERVED))]
         state["target_symbols"] = [*RESERVED, *_distinct(symbols - set(RESERVED))]
-        longest = max(len(target) for parsed in splits.values() for target in parsed.targets)
+        longest = max(len(target) for rows in splits.values() for target in rows.values["target"])
         return {**state, "max_target_length": longest}
 
-    def encode_targets(self, parsed: Parsed) -> Sequences:
-        return _pack(self.target_vocabulary, parsed.targets)
+    def encode_targets(self, rows: Rows) -> Sequences:
+        return _pack(self.target_vocabulary, rows.values["target"])
 
 
 _TASKS: dict[str, type[TokensTask]] = {
@@ -368,13 +349,8 @@ def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None 
     for index, symbols in enumerate(sequences):
         numbers = [number_of.get(symbol, unknown) for symbol in symbols]
         if None in numbers and rows is not None:
-            symbol = symbols[numbers.index(None)]
-            raise user_error(
-                "unknown label",
-                path=rows.location(index),
-                value=symbol,
-                allowed=vocabulary.symbols,
-            )
+            label, path = symbols[numbers.index(None)], rows.location(index)
+            raise user_error("unknown label", path=path, value=label, allowed=vocabulary.symbols)
         packed.append(np.array(numbers, dtype=dtype))
     is_even = len({len(row) for row in packed}) == 1
     return np.stack(packed) if is_even else packed
