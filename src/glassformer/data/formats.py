@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -28,6 +28,8 @@ from glassformer.data.columns import (
 )
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 
+MORE_DATA = "more data, or one file per split"
+
 
 class Record(NamedTuple):
     """One example."""
@@ -44,6 +46,8 @@ class Stream:
     unit = "line"
     is_running = False
     """True if the records are pieces of one text, to be joined as they are."""
+    condition: Callable[[Record], bool] | None = None
+    """Condition of the records to yield; None: all."""
 
     def __init__(self, sources: Sequence[TextFile]) -> None:
         self.sources = list(sources)
@@ -87,19 +91,28 @@ class Stream:
     def records(self) -> Iterator[Record]:
         raise NotImplementedError
 
+    def where(self, condition: Callable[[Record], bool]) -> Stream:
+        """Return a stream of the records that satisfy a condition."""
+        part = copy(self)
+        part.condition = condition
+        return part
+
     def __iter__(self) -> Iterator[Record]:
-        record = None
+        record = chosen = None
         for record in self.records():
-            yield record
+            if self.condition is None or self.condition(record):
+                chosen = record
+                yield record
         if record is None:
-            self.report("no-example", 1, self.no_example())
+            error = self.sources[0].error("the file contains no example", "write one per line")
+            self.report("no-example", 1, error)
+        elif chosen is None:
+            message = "too few different examples to split"
+            self.report("too-few", 1, user_error(message, path=self.name, hint=MORE_DATA))
 
     def report(self, kind: str, number: int, error: UserError | None = None, shown: str = "") -> None:
         source, line = self.locate(number)
         source.report(kind, line, error, shown=shown, unit=self.unit)
-
-    def no_example(self) -> UserError:
-        return self.sources[0].error("the file contains no example", "write one per line")
 
 
 class AlignedLines(Stream):

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 
 import numpy as np
 
-from glassformer.core.errors import UserError, user_error
+from glassformer.core.errors import user_error
 from glassformer.data.batching import generator, shuffled
-from glassformer.data.columns import TableLayout, count
-from glassformer.data.formats import Record, RunningText, Stream
+from glassformer.data.columns import count
+from glassformer.data.formats import MORE_DATA, Record, RunningText, Stream
 
 KEYS_PER_BLOCK = 1 << 16
 KEYS_IN_MEMORY = 1 << 18
 KEY_BYTES = 8
-MORE_DATA = "more data, or one file per split"
 
 
 class RowKeys:
@@ -169,35 +168,6 @@ def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
     return int.from_bytes(digest[:8]) < fraction * 2**64
 
 
-class FilteredStream(Stream):
-    """Records of a stream that satisfy a condition."""
-
-    def __init__(self, whole: Stream, condition: Callable[[Record], bool]) -> None:
-        super().__init__(whole.sources)
-        self.whole = whole
-        self.condition = condition
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    @property
-    def read_as(self) -> str:
-        return self.whole.read_as
-
-    def layout(self) -> TableLayout | None:
-        return self.whole.layout()
-
-    def location(self, number: int) -> str:
-        return self.whole.location(number)
-
-    def records(self) -> Iterator[Record]:
-        return filter(self.condition, self.whole)
-
-    def no_example(self) -> UserError:
-        return user_error("too few different examples to split", path=self.name, hint=MORE_DATA)
-
-
 def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:
     """Split a stream into `train` and `validation` by the value of the role `key`.
 
@@ -211,13 +181,13 @@ def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> d
         return is_split_off(str(record.values[key]), fraction, data_seed)
 
     return {
-        "train": FilteredStream(stream, lambda record: not is_validation(record)),
-        "validation": FilteredStream(stream, is_validation),
+        "train": stream.where(lambda record: not is_validation(record)),
+        "validation": stream.where(is_validation),
     }
 
 
 def check_split(stream: Stream, fractions: Mapping[str, float], hash_seed: int | None) -> None:
-    """Raise the error of training if a stream has too few examples to split off these fractions.
+    """Report or raise the error of training if a stream has too few examples to split off these fractions.
 
     `hash_seed` is the seed of `split_stream`, or None if the task uses `split_off`.
     """
@@ -225,8 +195,7 @@ def check_split(stream: Stream, fractions: Mapping[str, float], hash_seed: int |
         return  # two blocks of text are enough
     if stream.is_running or hash_seed is not None:
         for part in split_stream(stream, "input", fractions["validation"], hash_seed or 0).values():
-            if next(part.records(), None) is None:
-                raise part.no_example()
+            next(iter(part), None)
         return
     distinct: set[str] = set()
     for record in stream:

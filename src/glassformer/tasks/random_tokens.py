@@ -16,7 +16,7 @@ from glassformer.core.registry import register
 from glassformer.data.batching import Examples
 from glassformer.models.task_types import CausalLM, SequenceClassification
 from glassformer.tasks.base import CausalLMTask, SequenceClassificationTask
-from glassformer.tasks.sequences import SequencesConfig, SequenceTask, choose_rows, repeat_to, share
+from glassformer.tasks.sequences import SequencesConfig, SequenceTask, choose_splits
 
 MAJORITY_LABELS = ["low", "high"]
 
@@ -44,9 +44,7 @@ class RandomTokensTask(SequenceTask):
 
     def random_rows(self, length: int) -> dict[str, np.ndarray]:
         """Draw distinct rows for each split; training repeats its rows if there are too few."""
-        space = self.config.sequences(length)
-        rows = choose_rows(space, share(space.size, self.config.sizes()), self.config.data_seed)
-        return {**rows, "train": repeat_to(rows["train"], self.config.train_examples)}
+        return choose_splits(self.config.sequences(length), self.config.sizes(), self.config.data_seed)
 
 
 class MajorityTask(RandomTokensTask, SequenceClassificationTask):

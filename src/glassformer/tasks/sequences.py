@@ -84,6 +84,12 @@ def _draw_distinct(space: Space, count: int, rng: np.random.Generator, seen: set
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
+def choose_splits(space: Space, wanted: Mapping[str, int], data_seed: int) -> dict[str, np.ndarray]:
+    """Choose distinct rows for each split; training repeats its rows if there are too few."""
+    rows = choose_rows(space, share(space.size, wanted), data_seed)
+    return {**rows, "train": repeat_to(rows["train"], wanted["train"])}
+
+
 def repeat_to(rows: np.ndarray, count: int) -> np.ndarray:
     """Repeat the rows up to `count`; return all of them if there are more."""
     return rows if len(rows) >= count else rows[np.arange(count) % len(rows)]
@@ -186,13 +192,11 @@ class TokenSequenceTask(SequenceTask, TokenClassificationTask):
             vocabulary=config.categories, max_length=config.length, classes=config.categories
         )
         self._space = config.sequences(config.length)
-        self._counts = share(self._space.size, config.sizes())
-        notes = _describe_small_space("sequences", self._space.size, self._counts, config.sizes())
+        notes = _describe_small_space("sequences", self._space.size, config.sizes())
         super().__init__(task_type, self._generate, notes)
 
     def _generate(self) -> dict[str, Examples]:
-        chosen = choose_rows(self._space, self._counts, self.config.data_seed)
-        chosen["train"] = repeat_to(chosen["train"], self.config.train_examples)
+        chosen = choose_splits(self._space, self.config.sizes(), self.config.data_seed)
         return {split: Examples(rows, self.config.targets(rows)) for split, rows in chosen.items()}
 
 
@@ -287,14 +291,12 @@ class PalindromeTask(SequenceTask, SequenceClassificationTask):
             vocabulary=config.categories, max_length=config.length, outputs=len(PALINDROME_LABELS)
         )
         self._space = config.halves()
-        pairs = {split: -(-count // 2) for split, count in config.sizes().items()}
-        self._counts = share(self._space.size, pairs)
-        notes = _describe_small_space("usable palindromes", self._space.size, self._counts, pairs)
+        self._pairs = {split: -(-count // 2) for split, count in config.sizes().items()}
+        notes = _describe_small_space("usable palindromes", self._space.size, self._pairs)
         super().__init__(task_type, self._generate, notes)
 
     def _generate(self) -> dict[str, Examples]:
-        chosen = choose_rows(self._space, self._counts, self.config.data_seed)
-        chosen["train"] = repeat_to(chosen["train"], -(-self.config.train_examples // 2))
+        chosen = choose_splits(self._space, self._pairs, self.config.data_seed)
         sizes = self.config.sizes()
         return {split: self._complete(split, halves, sizes[split]) for split, halves in chosen.items()}
 
@@ -318,8 +320,9 @@ class PalindromeTask(SequenceTask, SequenceClassificationTask):
         return [PALINDROME_LABELS[token] for token in tokens]
 
 
-def _describe_small_space(what: str, size: int, counts: dict[str, int], wanted: dict[str, int]) -> list[str]:
+def _describe_small_space(what: str, size: int, wanted: dict[str, int]) -> list[str]:
     """Note for the user if the space is too small for the wanted splits."""
+    counts = share(size, wanted)
     if all(counts.get(split, 0) >= count for split, count in wanted.items()):
         return []
     shares = ", ".join(f"{split} {count:,}" for split, count in counts.items())
