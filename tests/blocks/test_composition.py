@@ -139,7 +139,7 @@ def test_a_decoder_block_is_causal_by_default_and_reads_a_cache() -> None:
     ("build", "words"),
     [
         (lambda: SelfAttention(64, num_heads=5), "5 heads do not divide hidden_dim 64"),
-        (lambda: CrossAttention(64, 4, num_key_value_heads=3), "must divide num_heads 4"),
+        (lambda: CrossAttention(64, 4, num_key_value_heads=3), "3 key/value heads do not divide num_heads 4"),
         (lambda: SelfAttention(64, 4, position=Rotary(8)), "built for head_dim 8, this attention has 16"),
         (lambda: SelfAttention(64, 4, position=ALiBi(8)), "built for num_heads 8, this attention has 4"),
         (lambda: SelfAttention(64, 4, position=Sinusoidal(64)), "acts on the embedding"),

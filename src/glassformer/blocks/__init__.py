@@ -3,8 +3,8 @@
     block = gf.nn.EncoderBlock(64, num_heads=4, norm=gf.nn.RMSNorm, position=gf.nn.Rotary(16))
     y = block(x)     # x and y: (batch, length, 64)
 
-Blocks receive built parts. They do not know tasks, ranks or devices. Kinds of blocks have a config class next
-to them, which validates options and builds the block.
+A block receives its parts as modules. It does not know about tasks, distributed ranks or devices. A variant
+that users can choose by name has a config class next to it, which validates options and builds the block.
 
 The name of a tensor ends in its axes, here and in `models/` and `generation/`:
 B batch, L query length, M key length, D hidden, H heads, K head width, F feed-forward, V vocabulary.

@@ -1,7 +1,8 @@
-"""Multi-head attention, self and cross, with a key/value cache.
+"""Multi-head self-attention and cross-attention, with a key/value cache.
 
-The kernel is an attribute: `fused_kernel` by default. `inspection.capture` installs a recording kernel for
-one pass, and decoding on a CPU installs a faster one. The module itself has no flags for either.
+The kernel is the function that computes attention from queries, keys and values: `fused_kernel` by default.
+`inspection.capture` installs a recording kernel for one forward pass, and decoding on a CPU installs a faster
+one. So the attention modules need no flags for either.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float], Tensor]
 def fused_kernel(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """PyTorch's fused attention. A mask that is only causal is passed as a flag, not as a tensor."""
+    """Compute attention with PyTorch's fused kernel. A purely causal mask is passed as a flag."""
     queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
     if bias is None and mask.is_causal and mask.allowed is None and queries == keys:
         return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, is_causal=True, dropout_p=dropout)
@@ -38,24 +39,24 @@ def fused_kernel(
 
 
 DROP_IN_KERNELS: set[Kernel] = {fused_kernel}
-"""Kernels that compute plain attention for any number of queries. Others may expect one query per step."""
+"""Kernels that compute plain attention for any number of queries. Other kernels may expect a single query."""
 
 
 def explicit_scores(q_BHLK: Tensor, k_BHMK: Tensor, bias: Tensor | None) -> Tensor:
-    """Scaled scores q·kᵀ / √K plus the bias, before mask and softmax."""
+    """Return the attention scores q·kᵀ / √K plus the bias (B, H, L, M), before mask and softmax."""
     scores_BHLM = torch.matmul(q_BHLK, k_BHMK.transpose(-2, -1)) / math.sqrt(q_BHLK.shape[-1])
     return scores_BHLM if bias is None else scores_BHLM + bias
 
 
 def explicit_weights(q_BHLK: Tensor, k_BHMK: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
-    """Attention weights (B, H, L, M), which the fused kernel does not return."""
+    """Return the attention weights (B, H, L, M), which the fused kernel does not return."""
     allowed = mask.dense(q_BHLK.shape[2], k_BHMK.shape[2], q_BHLK.device)
     return reference.weights(explicit_scores(q_BHLK, k_BHMK, bias), allowed)
 
 
 @dataclass(frozen=True)
 class PositionContext:
-    """Position module, and the positions of the queries and keys of one call."""
+    """Positional encoding for one attention call, with the positions of the queries and of the keys."""
 
     position: Position
     query_positions_BL: Tensor
@@ -63,13 +64,13 @@ class PositionContext:
 
     @classmethod
     def arange(cls, position: Position, x_BLD: Tensor, start: int = 0) -> PositionContext:
-        """Number the L new tokens from `start`; the keys are all tokens from 0."""
+        """Build a context in which query positions count from `start` and key positions count from 0."""
         positions_1M = torch.arange(start + x_BLD.shape[1], device=x_BLD.device)[None]
         return cls(position, positions_1M[:, start:], positions_1M)
 
 
 def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
-    """Select rows in the given order, up to `length`. If most rows keep their index, only the others move."""
+    """Return these batch rows of a cache, in this order. If few rows move, the cache is changed in place."""
     if len(rows) <= len(x_BHMK):
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
         if 2 * len(moved) <= len(rows):
@@ -81,7 +82,7 @@ def select_rows(x_BHMK: Tensor, rows: Tensor, length: int) -> Tensor:
 
 
 class LayerCache:
-    """Keys and values that one attention has seen, in a buffer that grows.
+    """Key/value cache of one attention module, in a buffer that grows.
 
     attention(x, mask=Mask(is_causal=True), cache=cache)   # appends the keys and values of x
     """
@@ -92,7 +93,7 @@ class LayerCache:
         self._values: Tensor | None = None
 
     def extend(self, k_BHLK: Tensor, v_BHLK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append, and return all keys and values so far."""
+        """Append keys and values, and return all keys and values so far."""
         end = self.length + k_BHLK.shape[2]
         if self._keys is None or self._values is None or end > self._keys.shape[2]:
             capacity = 2 * end if self.length else end  # the first call may be the only one
@@ -104,7 +105,7 @@ class LayerCache:
         return self.get()
 
     def fill(self, rows: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, *, batch: int, length: int) -> None:
-        """Set the first L keys and values of these rows; everything not set is zero."""
+        """Set the first L keys and values of these batch rows. All other entries are zero."""
         if self._keys is None or self._values is None:
             _, heads, _, width = k_BHLK.shape
             self._keys = k_BHLK.new_zeros(batch, heads, length, width)
@@ -125,7 +126,7 @@ class LayerCache:
             self._values = select_rows(self._values, rows, self.length)
 
     def _grown(self, old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
-        """Copy the cached tensor into a larger buffer."""
+        """Copy the cached tensor into a new, larger buffer and return the buffer."""
         batch, heads, _, width = like.shape
         new = like.new_empty(batch, heads, capacity, width)
         if old is not None:
@@ -134,7 +135,7 @@ class LayerCache:
 
 
 def check_heads(hidden_dim: int, num_heads: int, num_key_value_heads: int | None) -> None:
-    """Raise an ErrorDetail unless the heads divide the hidden width and the key/value heads the heads."""
+    """Raise an ErrorDetail unless num_heads divides hidden_dim and num_key_value_heads divides num_heads."""
     if num_heads < 1 or hidden_dim % num_heads:
         divisors = [str(n) for n in range(1, min(hidden_dim, 64) + 1) if hidden_dim % n == 0]
         raise ErrorDetail(
@@ -145,7 +146,7 @@ def check_heads(hidden_dim: int, num_heads: int, num_key_value_heads: int | None
         )
     if num_key_value_heads is not None and (num_key_value_heads < 1 or num_heads % num_key_value_heads):
         raise ErrorDetail(
-            f"must divide num_heads {num_heads}",
+            f"{num_key_value_heads} key/value heads do not divide num_heads {num_heads}",
             path="num_key_value_heads",
             value=num_key_value_heads,
             hint="num_key_value_heads=1",
@@ -153,7 +154,7 @@ def check_heads(hidden_dim: int, num_heads: int, num_key_value_heads: int | None
 
 
 def check_width(x_BLD: Tensor, hidden_dim: int, path: str) -> None:
-    """Raise an ErrorDetail unless these are vectors (B, L, D) of the expected width."""
+    """Raise an ErrorDetail unless the tensor has the shape (batch, length, hidden_dim)."""
     if x_BLD.ndim != 3 or x_BLD.shape[-1] != hidden_dim:
         raise ErrorDetail(
             f"expected a tensor of shape (batch, length, {hidden_dim})",
@@ -164,7 +165,7 @@ def check_width(x_BLD: Tensor, hidden_dim: int, path: str) -> None:
 
 
 class MultiHeadAttention(nn.Module):
-    """Common part of self- and cross-attention: heads, kernel, output projection.
+    """Base class of self-attention and cross-attention: heads, kernel and output projection.
 
     gf.nn.SelfAttention(64, num_heads=4)      # query, key and value from one sequence
     gf.nn.CrossAttention(64, num_heads=4)     # query from one sequence, key and value from another
@@ -199,7 +200,7 @@ class MultiHeadAttention(nn.Module):
     def _attend(
         self, q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None
     ) -> Tensor:
-        """Run the kernel and the output projection; grouped keys and values are repeated per query head."""
+        """Apply the kernel, then the output projection. Shared key/value heads are repeated first."""
         groups = self.num_heads // self.num_key_value_heads
         if groups > 1:
             k_BHMK = k_BHMK.repeat_interleave(groups, dim=1)
@@ -210,7 +211,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
-    """One matrix for several projections. Each part has the Xavier weights of a separate projection."""
+    """Build one linear layer for several projections. Each projection has its own Xavier initialisation."""
     layer = linear(inputs, sum(parts), bias)
     for part in layer.weight.split(parts):
         nn.init.xavier_uniform_(part)
@@ -218,13 +219,13 @@ def stacked_linear(inputs: int, parts: list[int], bias: bool) -> nn.Linear:
 
 
 class SelfAttention(MultiHeadAttention):
-    """Attention of a sequence to itself.
+    """Multi-head attention of a sequence to itself.
 
     y = gf.nn.SelfAttention(64, num_heads=4)(x)                                     # x and y: (B, L, 64)
     y = gf.nn.SelfAttention(64, 4, position=gf.nn.Rotary(16))(x, mask=gf.nn.Mask(is_causal=True))
 
-    A whole model shares one position module and passes it per call as `positions`. Without it the module uses
-    its own `position`, and numbers the tokens from 0, or from the end of the cache.
+    The layers of a model share one positional encoding, which each call receives as `positions`. Without
+    `positions`, the module uses its own `position` and numbers tokens from 0, or from the end of the cache.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class SelfAttention(MultiHeadAttention):
         mask: Mask = EVERYTHING,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Attend from each vector to the vectors that the mask allows, those in the cache included."""
+        """Attend from each vector to all vectors that the mask allows, including cached ones."""
         if positions is None:
             check_width(x_BLD, self.hidden_dim, "SelfAttention")
             start = 0 if cache is None else cache.length
@@ -270,7 +271,7 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """Attention of the decoder to the encoder's output. It has no positions: distances mean nothing here.
+    """Multi-head attention from the decoder to the encoder's output. It does not use positions.
 
     y = gf.nn.CrossAttention(64, num_heads=4)(x, memory)     # x: (B, L, 64), memory: (B, M, 64)
     """
@@ -288,12 +289,12 @@ class CrossAttention(MultiHeadAttention):
         self.key_value = stacked_linear(hidden_dim, [self.key_value_dim] * 2, bias)
 
     def keys_and_values(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder's output, split into heads; a cache stores them for all steps."""
+        """Return the keys and values (B, H, M, K) of the encoder's output. Decoding caches them."""
         k_BMD, v_BMD = self.key_value(memory_BMD).chunk(2, dim=-1)
         return self._split(k_BMD, self.num_key_value_heads), self._split(v_BMD, self.num_key_value_heads)
 
     def forward(self, x_BLD: Tensor, memory: Tensor | LayerCache, mask: Mask = EVERYTHING) -> Tensor:
-        """Attend from each vector to `memory`: the encoder's output (B, M, D) or a cache of it."""
+        """Attend from each vector to `memory`: the encoder's output (B, M, D), or its cached projections."""
         q_BHLK = self._split(self.query(x_BLD), self.num_heads)
         k_BHMK, v_BHMK = memory.get() if isinstance(memory, LayerCache) else self.keys_and_values(memory)
         return self._attend(q_BHLK, k_BHMK, v_BHMK, mask, None)

@@ -1,4 +1,4 @@
-"""Dropout that takes four decisions from one random number: on a CPU, drawing numbers is most of its cost."""
+"""Fast dropout for CPUs: one 64-bit random number decides about four elements."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 _STEPS = 1 << 16
-"""Resolution of the dropout probability: it is rounded to a multiple of 1/65,536."""
+"""Number of steps of the dropout probability, which is rounded to a multiple of 1/65,536."""
 
 _generator: ContextVar[torch.Generator | None] = ContextVar("generator", default=None)
 
 
 @contextmanager
 def drawing_from(generator: torch.Generator) -> Iterator[None]:
-    """Context: in this thread, dropout draws from the given generator instead of the global one."""
+    """Make dropout in this thread draw from `generator`, not the global one, inside a `with` block."""
     token = _generator.set(generator)
     try:
         yield
@@ -26,13 +26,13 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 
 class Dropout(nn.Dropout):
-    """Drop-in for `nn.Dropout` that is about seven times as fast on a CPU.
+    """Drop-in replacement for `nn.Dropout` that is about seven times as fast on a CPU.
 
     y = gf.nn.Dropout(0.1)(x)
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero each number with probability `p` in training mode, and scale the others by 1 / (1 − p)."""
+        """Zero each element with probability `p` in training mode, and scale the others by 1 / (1 − p)."""
         dropped = round(self.p * _STEPS)
         if not self.training or not dropped:
             return x

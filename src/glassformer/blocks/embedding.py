@@ -1,4 +1,4 @@
-"""Embeddings: token numbers to vectors, plus positions, an optional norm, and dropout."""
+"""Embedding layers: token ids to vectors, plus positions, an optional norm, and dropout."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from glassformer.core.registry import Kind, register
 
 
 class InputNet(nn.Module):
-    """Base class of input networks: token numbers (B, L) to vectors (B, L, D)."""
+    """Base class of input networks, which map token ids (B, L) to vectors (B, L, D)."""
 
     @property
     def weight_VD(self) -> Tensor:
-        """Embedding matrix, which a tied output layer shares."""
+        """Embedding matrix (V, D), which a tied output layer shares."""
         raise NotImplementedError
 
 
 class InputConfig(Kind):
-    """Kind of input network."""
+    """Base class of the configs of input networks."""
 
     def build(self, vocabulary: int, hidden_dim: int) -> InputNet:
-        """Build the module."""
+        """Build the input network."""
         raise NotImplementedError
 
     def parameter_count(self, vocabulary: int, hidden_dim: int) -> int:
-        """Count the parameters."""
+        """Return the number of parameters of the input network."""
         raise NotImplementedError
 
 
@@ -72,11 +72,11 @@ class TokenEmbeddingConfig(InputConfig):
 
 
 class OneHot(InputNet):
-    """One-hot vector, input dropout, linear layer.
+    """One-hot encoding of each token, then dropout and a linear layer.
 
     x = gf.nn.OneHot(vocabulary=256, hidden_dim=64)(tokens)     # tokens: (B, L), x: (B, L, 64)
 
-    A one-hot vector times a matrix is one column of the matrix, so the column is looked up.
+    A one-hot vector times a matrix is one column of the matrix, so the column is looked up instead.
     """
 
     def __init__(self, vocabulary: int, hidden_dim: int, dropout: float = 0.0) -> None:
@@ -95,7 +95,7 @@ class OneHot(InputNet):
 
 @register
 class OneHotConfig(InputConfig):
-    """One-hot vector and a linear layer."""
+    """One-hot encoding of each token and a linear layer."""
 
     kind: Literal["one-hot"] = "one-hot"
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the one-hot input")
@@ -108,11 +108,11 @@ class OneHotConfig(InputConfig):
 
 
 class Embedding(nn.Module):
-    """Input network, then positions, an optional norm, and dropout.
+    """Embedding layer: input network, positional encoding, an optional norm, and dropout.
 
     x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.Sinusoidal(64), dropout=0.1)(tokens)
 
-    Without `vectors` of its own it uses those passed to `forward`: one table for source and target.
+    If `vectors` is None, `forward` uses the network `shared`, so that source and target share one table.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def input_net(self, shared: InputNet | None = None) -> InputNet:
-        """Return its own input network, or the shared one if it has none."""
+        """Return the embedding's own input network, or `shared` if it has none."""
         net = shared if self.vectors is None else self.vectors
         assert net is not None
         return net
@@ -137,7 +137,7 @@ class Embedding(nn.Module):
     def forward(
         self, tokens_BL: Tensor, positions_BL: Tensor | None = None, shared: InputNet | None = None
     ) -> Tensor:
-        """Embed the tokens; without `positions_BL` they are numbered from 0."""
+        """Return the vectors (B, L, D) of the tokens. Without `positions_BL`, positions are 0, 1, …"""
         if positions_BL is None:
             positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
         vectors_BLD = self.input_net(shared)(tokens_BL)

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks, which each position passes through alone."""
+"""Position-wise feed-forward networks (two-layer and SwiGLU) and their configs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """Linear layer with Xavier weights and zero biases, the initialisation of every layer here."""
+    """Build a linear layer with Xavier-uniform weights and zero biases, the default of all blocks."""
     layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
@@ -27,7 +27,7 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them; the inner width is 4 × hidden_dim by default.
+    """Two linear layers with an activation between them. The default inner width is 4 × hidden_dim.
 
     y = gf.nn.FeedForward(64, 256, activation=torch.relu)(x)     # x and y: (B, L, 64)
     """
@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        """Transform each position by itself."""
+        """Apply the network to each position independently."""
         hidden_BLF = self.activation(self.up(x_BLD))
         return self.down(self.dropout(hidden_BLF))
 
@@ -70,24 +70,24 @@ class SwiGLU(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        """Transform each position by itself."""
+        """Apply the network to each position independently."""
         hidden_BLF = F.silu(self.gate(x_BLD)) * self.up(x_BLD)
         return self.down(self.dropout(hidden_BLF))
 
 
 class FeedForwardConfig(Kind):
-    """Kind of feed-forward network."""
+    """Base class of the configs of feed-forward networks."""
 
     def build(self, dim: int, feed_forward_dim: int, bias: bool, dropout: float) -> nn.Module:
-        """Build the module."""
+        """Build the feed-forward network."""
         raise NotImplementedError
 
     def matrices(self) -> int:
-        """Number of dim × feed_forward_dim matrices."""
+        """Return the number of weight matrices, which each have dim × feed_forward_dim weights."""
         return 2
 
     def parameter_count(self, dim: int, feed_forward_dim: int, bias: bool) -> int:
-        """Count the parameters. All matrices but the last have outputs, and biases, of the inner width."""
+        """Return the number of parameters. The last layer has `dim` biases, the others the inner width."""
         weights = self.matrices() * dim * feed_forward_dim
         return weights + (self.matrices() - 1) * feed_forward_dim + dim if bias else weights
 

@@ -1,4 +1,4 @@
-"""Heads: pooling, output networks, the last linear map, and the loss."""
+"""Output heads of models: pooling, output networks, the last linear layer, and the loss."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ IGNORED = -100
 """Target id of a position that is not predicted, such as padding."""
 
 ALIGNMENT = 16
-"""Floats per CPU cache line."""
+"""Number of float32 values in a CPU cache line of 64 bytes."""
 
 
 def pad_to_alignment(weight_OI: Tensor, bias_O: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Zero-pad the output dimension to a multiple of 16, so that product rows are cache-line aligned.
+    """Zero-pad weight and bias to a multiple of 16 outputs, so that rows of products are cache-line aligned.
 
-    On a CPU, a product with unaligned rows takes up to 1.5 times as long.
+    On a CPU, a matrix product with unaligned rows takes up to 1.5 times as long.
     """
     missing = -len(weight_OI) % ALIGNMENT
     if not missing:
@@ -36,13 +36,13 @@ def pad_to_alignment(weight_OI: Tensor, bias_O: Tensor | None) -> tuple[Tensor, 
 
 
 CHUNK = 256
-"""Rows per chunk of the loss: enough for an efficient matrix product, few enough for a CPU's cache."""
+"""Rows of logits that the loss computes at a time: enough for a fast matmul, few enough for a CPU's cache."""
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross-entropy and number of correct rows, without holding all logits in memory.
+    """Autograd function for a linear layer with cross-entropy, which never holds all logits in memory.
 
-    The logits are computed in chunks of rows. The gradients are computed in the same pass, during `forward`.
+    It computes the logits in chunks of rows, and the gradients in the same pass, during `forward`.
     """
 
     @staticmethod
@@ -97,7 +97,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def _projection(weight_VD: Tensor, bias_V: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Linear map from hidden vectors to logits, prepared once for many chunks."""
+    """Return the function from hidden vectors to logits, with weights padded once for all chunks."""
     weight, bias = pad_to_alignment(weight_VD, bias_V)
     return lambda hidden_ND: F.linear(hidden_ND, weight, bias)[:, : len(weight_VD)]
 
@@ -105,7 +105,7 @@ def _projection(weight_VD: Tensor, bias_V: Tensor | None) -> Callable[[Tensor], 
 def linear_cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Sum of `F.cross_entropy(F.linear(...))`, and the number of rows whose largest logit is the target's."""
+    """Return the summed `F.cross_entropy(F.linear(...))`, and the number of correctly predicted rows."""
     loss, correct = LinearCrossEntropy.apply(hidden_ND, weight_VD, bias_V, targets_N, smoothing)
     return loss, correct
 
@@ -113,7 +113,7 @@ def linear_cross_entropy(
 def cross_entropy_per_row(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each row, and True where its largest logit is the target's; without gradients."""
+    """Return the loss of each row, and a bool per row that is True if the prediction is correct."""
     losses, hits = [], []
     project = _projection(weight_VD, bias_V)
     for hidden, targets in zip(hidden_ND.split(CHUNK), targets_N.split(CHUNK), strict=True):
@@ -126,7 +126,7 @@ def cross_entropy_per_row(
 
 @dataclass(frozen=True)
 class LossOutput:
-    """Loss, correct predictions and targets of a batch, as sums, so that batches of any size can be added."""
+    """Summed loss and numbers of correct predictions and targets of a batch, which add up over batches."""
 
     loss: Tensor
     correct: Tensor
@@ -139,19 +139,19 @@ class LossOutput:
 
 
 class PoolingConfig(Kind):
-    """Kind of pooling: the vectors of a sequence become one. Padding must not affect it."""
+    """Base class of the configs of pooling, which reduces a sequence to one vector. Padding has no effect."""
 
     def build(self, dim: int) -> nn.Module:
-        """Build the module."""
+        """Build the pooling module."""
         raise NotImplementedError
 
     def parameter_count(self, dim: int) -> int:
-        """Count the parameters."""
+        """Return the number of parameters of the pooling module."""
         return 0
 
 
 class MeanPooling(nn.Module):
-    """Mean over the real positions.
+    """Mean of the vectors at real positions (not padding).
 
     pooled = gf.nn.MeanPooling()(x, mask)     # x: (B, L, D), mask: (B, L), pooled: (B, D)
     """
@@ -164,7 +164,7 @@ class MeanPooling(nn.Module):
 
 
 class MaxPooling(nn.Module):
-    """Largest value of each component over the real positions.
+    """Maximum of each component over the real positions (not padding).
 
     pooled = gf.nn.MaxPooling()(x, mask)     # x: (B, L, D), mask: (B, L), pooled: (B, D)
     """
@@ -187,7 +187,7 @@ class FirstPooling(nn.Module):
 
 
 class LastPooling(nn.Module):
-    """Vector of the last real position, the only one of a causal model that has seen the whole sequence.
+    """Vector of the last real position (not padding). In a causal model, only this one sees all tokens.
 
     pooled = gf.nn.LastPooling()(x, mask)     # x: (B, L, D), mask: (B, L), pooled: (B, D)
     """
@@ -197,7 +197,7 @@ class LastPooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """Mean of the real positions, weighted by attention from one learned query.
+    """Mean of the vectors at real positions (not padding), weighted by attention from one learned query.
 
     pooled = gf.nn.AttentionPooling(64)(x, mask)     # x: (B, L, 64), mask: (B, L), pooled: (B, 64)
     """
@@ -212,14 +212,14 @@ class AttentionPooling(nn.Module):
 
 
 def last_token(x_BLD: Tensor, attention_mask_BL: Tensor) -> Tensor:
-    """Vector of each row's last real token; padding is on the right."""
+    """Return the vector (B, D) of each row's last real token. Padding must be on the right."""
     last_B = (attention_mask_BL.sum(1) - 1).clamp(min=0)
     return x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), last_B]
 
 
 @register
 class MeanPoolingConfig(PoolingConfig):
-    """Mean over the real positions."""
+    """Mean of the vectors at real positions (not padding)."""
 
     kind: Literal["mean"] = "mean"
 
@@ -229,7 +229,7 @@ class MeanPoolingConfig(PoolingConfig):
 
 @register
 class MaxPoolingConfig(PoolingConfig):
-    """Largest value of each component."""
+    """Maximum of each component over the real positions (not padding)."""
 
     kind: Literal["max"] = "max"
 
@@ -239,7 +239,7 @@ class MaxPoolingConfig(PoolingConfig):
 
 @register
 class FirstPoolingConfig(PoolingConfig):
-    """First position."""
+    """Vector of the first position."""
 
     kind: Literal["first"] = "first"
 
@@ -249,7 +249,7 @@ class FirstPoolingConfig(PoolingConfig):
 
 @register
 class LastPoolingConfig(PoolingConfig):
-    """Last real position."""
+    """Vector of the last real position (not padding)."""
 
     kind: Literal["last"] = "last"
 
@@ -259,7 +259,7 @@ class LastPoolingConfig(PoolingConfig):
 
 @register
 class AttentionPoolingConfig(PoolingConfig):
-    """Mean weighted by attention from a learned query."""
+    """Mean of the vectors at real positions, weighted by attention from a learned query."""
 
     kind: Literal["attention"] = "attention"
 
@@ -271,14 +271,14 @@ class AttentionPoolingConfig(PoolingConfig):
 
 
 class OutputConfig(Kind):
-    """Kind of output network, between the last block and the last linear layer."""
+    """Base class of the configs of output networks, between the last block and the last linear layer."""
 
     def build(self, dim: int, dropout: float) -> nn.Module:
-        """Build the module."""
+        """Build the output network."""
         raise NotImplementedError
 
     def parameter_count(self, dim: int) -> int:
-        """Count the parameters."""
+        """Return the number of parameters of the output network."""
         return 0
 
 
@@ -310,7 +310,7 @@ class TransformOutputConfig(OutputConfig):
     """Linear layer, GELU, layer norm: the output network of BERT."""
 
     kind: Literal["transform"] = "transform"
-    epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="added to the variance")
+    epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="small number added to the variance")
 
     def build(self, dim: int, dropout: float) -> nn.Module:
         return nn.Sequential(linear(dim, dim), nn.GELU(), LayerNorm(dim, self.epsilon))
@@ -320,9 +320,9 @@ class TransformOutputConfig(OutputConfig):
 
 
 class Head(nn.Module):
-    """Output network `body`, then a linear layer to `outputs` numbers.
+    """Base class of output heads: the output network `body`, then a linear layer with `outputs` outputs.
 
-    A tied head has no matrix of its own: `forward` is given the embedding's.
+    A tied head has no weight matrix of its own. Its `forward` receives the embedding matrix as `tied_VD`.
     """
 
     def __init__(
@@ -342,23 +342,23 @@ class Head(nn.Module):
             nn.init.normal_(self.weight, std=0.2 * hidden_dim**-0.5)
 
     def output_weight(self, tied_VD: Tensor | None) -> Tensor:
-        """Return the head's own matrix, or the tied one."""
+        """Return the head's own weight matrix, or `tied_VD` if the head is tied."""
         weight_VD = tied_VD if self.weight is None else self.weight
         assert weight_VD is not None
         return weight_VD
 
     def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
-        """Outputs for hidden vectors: logits, or real values."""
+        """Compute the outputs for hidden vectors: logits, or real values."""
         return F.linear(self.body(hidden), self.output_weight(tied_VD), self.bias)
 
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        """Loss of the head's outputs."""
+        """Return the summed loss of the head's outputs for these targets."""
         raise NotImplementedError
 
     def loss_from_hidden(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None = None, label_smoothing: float = 0.0
     ) -> LossOutput:
-        """Loss of hidden vectors, for training; equal to `compute_loss` of their outputs."""
+        """Return the summed loss for hidden vectors. It equals `compute_loss` of the head's outputs."""
         return self.compute_loss(self(hidden, tied_VD), targets, label_smoothing)
 
 
@@ -371,7 +371,7 @@ class ClassHead(Head):
     """
 
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        """Cross-entropy of the logits."""
+        """Return the summed cross-entropy of the logits."""
         logits, flat = outputs.flatten(0, -2), targets.flatten()
         loss = F.cross_entropy(
             logits, flat, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
@@ -384,7 +384,7 @@ class ClassHead(Head):
     def loss_from_hidden(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None = None, label_smoothing: float = 0.0
     ) -> LossOutput:
-        """Cross-entropy of hidden vectors, in chunks; positions without a target are not computed."""
+        """Return the summed cross-entropy, computed in chunks. Positions without a target are skipped."""
         if not self.is_plain or torch.is_autocast_enabled(hidden.device.type):
             return super().loss_from_hidden(hidden, targets, tied_VD, label_smoothing)
         flat = targets.flatten()
@@ -396,13 +396,13 @@ class ClassHead(Head):
 
     @property
     def is_plain(self) -> bool:
-        """True unless a subclass has its own outputs or loss, which the chunked loss would bypass."""
+        """True unless a subclass overrides `forward` or `compute_loss`, which the chunked loss bypasses."""
         return type(self).forward is Head.forward and type(self).compute_loss is ClassHead.compute_loss
 
     def loss_per_target(
         self, hidden: Tensor, targets: Tensor, tied_VD: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Loss and correctness of each target, in the shape of `targets`; 0 and False where it is ignored."""
+        """Return loss and correctness (bool) of each target. Ignored targets have 0 and False."""
         losses = torch.zeros_like(targets, dtype=torch.float32)
         hits = torch.zeros_like(targets, dtype=torch.bool)
         is_target = targets != IGNORED
@@ -414,7 +414,7 @@ class ClassHead(Head):
 
 
 class RegressionHead(Head):
-    """One real value, with squared error as the loss; a prediction within 0.5 counts as correct.
+    """Head for one real value, with squared-error loss. A prediction within 0.5 of the target is correct.
 
     head = gf.nn.RegressionHead(64)
     values = head(x)                                      # x: (B, 64), values: (B, 1)
@@ -427,7 +427,7 @@ class RegressionHead(Head):
         super().__init__(hidden_dim, outputs, body, bias=bias)
 
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        """Squared error; `label_smoothing` has no effect."""
+        """Return the summed squared error. `label_smoothing` has no effect."""
         errors = outputs.squeeze(-1) - targets
         return LossOutput(
             errors.square().sum(),

@@ -1,6 +1,7 @@
-"""Encoder block, decoder block, and stacks of them.
+"""Encoder blocks, decoder blocks, and stacks of blocks.
 
-An absent norm is an Identity, so pre-norm and post-norm run the same code:
+A sublayer has a norm before or after it. The absent one is an Identity, so that pre-norm and post-norm run
+the same code:
 
     x = after(x + dropout(sublayer(before(x))))
 """
@@ -29,11 +30,11 @@ from glassformer.core.errors import ErrorDetail
 
 NormPlacement = Literal["pre", "post"]
 MakeNorm = Callable[[int], nn.Module]
-"""Function from a width to a norm: a class such as `RMSNorm`, or a config's `build`."""
+"""Function that builds a norm of a given width: a class such as `RMSNorm`, or a config's `build`."""
 
 
 class Residual(nn.Module):
-    """Residual connection around a sublayer, with dropout and a norm before or after it."""
+    """Residual connection around a sublayer, with dropout, and with a norm before or after the sublayer."""
 
     def __init__(self, norm: nn.Module, norm_placement: NormPlacement, dropout: float) -> None:
         super().__init__()
@@ -47,27 +48,27 @@ class Residual(nn.Module):
 
 
 class BlockCache:
-    """Cache of one decoder block: its own past, and the keys and values of the encoder's output."""
+    """Key/value caches of one block: `own` for self-attention, `cross` for cross-attention."""
 
     def __init__(self) -> None:
         self.own = LayerCache()
         self.cross = LayerCache()
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
+        """Keep these rows of the batch, in this order."""
         self.own.select(rows)
         self.cross.select(rows)
 
 
 def _check_parts(hidden_dim: int, num_heads: int | None, *attentions: MultiHeadAttention | None) -> None:
-    """Raise an ErrorDetail unless either `num_heads` or attentions of the right width are given."""
+    """Raise an ErrorDetail unless exactly one is given: `num_heads`, or attentions of width `hidden_dim`."""
     for attention in attentions:
         if (num_heads is None) == (attention is None):
             raise ErrorDetail(
                 "a block needs either num_heads or its attention modules",
                 path="num_heads",
                 value=num_heads,
-                hint="EncoderBlock(64, num_heads=4)",
+                hint="pass num_heads: EncoderBlock(64, num_heads=4)",
             )
         if attention is not None and attention.hidden_dim != hidden_dim:
             raise ErrorDetail(
@@ -78,13 +79,13 @@ def _check_parts(hidden_dim: int, num_heads: int | None, *attentions: MultiHeadA
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward.
+    """Transformer encoder block: self-attention, then a feed-forward network.
 
     y = gf.nn.EncoderBlock(64, num_heads=4)(x)     # x and y: (B, L, 64)
     block = gf.nn.EncoderBlock(64, num_heads=4, norm=gf.nn.RMSNorm, position=gf.nn.Rotary(16),
                                feed_forward=gf.nn.SwiGLU(64, 256), dropout=0.1)
 
-    Give `num_heads`, and the block builds its attention, or give an `attention` of your own.
+    Pass `num_heads` to let the block build its attention, or pass your own `attention`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class EncoderBlock(nn.Module):
         mask: Mask = EVERYTHING,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        """Mix the positions, then transform each one."""
+        """Apply self-attention, then the feed-forward network. Return a tensor (B, L, D)."""
         if positions is None:
             check_width(x_BLD, self.attention.hidden_dim, "EncoderBlock")
         own = None if cache is None else cache.own
@@ -122,11 +123,11 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention, cross-attention to the encoder's output, then feed-forward.
+    """Transformer decoder block: causal self-attention, cross-attention, then a feed-forward network.
 
     y = gf.nn.DecoderBlock(64, num_heads=4)(x, memory)     # x: (B, L, 64), memory: (B, M, 64)
 
-    Give `num_heads`, and the block builds its attentions, or give both of your own.
+    Pass `num_heads` to let the block build both attention modules, or pass both of your own.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class DecoderBlock(nn.Module):
         self.feed_forward_residual = Residual(norm(hidden_dim), norm_placement, dropout)
 
     def project_memory(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder's output, for the cache."""
+        """Return the cross-attention keys and values of the encoder's output, for the cache."""
         return self.cross_attention.keys_and_values(memory_BMD)
 
     def forward(
@@ -164,9 +165,10 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask = EVERYTHING,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        """Mix the positions, attend to the memory, then transform each position.
+        """Apply self-attention, cross-attention and the feed-forward network. Return a tensor (B, L, D).
 
-        Without `memory_BMD`, the cache must hold the memory's keys and values, from `project_memory`.
+        `memory_BMD` is the encoder's output. If it is None, the cache must hold its keys and values, which
+        `project_memory` returns.
         """
         if positions is None:
             check_width(x_BLD, self.attention.hidden_dim, "DecoderBlock")
@@ -176,7 +178,7 @@ class DecoderBlock(nn.Module):
             raise ErrorDetail(
                 "a decoder block needs the encoder's output",
                 path="DecoderBlock",
-                hint="block(x, memory), or an EncoderBlock with a causal mask",
+                hint="call block(x, memory), or use an EncoderBlock with a causal mask",
             )
         x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
         x_BLD = self.cross_attention_residual(x_BLD, lambda x: self.cross_attention(x, memory, memory_mask))
@@ -202,7 +204,7 @@ class EncoderStack(nn.Module):
         mask: Mask = EVERYTHING,
         caches: Sequence[BlockCache] | None = None,
     ) -> Tensor:
-        """Run all blocks, with one cache per block if given."""
+        """Run all blocks and the final norm. `caches` has one cache per block."""
         for number, block in enumerate(self.layers):
             x_BLD = block(x_BLD, positions, mask, None if caches is None else caches[number])
         return self.final_norm(x_BLD)
@@ -229,7 +231,7 @@ class DecoderStack(nn.Module):
         memory_mask: Mask = EVERYTHING,
         caches: Sequence[BlockCache] | None = None,
     ) -> Tensor:
-        """Run all blocks. Without `memory_BMD`, the caches must hold its keys and values."""
+        """Run all blocks and the final norm. If `memory_BMD` is None, its keys and values must be cached."""
         for number, block in enumerate(self.layers):
             cache = None if caches is None else caches[number]
             x_BLD = block(x_BLD, memory_BMD, positions, mask, memory_mask, cache)

@@ -1,7 +1,7 @@
-"""Attention masks. True means *may attend*, everywhere.
+"""Attention masks, in which True means that a query may attend to a key.
 
 A query that may not attend to any key gets zeros, never NaN, and finite gradients. `reference.weights` and
-PyTorch's kernel (from version 2.5) both guarantee it.
+PyTorch's kernel (from version 2.5) both guarantee this.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from torch import Tensor
 
 
 def causal(query_length: int, key_length: int, device: torch.device | str | None = None) -> Tensor:
-    """Allow each query the keys up to its own position; the last query sees every key."""
+    """Return a bool mask (L, M) that hides later keys. The last query may attend to every key."""
     ones_LM = torch.ones(query_length, key_length, dtype=torch.bool, device=device)
     return ones_LM.tril(key_length - query_length)
 
 
 def padding(attention_mask_BM: Tensor) -> Tensor:
-    """Allow every query the real keys of its own sequence; True marks a real token, False padding."""
+    """Return a bool mask (B, 1, 1, M) that hides padding. `attention_mask_BM` is True at real tokens."""
     return attention_mask_BM[:, None, None, :]
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Attention mask, expanded to a tensor only if a kernel needs it.
+    """Attention mask that is expanded to a tensor only if an attention kernel needs one.
 
     `allowed` is a boolean tensor that broadcasts to (B, H, L, M). `is_causal` restricts it further.
 

@@ -1,4 +1,4 @@
-"""Norms over the hidden axis."""
+"""Layer norm and RMS norm over the hidden axis, and their configs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RMS_NORM_EPSILON = 1e-6
 
 
 class LayerNorm(nn.LayerNorm):
-    """PyTorch's layer norm, built from the width.
+    """PyTorch's layer norm over the last axis of width `dim`.
 
     y = gf.nn.LayerNorm(64)(x)     # x and y: (..., 64)
     """
@@ -24,7 +24,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """PyTorch's root-mean-square norm (Zhang and Sennrich 2019), built from the width.
+    """PyTorch's root-mean-square norm (Zhang and Sennrich 2019) over the last axis of width `dim`.
 
     y = gf.nn.RMSNorm(64)(x)     # x and y: (..., 64)
     """
@@ -34,14 +34,14 @@ class RMSNorm(nn.RMSNorm):
 
 
 class NormConfig(Kind):
-    """Kind of norm."""
+    """Base class of the configs of norms."""
 
     def build(self, dim: int) -> nn.Module:
-        """Build the module for vectors of this width."""
+        """Build the norm for vectors of width `dim`."""
         raise NotImplementedError
 
     def parameter_count(self, dim: int) -> int:
-        """Count the parameters."""
+        """Return the number of parameters of the norm."""
         raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ class LayerNormConfig(NormConfig):
     """Layer norm."""
 
     kind: Literal["layer"] = "layer"
-    epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="added to the variance")
+    epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="small number added to the variance")
 
     def build(self, dim: int) -> nn.Module:
         return LayerNorm(dim, self.epsilon)
@@ -64,7 +64,7 @@ class RMSNormConfig(NormConfig):
     """Root-mean-square norm."""
 
     kind: Literal["rms"] = "rms"
-    epsilon: float = Field(RMS_NORM_EPSILON, gt=0, description="added to the mean square")
+    epsilon: float = Field(RMS_NORM_EPSILON, gt=0, description="small number added to the mean square")
 
     def build(self, dim: int) -> nn.Module:
         return RMSNorm(dim, self.epsilon)

@@ -1,9 +1,9 @@
-"""Positional encodings.
+"""Positional encodings: sinusoidal, learned, relative, ALiBi and rotary.
 
-A position module implements up to three methods, each neutral by default: `embed` changes the embedding,
-`rotate` changes queries and keys, and `score_bias` is added to the attention scores. The model always calls
-all three. Positions are passed explicitly, as (1, L) or (B, L), so caches and offsets need no special case.
-One module serves all layers of a stack.
+A positional encoding overrides up to three methods, which do nothing by default: `embed` changes the
+embedding, `rotate` changes queries and keys, and `score_bias` is added to the attention scores. The model
+always calls all three. Positions are passed explicitly, as (1, L) or (B, L), so that caches and offsets need
+no special case. One module serves all layers of a stack.
 """
 
 from __future__ import annotations
@@ -20,65 +20,65 @@ from glassformer.core.registry import Kind, register
 
 
 class Position(nn.Module):
-    """Base class of positional encodings; by itself it encodes no positions.
+    """Base class of positional encodings. The base class itself encodes no positions.
 
     class Mine(gf.nn.Position):
         def score_bias(self, q_BHLK, query_positions_BL, key_positions_BM): ...
     """
 
     size: int | None = None
-    """Width (of the hidden vector or of a head) or number of heads that the module was built for."""
+    """Value that the module was built for, of the dimension that `size_of` names. None: it fits any size."""
     size_of: Literal["hidden_dim", "head_dim", "num_heads"] = "hidden_dim"
 
     def check(self, hidden_dim: int, num_heads: int) -> None:
-        """Raise an ErrorDetail if an attention of this size cannot use the module."""
+        """Raise an ErrorDetail if an attention module of this size cannot use this positional encoding."""
         name = type(self).__name__
         if type(self).embed is not Position.embed:
             raise ErrorDetail(
                 f"{name} acts on the embedding, not on attention",
                 path="position",
-                hint=f"gf.nn.Embedding(vectors, position=gf.nn.{name}(...))",
+                hint=f"pass it to the embedding: gf.nn.Embedding(vectors, position=gf.nn.{name}(...))",
             )
         sizes = {"hidden_dim": hidden_dim, "head_dim": hidden_dim // num_heads, "num_heads": num_heads}
         if self.size is not None and self.size != sizes[self.size_of]:
             raise ErrorDetail(
                 f"{name} was built for {self.size_of} {self.size}, this attention has {sizes[self.size_of]}",
                 path="position",
-                hint=f"gf.nn.{name}({sizes[self.size_of]})",
+                hint=f"build it with gf.nn.{name}({sizes[self.size_of]})",
             )
 
     def embed(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
-        """Add positions to the embedding."""
+        """Return the embeddings with position information added. By default, they are unchanged."""
         return x_BLD
 
     def rotate(self, x_BHLK: Tensor, positions_BL: Tensor) -> Tensor:
-        """Rotate queries or keys by their positions."""
+        """Return queries or keys rotated by their positions. By default, they are unchanged."""
         return x_BHLK
 
     def score_bias(
         self, q_BHLK: Tensor, query_positions_BL: Tensor, key_positions_BM: Tensor
     ) -> Tensor | None:
-        """Bias of the scaled scores, which broadcasts to (B, H, L, M), or None."""
+        """Return a bias for the attention scores that broadcasts to (B, H, L, M), or None for no bias."""
         return None
 
 
 class PositionConfig(Kind):
-    """Kind of positional encoding."""
+    """Base class of the configs of positional encodings."""
 
     def check(self, head_dim: int) -> None:
-        """Raise an ErrorDetail if heads of this width cannot use it."""
+        """Raise an ErrorDetail if attention heads of width `head_dim` cannot use this positional encoding."""
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
-        """Build the module."""
+        """Build the positional encoding."""
         raise NotImplementedError
 
     def parameter_count(self, *, hidden_dim: int, num_heads: int, max_length: int) -> int:
-        """Count the parameters."""
+        """Return the number of parameters of the positional encoding."""
         return 0
 
 
 BASE = 10000.0
-"""Base of the frequencies of sinusoidal and rotary positions: the slowest has period 2π × BASE."""
+"""Base of the frequencies of sinusoidal and rotary encodings. The longest period is 2π × BASE positions."""
 SHAW_MAX_DISTANCE = 16
 T5_NUM_BUCKETS = 32
 T5_MAX_DISTANCE = 128
@@ -86,7 +86,7 @@ T5_MAX_DISTANCE = 128
 
 @register
 class NoPositionConfig(PositionConfig):
-    """No positions: the order of the tokens is invisible, but for a causal mask."""
+    """No positional encoding. The model sees the order of tokens only through a causal mask."""
 
     kind: Literal["none"] = "none"
 
@@ -99,7 +99,7 @@ class Sinusoidal(Position):
 
     x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.Sinusoidal(64))(tokens)
 
-    `max_length` sizes a precomputed table. Longer sequences work too, and compute their values.
+    `max_length` is the length of a precomputed table. For longer sequences, values are computed when needed.
     """
 
     table: Tensor
@@ -124,17 +124,17 @@ class Sinusoidal(Position):
 
 @register
 class SinusoidalConfig(PositionConfig):
-    """Sines and cosines added to the embedding."""
+    """Sines and cosines of decreasing frequency, added to the embedding."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = Field(BASE, gt=1, description="the longest wave is 2π × base positions")
+    base: float = Field(BASE, gt=1, description="the longest wavelength is 2π × base positions")
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         return Sinusoidal(hidden_dim, self.base, max_length)
 
 
 class Learned(Position):
-    """Learned vector per position, added to the embedding. Sequences end at `max_length`.
+    """Learned vector per position, added to the embedding. Sequences have at most `max_length` tokens.
 
     x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.Learned(64, max_length=512))(tokens)
     """
@@ -158,7 +158,7 @@ class Learned(Position):
 
 @register
 class LearnedConfig(PositionConfig):
-    """Learned vector per position."""
+    """Learned vector per position, added to the embedding."""
 
     kind: Literal["learned"] = "learned"
 
@@ -170,11 +170,11 @@ class LearnedConfig(PositionConfig):
 
 
 class SimplePosition(Position):
-    """Position divided by the maximum length, added along one direction: a baseline that works badly.
+    """Weak baseline: position / max_length, added to the embedding along one fixed direction.
 
     x = gf.nn.Embedding(gf.nn.TokenEmbedding(256, 64), gf.nn.SimplePosition(64, max_length=512))(tokens)
 
-    The signs alternate, because a layer norm removes a number that is the same in all components.
+    The direction has alternating signs, because a layer norm removes a constant added to all components.
     """
 
     signs_D: Tensor
@@ -191,7 +191,7 @@ class SimplePosition(Position):
 
 @register
 class SimplePositionConfig(PositionConfig):
-    """Position divided by the maximum length."""
+    """Weak baseline: position / max_length, added to the embedding."""
 
     kind: Literal["simple"] = "simple"
 
@@ -200,12 +200,12 @@ class SimplePositionConfig(PositionConfig):
 
 
 def distances(query_positions_BL: Tensor, key_positions_BM: Tensor) -> Tensor:
-    """Key position minus query position (B, L, M): negative for the past."""
+    """Return key position minus query position (B, L, M). It is negative for keys before the query."""
     return key_positions_BM[:, None, :] - query_positions_BL[:, :, None]
 
 
 class ShawRelative(Position):
-    """Learned vector per clipped distance, multiplied with the query (Shaw et al. 2018, keys only).
+    """Relative positions of Shaw et al. (2018) for keys: the query times a learned vector per distance.
 
     y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.ShawRelative(head_dim=16))(x)
     """
@@ -231,10 +231,10 @@ class ShawRelative(Position):
 
 @register
 class ShawRelativeConfig(PositionConfig):
-    """Learned vector per clipped distance."""
+    """Relative positions of Shaw et al. (2018): a learned vector per clipped distance."""
 
     kind: Literal["relative"] = "relative"
-    max_distance: int = Field(SHAW_MAX_DISTANCE, ge=1, description="longer distances share a vector")
+    max_distance: int = Field(SHAW_MAX_DISTANCE, ge=1, description="distances are clipped to this value")
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         return ShawRelative(hidden_dim // num_heads, self.max_distance)
@@ -244,7 +244,7 @@ class ShawRelativeConfig(PositionConfig):
 
 
 class T5Relative(Position):
-    """Learned bias per head and bucket of distances; far buckets are wider (T5, Raffel et al. 2020).
+    """T5's relative positions (Raffel et al. 2020): a learned score bias per head and bucket of distances.
 
     y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.T5Relative(num_heads=4))(x)
     """
@@ -267,7 +267,7 @@ class T5Relative(Position):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def bucket(self, distances_BLM: Tensor) -> Tensor:
-        """Bucket number of each distance: one per short distance, then logarithmic ones."""
+        """Return the bucket index of each distance. Buckets for longer distances are wider."""
         buckets = self.num_buckets
         offset_BLM = torch.zeros_like(distances_BLM)
         if self.is_causal:
@@ -290,16 +290,16 @@ class T5Relative(Position):
 
 @register
 class T5RelativeConfig(PositionConfig):
-    """Learned bias per head and bucket of distances."""
+    """T5's relative positions: a learned score bias per head and bucket of distances."""
 
     kind: Literal["t5"] = "t5"
-    num_buckets: int = Field(T5_NUM_BUCKETS, ge=4, multiple_of=4, description="number of buckets")
-    max_distance: int = Field(T5_MAX_DISTANCE, ge=2, description="all distances from here on share a bucket")
+    num_buckets: int = Field(T5_NUM_BUCKETS, ge=4, multiple_of=4, description="number of distance buckets")
+    max_distance: int = Field(T5_MAX_DISTANCE, ge=2, description="larger distances share the last bucket")
 
     def check(self, head_dim: int) -> None:
         if self.max_distance <= self.num_buckets // 2:
             raise ErrorDetail(
-                "must be more than half of num_buckets",
+                f"max_distance {self.max_distance} is not more than half of num_buckets {self.num_buckets}",
                 path="max_distance",
                 value=self.max_distance,
                 hint=f"max_distance={self.num_buckets * 4}",
@@ -313,7 +313,7 @@ class T5RelativeConfig(PositionConfig):
 
 
 class ALiBi(Position):
-    """Penalty proportional to the distance, with one slope per head (Press et al. 2022).
+    """ALiBi (Press et al. 2022): a score penalty proportional to the distance, with a fixed slope per head.
 
     y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.ALiBi(num_heads=4))(x)
 
@@ -330,7 +330,11 @@ class ALiBi(Position):
 
     @staticmethod
     def _slopes(num_heads: int) -> list[float]:
-        """Geometric slopes for a power of 2; further heads get slopes between them."""
+        """Return the ALiBi slope of each head.
+
+        The slopes are a geometric sequence if the number of heads is a power of 2. Otherwise, the heads
+        beyond the largest power of 2 get slopes between those of the others.
+        """
         power = 2 ** int(math.log2(num_heads))
         slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
         between = [2 ** (-4 * (2 * head + 1) / power) for head in range(num_heads - power)]
@@ -345,7 +349,7 @@ class ALiBi(Position):
 
 @register
 class ALiBiConfig(PositionConfig):
-    """Penalty proportional to the distance."""
+    """ALiBi: a score penalty proportional to the distance."""
 
     kind: Literal["alibi"] = "alibi"
 
@@ -354,7 +358,7 @@ class ALiBiConfig(PositionConfig):
 
 
 class Rotary(Position):
-    """Rotation of queries and keys by an angle proportional to the position (Su et al. 2021).
+    """Rotary encoding (RoPE, Su et al. 2021): queries and keys rotate by angles proportional to the position.
 
     y = gf.nn.SelfAttention(64, num_heads=4, position=gf.nn.Rotary(head_dim=16))(x)
     """
@@ -377,19 +381,19 @@ class Rotary(Position):
 
 
 def _check_even(head_dim: int) -> None:
-    """Raise an ErrorDetail if heads of this width do not consist of pairs."""
+    """Raise an ErrorDetail if `head_dim` is odd, because rotary encoding rotates pairs of components."""
     if head_dim % 2:
         raise ErrorDetail(
             f"rotary positions rotate pairs of components, and head width {head_dim} is odd",
             path="kind",
             value="rotary",
-            hint="choose hidden_dim / num_heads even",
+            hint="choose hidden_dim and num_heads so that hidden_dim / num_heads is even",
         )
 
 
 @register
 class RotaryConfig(PositionConfig):
-    """Rotation of queries and keys."""
+    """Rotary encoding (RoPE): queries and keys rotate by angles proportional to the position."""
 
     kind: Literal["rotary"] = "rotary"
     base: float = Field(BASE, gt=1, description="the slowest rotation takes 2π × base positions")

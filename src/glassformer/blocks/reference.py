@@ -1,4 +1,4 @@
-"""Reference implementations of scaled dot-product attention, which the tests compare fast ones to.
+"""Slow reference implementations of scaled dot-product attention, to test the fast kernels against.
 
 softmax(q·kᵀ / √K)·v in three forms: two loops for one sequence, two loops for a batch, and no loop.
 `mask` is True where a query may attend to a key. A query without any allowed key gets zeros.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def attention_one_sequence(q_LK: Tensor, k_MK: Tensor, v_MK: Tensor, mask_LM: Tensor | None = None) -> Tensor:
-    """Attend within one sequence, by a loop over queries and a loop over keys, one score at a time."""
+    """Compute attention for one sequence with loops over queries and keys, one score at a time."""
     output_LK = torch.zeros(len(q_LK), v_MK.shape[-1], dtype=v_MK.dtype)
     for query in range(len(q_LK)):
         scores = {}
@@ -32,7 +32,7 @@ def attention_one_sequence(q_LK: Tensor, k_MK: Tensor, v_MK: Tensor, mask_LM: Te
 def attention_batch_loops(
     q_BLK: Tensor, k_BMK: Tensor, v_BMK: Tensor, mask_BLM: Tensor | None = None
 ) -> Tensor:
-    """Attend within a batch of sequences, by a loop over queries and a loop over keys."""
+    """Compute attention for a batch of sequences with loops over queries and keys."""
     batch, queries, width = q_BLK.shape
     keys = k_BMK.shape[1]
     scores_BLM = torch.empty(batch, queries, keys, dtype=q_BLK.dtype)
@@ -43,13 +43,13 @@ def attention_batch_loops(
 
 
 def attention_no_loop(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Attend without loops; any leading axes (batch, heads)."""
+    """Compute attention without loops, for tensors with any leading axes such as batch and heads."""
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     return weights(scores, mask) @ v
 
 
 def weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax over the allowed keys of each query; zeros if it has none."""
+    """Return the softmax over the allowed keys of each query. A query without allowed keys gets zeros."""
     if mask is None:
         return scores.softmax(-1)
     # The smallest number instead of −∞: a row without keys then has no NaN, forward or backward.
