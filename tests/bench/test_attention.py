@@ -27,7 +27,7 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dic
 @pytest.mark.parametrize("mask", [[], ["--causal"]])
 def test_the_document(mask: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, document = bench(capsys, *TINY, *mask)
-    assert code == 0 and document["name"] == "attention" and document["complaint"] == ""
+    assert code == 0 and document["name"] == "attention" and document["error"] == ""
     assert [row["form"] for row in document["rows"]] == list(document["ratios"]) == FORMS
     for row in document["rows"]:
         low, high = row["seconds_quartiles"]
@@ -62,7 +62,7 @@ def test_a_form_that_is_wrong_fails_the_benchmark(
 ) -> None:
     monkeypatch.setattr("glassformer.blocks.attention.fused_kernel", lambda q, k, v, *rest: v)
     code, document = bench(capsys, *TINY)
-    assert code == 1 and "fused" in document["complaint"]
+    assert code == 1 and "fused" in document["error"]
 
 
 def test_no_number_is_wrong_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

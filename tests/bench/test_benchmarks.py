@@ -85,7 +85,7 @@ def test_decode_trains_once_and_compares(
     options = ["decode", "--source", pairs, *SMALL_MODEL, *tiny, "--folder", str(tmp_path / "runs")]
     for _ in range(2):
         code, document = bench(capsys, *options)
-        assert code == 0, document["complaint"]
+        assert code == 0, document["error"]
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert {(row["form"], row["beam"]) for row in document["rows"]} == {
         (form, beam)
@@ -98,7 +98,7 @@ def test_decode_trains_once_and_compares(
 
 def test_memory_grows_with_the_length(capsys: pytest.CaptureFixture[str]) -> None:
     code, document = bench(capsys, "memory", "--longest", "4096", "--width", "32", "--layers", "1")
-    assert code == 0, document["complaint"]
+    assert code == 0, document["error"]
     assert document["ratios"]["linear"] > 0.8
 
 
@@ -110,7 +110,7 @@ def test_a_sweep_by_one_worker_and_by_two(capsys: pytest.CaptureFixture[str]) ->
     assert (one["workers"], one["trials"]) == (1, 3) and (two["workers"], two["trials"]) == (2, 3)
     assert one["threads_of_each"] == two["threads_of_each"] == 1
     share = two["seconds"] / one["seconds"]
-    assert document["notes"]["share"] == pytest.approx(share) and bool(document["complaint"]) == (share > 0.6)
+    assert document["notes"]["share"] == pytest.approx(share) and bool(document["error"]) == (share > 0.6)
 
 
 def result(ratio: float, cpu: str = "one") -> Result:

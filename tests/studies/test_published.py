@@ -101,17 +101,17 @@ def test_learning_rates(trained: list[str], tmp_path: Path) -> None:
 
 def test_parameter_counts(tmp_path: Path) -> None:
     document = reproduce(PARAMETER_COUNTS, tmp_path)
-    assert [row["ours"] for row in document["rows"]] == [988_402, 1_008_100] and not document["complaint"]
+    assert [row["ours"] for row in document["rows"]] == [988_402, 1_008_100] and not document["error"]
     for row in document["rows"]:
         assert row["published"] == row["theirs"] == sum(term["counted"] for term in row["terms"])
     assert "| `head` | outputs × hidden_dim + outputs | 2 × 200 + 2 | 402 | 402 |" in table_of(tmp_path)
     wrong = replace(PARAMETER_COUNTS, published={"counting-classifier": 988_403})
-    assert "counting-classifier" in reproduce(wrong, tmp_path / "wrong")["complaint"]
+    assert "counting-classifier" in reproduce(wrong, tmp_path / "wrong")["error"]
 
 
 def test_attention_forms(tmp_path: Path) -> None:
     document = reproduce(replace(ATTENTION_FORMS, lengths=(2, 3)), tmp_path)
-    assert len(document["rows"]) == 2 * 2 * 4 and not document["complaint"]
+    assert len(document["rows"]) == 2 * 2 * 4 and not document["error"]
     for row in document["rows"]:
         assert 0 <= row["largest_error"] < 1e-5 and row["ours"] > 0 and row["interval"] is None
     assert is_picture(tmp_path / "times.png") and "| fused |" in table_of(tmp_path)
@@ -283,10 +283,10 @@ def test_translation_sets(is_quick: bool, trained: list[str], tmp_path: Path) ->
     assert 0 < row["commonest"] < 1 and is_picture(out / "training.png")
     assert ("No model was run at its full size." in table_of(out)) == is_quick
     if is_quick:
-        assert not others and not document["complaint"]
+        assert not others and not document["error"]
     else:
         assert [other["setting"] for other in others] == ["ted-set-1, full size"]
-        assert document["complaint"] == "our recipe did not memorise the pairs: ted-set-1, full size"
+        assert document["error"] == "our recipe did not memorise the pairs: ted-set-1, full size"
         assert "*did not train*" in table_of(out) and "Full size, memorised" in table_of(out)
         kept = (out / "data" / "short" / "train.en").read_text(encoding="utf-8").splitlines()
         assert len(kept) == 15 and max(len(line.split()) for line in kept) == 6
@@ -299,7 +299,7 @@ def test_a_full_size_model_memorises_the_pairs(trained: list[str], tmp_path: Pat
     study = replace(TRANSLATION_SETS, settings=[], full_size=shrunk_full_size(steps=80))
     document = reproduce(study, tmp_path / "study")
     (row,) = document["rows"]
-    assert row["ours_accuracy"][0] > 0.95 and not document["complaint"] and document["plot"] == []
+    assert row["ours_accuracy"][0] > 0.95 and not document["error"] and document["plot"] == []
     line = next(
         line for line in table_of(tmp_path / "study").splitlines() if line.startswith("| ted-set-1 | ")
     )

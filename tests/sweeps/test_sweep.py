@@ -130,7 +130,7 @@ def test_tpe_with_pruning_writes_optunas_plots(sweep: RunSweep, tiny_file: Path,
     gf.report(tmp_path / "sweep", tmp_path / "report.html", samples=0, maps=0)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     for name in ("parallel.svg", "importance.svg"):
-        assert name in document["written"]
+        assert name in document["files"]
         picture = base64.b64encode((tmp_path / "sweep" / name).read_bytes()).decode()
         assert f"data:image/svg+xml;base64,{picture}" in page
     assert html.escape(shlex.join(document["command"])) in page

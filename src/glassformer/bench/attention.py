@@ -53,8 +53,8 @@ class AttentionBenchmark(Benchmark):
             for name, timing in timings.items()
         ]
         wrong = [name for name, difference in differences.items() if not difference <= MAX_DIFFERENCE]
-        complaint = f"more than {MAX_DIFFERENCE:g} from the exact result: {', '.join(wrong)}" if wrong else ""
-        return Result(self.kind, machine(), rows, ratios, complaint)
+        error = f"more than {MAX_DIFFERENCE:g} from the exact result: {', '.join(wrong)}" if wrong else ""
+        return Result(self.kind, machine(), rows, ratios, error)
 
     def forms(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor) -> dict[str, Callable[[], Tensor]]:
         """Return each form as a call that computes every head of every sequence."""

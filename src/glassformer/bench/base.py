@@ -41,7 +41,7 @@ class Result:
     machine: Machine
     rows: list[dict[str, Any]]
     ratios: dict[str, float]
-    complaint: str = ""
+    error: str = ""
     """Failure in one line; a benchmark with wrong results has failed."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Further facts about the measurement, besides the machine."""
@@ -203,8 +203,8 @@ def _page(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         if result["notes"]:
             notes = [f"{key.replace('_', ' ')} {_cell(value)}" for key, value in result["notes"].items()]
             parts.append(f"Notes: {', '.join(notes)}.")
-        if result["complaint"]:
-            parts.append(f"**Not reached**: {result['complaint']}.")
+        if result.get("error"):
+            parts.append(f"**Not reached**: {result['error']}.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -72,9 +72,9 @@ class DecodeBenchmark(TranslationBenchmark):
             ratios |= {f"{name}_{_search(beam)}": ratio for beam, ratio in each.items()}
             ratios[name] = min(each.values())
         wrong = [row["form"] for row in rows if row["beam"] == 1 and row["same_outputs"] < MIN_AGREEMENT]
-        complaint = f"other outputs with the same weights: {', '.join(wrong)}" if wrong else ""
+        error = f"other outputs with the same weights: {', '.join(wrong)}" if wrong else ""
         notes = {"sentences": len(sources), "run": str(run.path)}
-        return Result(self.kind, machine(), rows, ratios, complaint, notes)
+        return Result(self.kind, machine(), rows, ratios, error, notes)
 
     def _trained(self) -> Run:
         from glassformer.runs.folder import RunFolder

@@ -88,8 +88,8 @@ class LanguageModelBenchmark(Benchmark):
             for seed, (theirs, ours) in enumerate(zip(losses[THEIRS], losses[OURS], strict=True))
             if ours > theirs
         ]
-        complaint = f"our loss is higher with seeds {worse}: increase --steps" if worse else ""
-        return Result(self.kind, machine(), rows, {THEIRS: faster}, complaint)
+        error = f"our loss is higher with seeds {worse}: increase --steps" if worse else ""
+        return Result(self.kind, machine(), rows, {THEIRS: faster}, error)
 
     def show(self, result: Result) -> RenderableType:
         from rich.table import Table

@@ -88,8 +88,8 @@ class MemoryBenchmark(Benchmark):
             "all_weights": rows[-1]["bytes_of_all_weights"] / rows[-1]["bytes"],
         }
         is_square = growth > MAX_GROWTH
-        complaint = f"memory grew {growth:.1f} × when the length doubled" if is_square else ""
-        return Result(self.kind, machine(), rows, ratios, complaint)
+        error = f"memory grew {growth:.1f} × when the length doubled" if is_square else ""
+        return Result(self.kind, machine(), rows, ratios, error)
 
     def show(self, result: Result) -> RenderableType:
         from rich.table import Table
@@ -177,8 +177,8 @@ class StartupBenchmark(Benchmark):
         ]
         slow = [name for name, limit in LIMITS.items() if found[name] > limit]
         ratios = {name: limit / found[name] for name, limit in LIMITS.items()}
-        complaint = f"slower than their limits: {', '.join(slow)}" if slow else ""
-        return Result(self.kind, machine(), rows, ratios, complaint)
+        error = f"slower than their limits: {', '.join(slow)}" if slow else ""
+        return Result(self.kind, machine(), rows, ratios, error)
 
     def show(self, result: Result) -> RenderableType:
         from rich.table import Table

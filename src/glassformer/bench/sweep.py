@@ -60,9 +60,9 @@ class SweepBenchmark(Benchmark):
             for workers in (1, 2)
         }
         share = quickest[2]["seconds"] / quickest[1]["seconds"]
-        complaint = f"two workers take {share:.2f} of the time of one" if share > MAX_SHARE else ""
+        error = f"two workers take {share:.2f} of the time of one" if share > MAX_SHARE else ""
         ratios = {"two_workers": quickest[1]["seconds"] / quickest[2]["seconds"]}
-        return Result(self.kind, machine(), list(quickest.values()), ratios, complaint, {"share": share})
+        return Result(self.kind, machine(), list(quickest.values()), ratios, error, {"share": share})
 
     def _sweep(self, workers: int, folder: Path) -> dict[str, Any]:
         command = [sys.executable, "-m", "glassformer", "sweep", "reversal", *TRIAL]

@@ -79,14 +79,14 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         result = benchmark.run(lambda done, total: progress("samples", done, total))
     output.show(benchmark.show(result))
     output.print(str(result.machine))
-    complaints = [result.complaint] if result.complaint else []
+    errors = [result.error] if result.error else []
     if arguments.check:
-        complaints += regressions(arguments.check, result)
+        errors += regressions(arguments.check, result)
     if arguments.record:
         changed = [f"--{key.replace('_', '-')} {value}" for key, value in given.items()]
         page = record(arguments.record, result, " ".join(["glassformer bench", arguments.name, *changed]))
         output.print(f"recorded in {arguments.record} and {page}")
-    for complaint in complaints:
-        output.print(f"FAILED: {complaint}")
+    for error in errors:
+        output.print(f"FAILED: {error}")
         output.exit_code = 1
     return result.document()

@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     output.show(table)
     if document.get("missing"):
         output.print(f"not finished: {len(document['missing'])} runs; run the same command to continue")
-    if document.get("complaint"):
-        output.print(document["complaint"])
+    if document.get("error"):
+        output.print(document["error"])
         output.exit_code = 1
     written = ["table.md", "results.json", *document.get("plot", [])]
     output.print("wrote " + ", ".join(str(folder / name) for name in written))

@@ -149,7 +149,7 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
     else:
         output.print(f"best: {setting_text(best['params'])}", style="bold")
         output.print(f"  glassformer train {best['config']}")
-    output.print("wrote " + ", ".join(str(folder / name) for name in document["written"]))
+    output.print("wrote " + ", ".join(str(folder / name) for name in document["files"]))
 
 
 def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:

@@ -8,41 +8,43 @@ from typing import Any
 
 from glassformer.bench.attention import MAX_DIFFERENCE, AttentionBenchmark
 from glassformer.plotting.lines import Axis, Chart, Line, draw, save
-from glassformer.studies.study import Row, StudyContext, heading, plural, table_head, table_row
+from glassformer.studies.study import (
+    Row,
+    Study,
+    StudyContext,
+    heading,
+    load_definition,
+    plural,
+    table_head,
+    table_row,
+)
 
 
-@dataclass(frozen=True)
-class AttentionForms:
+@dataclass(frozen=True, kw_only=True)
+class AttentionForms(Study):
     """Time and error of each form of attention."""
 
     lengths: Sequence[int]
     quick_lengths: Sequence[int]
-    about: str
-    name: str = "attention-forms"
-    title: str = "Attention in four forms: error and time"
-    metric: str = "seconds"
-    seeds: int = 1
-    """One seed: the random numbers are fixed, and repeated timings give the spread."""
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
         """Run the attention benchmark for each mask and length."""
         context.reject_partial_options()
         rows: list[Row] = []
-        complaints, machine = [], None
+        errors, machine = [], None
         for is_causal in (False, True):
             for length in self.quick_lengths if context.is_quick else self.lengths:
                 benchmark = AttentionBenchmark(length=length, causal=is_causal, threads=context.threads)
                 result = benchmark.run(lambda done, total: None)
                 rows += [_row(row, length, is_causal) for row in result.rows]
-                complaints += [f"length {length}: {result.complaint}"] if result.complaint else []
+                errors += [f"length {length}: {result.error}"] if result.error else []
                 machine = result.machine.document()
                 context.log(f"length {length}{', causal' if is_causal else ''}: {len(result.rows)} forms")
         return {
-            "about": self.about,
             "rows": rows,
             "machine": machine,
             "plot": self._plot(rows, context),
-            "complaint": "; ".join(complaints),
+            "error": "; ".join(errors),
         }
 
     def _plot(self, rows: Sequence[Row], context: StudyContext) -> list[str]:
@@ -97,10 +99,4 @@ def _row(row: Mapping[str, Any], length: int, is_causal: bool) -> Row:
     }
 
 
-ATTENTION_FORMS = AttentionForms(
-    lengths=(8, 16, 32),
-    quick_lengths=(8, 16),
-    about="Scaled dot-product attention of 4 sequences of 4 heads of width 32: two loops for one sequence,"
-    " two loops over a batch, no loop, and the fused kernel that training uses. No published table has these"
-    " numbers: the study shows that the forms agree.",
-)
+ATTENTION_FORMS = AttentionForms(**load_definition("attention_forms"))

@@ -35,7 +35,7 @@ class ParameterCountStudy:
         return {
             "about": self.about,
             "rows": rows,
-            "complaint": f"the counts differ: {', '.join(wrong)}" if wrong else "",
+            "error": f"the counts differ: {', '.join(wrong)}" if wrong else "",
         }
 
     def markdown(self, document: Mapping[str, Any]) -> str:

@@ -118,7 +118,7 @@ class TranslationStudy(RecipeStudy):
             "signatures": list(signatures),
             "sizes": [_sizes(setting, context) for setting in super().selected(context)],
             "plot": self._plot([row for row in rows if not row["is_full_size"]], context),
-            "complaint": _complaint(rows),
+            "error": _failure(rows),
         }
 
     def _plot(self, rows: Sequence[Row], context: StudyContext) -> list[str]:
@@ -200,7 +200,7 @@ def _tokens_correct(row: Row) -> list[str]:
     return cells
 
 
-def _complaint(rows: Sequence[Row]) -> str:
+def _failure(rows: Sequence[Row]) -> str:
     """Message if our recipe fails to memorise the pairs at full size."""
     failed = [
         row["setting"]

@@ -49,7 +49,7 @@ def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) 
     """
     definition, trials = queue.definition, queue.trials()
     entries = trial_entries(definition, trials)
-    rows = setting_rows(definition, entries)
+    rows, states = setting_rows(definition, entries), [entry["state"] for entry in entries]
     best = best_row(definition, rows)
     mark_stable(definition, rows, best)
     document: dict[str, Any] = {
@@ -65,17 +65,15 @@ def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) 
         "best": None if best is None else {**best, "config": str(folder / "best.yaml")},
         "settings": rows,
         "trials": entries,
-        "counts": {state: 0 for state in ("complete", *WORST_FIRST)},
-        "written": ["results.json", "table.md"],
+        "counts": {state: states.count(state) for state in ("complete", *WORST_FIRST)},
+        "files": ["results.json", "table.md"],
     }
-    for entry in entries:
-        document["counts"][entry["state"]] += 1
     if best is not None:
         atomic_write(folder / "best.yaml", _best_yaml(definition, best, folder).encode())
-        document["written"] += ["best.yaml", *draw_curves(definition, rows, folder)]
+        document["files"] += ["best.yaml", *draw_curves(definition, rows, folder)]
         importances, files = write_optuna_plots(queue, folder)
         document["importances"] = importances
-        document["written"] += files
+        document["files"] += files
     atomic_write(folder / "table.md", markdown(definition, document).encode())
     atomic_write(folder / "results.json", json_bytes(finite(document)))
     return document
@@ -138,7 +136,8 @@ def setting_rows(definition: SweepDefinition, entries: Sequence[Mapping[str, Any
             {
                 "trial": setting,
                 "params": next((entry["params"] for entry in runs if entry["params"]), {}),
-                "state": "complete" if is_whole else _worst(states),
+                # A setting with missing seeds is waiting.
+                "state": "complete" if is_whole else next((s for s in WORST_FIRST if s in states), "waiting"),
                 "seeds": [entry["seed"] for entry in complete],
                 "value": means.get("validation", {}).get(definition.metric),
                 "interval": intervals.get("validation", {}).get(definition.metric),
@@ -148,11 +147,6 @@ def setting_rows(definition: SweepDefinition, entries: Sequence[Mapping[str, Any
             }
         )
     return rows
-
-
-def _worst(states: set[str]) -> str:
-    """Worst state; a setting with missing seeds is waiting."""
-    return next((state for state in WORST_FIRST if state in states), "waiting")
 
 
 def _means(
@@ -174,13 +168,14 @@ def _means(
 def best_row(definition: SweepDefinition, rows: Sequence[Row]) -> Row | None:
     """Best row by the mean on the validation set, among settings whose runs are all complete."""
     best: Row | None = None
-    for row in rows:
-        is_comparable = row["state"] == "complete" and row["value"] is not None
-        if is_comparable and is_better(
-            definition.metric, row["value"], None if best is None else best["value"]
-        ):
+    for row in filter(_is_complete, rows):
+        if is_better(definition.metric, row["value"], None if best is None else best["value"]):
             best = row
     return best
+
+
+def _is_complete(row: Row) -> bool:
+    return row["state"] == "complete" and row["value"] is not None
 
 
 def mark_stable(definition: SweepDefinition, rows: Sequence[Row], best: Row | None) -> None:
@@ -188,8 +183,7 @@ def mark_stable(definition: SweepDefinition, rows: Sequence[Row], best: Row | No
     for row in rows:
         row["is_stable"] = (
             best is not None
-            and row["state"] == "complete"
-            and row["value"] is not None
+            and _is_complete(row)
             and _is_near(definition.metric, row["value"], best["value"])
         )
 
@@ -199,21 +193,15 @@ def _is_near(metric: str, value: float, best: float) -> bool:
 
 
 def _best_yaml(definition: SweepDefinition, best: Row, folder: Path) -> str:
-    metric, seeds = definition.metric, len(best["seeds"])
-    lines = [f"# {setting_text(best['params'])}: the best setting of a sweep"]
-    value = f"{short_value(best['value'])}, {_seeds(seeds)}{_low_high(best['interval'])}"
-    lines += [f"# validation {metric} {value}"]
-    lines += [f"# glassformer train {folder / 'best.yaml'}"]
+    value, seeds, pair = short_value(best["value"]), len(best["seeds"]), best["interval"]
+    value += ", 1 seed" if seeds == 1 else f", mean of {seeds} seeds"
+    value += "" if pair is None else f", 95 % interval {short_value(pair[0])} … {short_value(pair[1])}"
     config = definition.config(best["params"], definition.first_seed)
-    return "\n".join(lines) + "\n" + dump_yaml(config.dump())
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"mean of {count} seeds"
-
-
-def _low_high(pair: Sequence[float] | None) -> str:
-    return "" if pair is None else f", 95 % interval {short_value(pair[0])} … {short_value(pair[1])}"
+    return (
+        f"# {setting_text(best['params'])}: the best setting of a sweep\n"
+        f"# validation {definition.metric} {value}\n"
+        f"# glassformer train {folder / 'best.yaml'}\n{dump_yaml(config.dump())}"
+    )
 
 
 def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
