@@ -1,4 +1,4 @@
-"""Whole models, built from `blocks/`. They do not know tasks, files or training."""
+"""Whole models, built from `blocks/`. They do not depend on tasks, files or training."""
 
 from glassformer.models.base import DecodingState, Model, ModelConfig
 from glassformer.models.seq2seq import EncoderDecoder

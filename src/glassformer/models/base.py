@@ -21,10 +21,10 @@ from glassformer.models.task_types import SequenceClassification, TaskType
 
 
 class Model(nn.Module):
-    """Base class of models: outputs and loss for a batch of tokens.
+    """Base class of models, which compute outputs and the loss for a batch of tokens.
 
-    Inputs are named tensors, with the names of a batch: `tokens`, `mask` (True at real tokens, False at
-    padding), and for an encoder-decoder `target` (the decoder's input).
+    Inputs are tensors passed by name: `tokens`, `mask` (True at real tokens, False at padding), and for an
+    encoder-decoder `target` (the decoder's input).
     """
 
     head: Head
@@ -34,19 +34,19 @@ class Model(nn.Module):
         self.task_type = task_type
 
     def hidden(self, *inputs: Any, **named: Any) -> Tensor:
-        """Vectors that the head reads."""
+        """Return the hidden vectors that the output head reads."""
         raise NotImplementedError
 
     def tied_weight(self) -> Tensor | None:
-        """Embedding matrix that the head shares, or None."""
+        """Return the embedding matrix (V, D) that the output head shares, or None if it is not tied."""
         return None
 
     def token_embedding(self) -> Tensor | None:
-        """Embedding matrix (V, D) of the input tokens, or None."""
+        """Return the embedding matrix (V, D) of the input tokens, or None if there is none."""
         return None
 
     def forward(self, *inputs: Tensor | None, **named: Tensor | None) -> Tensor:
-        """Outputs: logits (B, L, V) or (B, V), or real values (B, 1).
+        """Compute the outputs: logits (B, L, V) or (B, V), or real values (B, 1).
 
         logits = model(tokens, mask=mask)
         logits = model(tokens, target, mask=mask)     # encoder-decoder
@@ -56,13 +56,13 @@ class Model(nn.Module):
     def compute_loss(
         self, inputs: Mapping[str, Tensor | None], targets: Tensor, label_smoothing: float = 0.0
     ) -> LossOutput:
-        """Summed loss of a batch. Targets of −100 are ignored."""
+        """Return the summed loss of a batch. Targets of −100 are ignored."""
         return self.head.loss_from_hidden(self.hidden(**inputs), targets, self.tied_weight(), label_smoothing)
 
     def loss(
         self, tokens: Tensor, targets: Tensor, *, mask: Tensor | None = None, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Mean loss, ready for `.backward()`.
+        """Return the mean loss, ready for `.backward()`.
 
         `targets` has one class per token (B, L), or one class or value per sequence (B). Targets of −100 are
         ignored, and so are targets at padding.
@@ -74,7 +74,7 @@ class Model(nn.Module):
         return self.compute_loss({"tokens": tokens, "mask": mask}, targets, label_smoothing).mean
 
     def summary(self) -> str:
-        """One line: class, task type, number of parameters."""
+        """Return one line with the class, the task type and the number of parameters."""
         parameters = sum(parameter.numel() for parameter in self.parameters())
         return f"{type(self).__name__}, {self.task_type}: {parameters:,} parameters"
 
@@ -83,7 +83,7 @@ class Model(nn.Module):
 
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
-    """Raise an ErrorDetail unless the tensor has this shape; None allows any length."""
+    """Raise an ErrorDetail unless the tensor has this shape. None in `shape` allows any length."""
     is_same = tensor.ndim == len(shape) and all(
         size is None or size == given for size, given in zip(shape, tensor.shape, strict=True)
     )
@@ -93,12 +93,12 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
             f"expected a tensor of shape ({wanted})",
             path=name,
             value=tuple(tensor.shape),
-            hint="one target per token, one target sequence per row, or one target per sequence to classify",
+            hint="pass one target per token, one target sequence per row, or one target per sequence",
         )
 
 
 class Backbone(Model):
-    """Embedding and one stack. The names `embedding` and `encoder` are the same for every task type."""
+    """Base class of models with an `embedding` and an `encoder` stack, named alike for every task type."""
 
     def __init__(
         self, task_type: TaskType, embedding: Embedding, encoder: EncoderStack, is_causal: bool
@@ -112,7 +112,7 @@ class Backbone(Model):
         return self.embedding.input_net().weight_VD
 
     def encode(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
-        """Vectors (B, L, D) after the last block of the stack."""
+        """Return the vectors (B, L, D) after the last block of the stack."""
         positions_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)[None]
         positions = PositionContext(self.embedding.position, positions_BL, positions_BL)
         # Padding is on the right, so the real tokens of a causal model never see it.
@@ -120,7 +120,7 @@ class Backbone(Model):
         return self.encoder(self.embedding(tokens_BL, positions_BL), positions, mask)
 
     def summary(self) -> str:
-        """One line: class, task type, number of parameters, and the size of the stack."""
+        """Return one line with the class, the task type, the number of parameters and the stack's size."""
         attention = next(
             (module for module in self.modules() if isinstance(module, MultiHeadAttention)), None
         )
@@ -134,7 +134,7 @@ class Backbone(Model):
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Context: evaluation mode. Afterwards each module has the mode that it had before."""
+    """Put the model into evaluation mode inside a `with` block, then restore the mode of each module."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     try:
@@ -151,7 +151,7 @@ class DecodingState:
     """Caches, positions and masks of a batch during generation, one row per sequence.
 
     The beams of a sequence share one row. Each step appends one token per beam to the row, and each beam sees
-    only the appended tokens of its own history. Nothing is copied when a beam continues in several ways.
+    only the appended tokens of its own history. Nothing is copied if several beams continue the same one.
     """
 
     caches: list[BlockCache]
@@ -162,16 +162,16 @@ class DecodingState:
     """Function from hidden vectors to logits."""
     is_padded: bool = field(init=False, default=False)
     visible_BWM: Tensor | None = field(init=False, default=None)
-    """Tokens that each beam sees; None before the first step with beams."""
+    """True at the tokens that each beam may attend to. None before the first step with beams."""
 
     @classmethod
     def empty(cls, batch: int, layers: int, device: torch.device) -> DecodingState:
-        """State before the first token."""
+        """Return the state before the first token."""
         nothing_B0 = torch.empty(batch, 0, dtype=torch.long, device=device)
         return cls([BlockCache() for _ in range(layers)], nothing_B0, nothing_B0.bool())
 
     def append(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
-        """Append tokens; return their positions and the mask of what they may attend to."""
+        """Append tokens. Return their positions, and the mask of the tokens that they may attend to."""
         self.is_padded = self.is_padded or attention_mask_BL is not None
         if attention_mask_BL is None:
             attention_mask_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
@@ -190,9 +190,9 @@ class DecodingState:
         )
 
     def append_beams(self, beam_indices_BW: Tensor) -> tuple[Tensor, Mask]:
-        """Append one token per beam; return their positions and mask.
+        """Append one token per beam. Return the positions and the attention mask of the new tokens.
 
-        `beam_indices_BW` names the beam of the previous step that each beam continues.
+        `beam_indices_BW` has the index of the beam of the previous step that each beam continues.
         """
         beams = beam_indices_BW.shape[1]
         before_BWM = self.attention_mask_BM[:, None] if self.visible_BWM is None else self.visible_BWM
@@ -204,7 +204,7 @@ class DecodingState:
         return positions_BW, Mask(allowed=self.visible_BWM[:, None])
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be selected more than once."""
+        """Keep these rows of the batch, in this order. A row may be selected more than once."""
         for cache in self.caches:
             cache.select(rows)
         self.positions_BM, self.attention_mask_BM = self.positions_BM[rows], self.attention_mask_BM[rows]
@@ -216,10 +216,10 @@ class DecodingState:
 
 @runtime_checkable
 class SupportsGeneration(Protocol):
-    """Protocol of models that `generation` can decode with."""
+    """Protocol of models that `generation.generate` can decode with."""
 
     def start(self, *inputs: Any, **named: Any) -> DecodingState:
-        """Read the inputs; no token is generated yet."""
+        """Read the inputs, such as the source of an encoder-decoder. Return the state before any token."""
         ...
 
     def advance(
@@ -235,35 +235,35 @@ class SupportsGeneration(Protocol):
 
 @runtime_checkable
 class SupportsBeams(SupportsGeneration, Protocol):
-    """Protocol of models that decode all beams of a sequence in one row, without copying it."""
+    """Protocol of models that decode all beams of a sequence in one batch row, without copying the cache."""
 
     @property
     def supports_beams(self) -> bool:
-        """True if the model can do so now."""
+        """True if `advance_beams` can be used now."""
         ...
 
     def advance_beams(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
         """Append one token per beam and return the logits (B, W, V) after it.
 
-        `beam_indices_BW` names the beam of the previous step that each beam continues. After `advance`, a row
-        has one beam.
+        `beam_indices_BW` has the index of the beam of the previous step that each beam continues. After
+        `advance`, a row has one beam.
         """
         ...
 
 
 class ModelConfig(Kind):
-    """Kind of model, and its size."""
+    """Base class of the configs of models."""
 
     def build(self, task_type: TaskType) -> Model:
         """Build a model for a task type."""
         raise NotImplementedError
 
     def parameter_terms(self, task_type: TaskType) -> dict[str, int]:
-        """Closed form of the parameter count, one term per module; empty if the kind has none."""
+        """Return the parameter count of each module by formula. Empty if the model has no formula."""
         return {}
 
     def refuse(self, task_type: TaskType) -> ErrorDetail:
-        """Error for a task type that this kind does not support."""
+        """Return the error for a task type that this kind of model does not support."""
         return ErrorDetail(
             f"a model of this kind does not support {type(task_type).__name__}",
             path="model.kind",
@@ -273,25 +273,25 @@ class ModelConfig(Kind):
 
 
 class GenerativeModel(Model):
-    """Base class of models with cached decoding."""
+    """Base class of models that generate tokens with a key/value cache."""
 
     prepacked_head: Callable[[Tensor], Tensor] | None = None
-    """Faster function from hidden vectors to logits, while `generation.cpu.prepack` is active."""
+    """Faster function from hidden vectors to logits while `generation.cpu.prepack` is active, else None."""
 
     def projection(self) -> Callable[[Tensor], Tensor]:
-        """Function from hidden vectors to logits, for all steps of one decoding."""
+        """Return the function from hidden vectors to logits that all decoding steps use."""
         return self.prepacked_head or (lambda hidden: self.head(hidden, self.tied_weight()))
 
     def advance_hidden(
         self, state: DecodingState, tokens_BL: Tensor, positions_BL: Tensor, mask: Mask
     ) -> Tensor:
-        """Hidden vectors of new tokens, whose keys and values are appended to the caches."""
+        """Return the hidden vectors of new tokens, and append their keys and values to the caches."""
         raise NotImplementedError
 
     def advance(
         self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
     ) -> Tensor:
-        """Append tokens and return the logits after each row's last one; see `SupportsGeneration`."""
+        """Append tokens and return the logits after each row's last token. See `SupportsGeneration`."""
         assert state.project is not None
         x_BLD = self.advance_hidden(state, tokens_BL, *state.append(tokens_BL, attention_mask_BL))
         x_BD = x_BLD[:, -1] if attention_mask_BL is None else last_token(x_BLD, attention_mask_BL)
@@ -299,11 +299,11 @@ class GenerativeModel(Model):
 
     @property
     def supports_beams(self) -> bool:
-        """False while a custom attention kernel is installed, which may expect one query per step."""
+        """False while a custom attention kernel is installed, because it may expect one query per step."""
         attentions = [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
         return all(attention.kernel in DROP_IN_KERNELS for attention in attentions)
 
     def advance_beams(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
-        """Append one token per beam and return the logits after it; see `SupportsBeams`."""
+        """Append one token per beam and return the logits (B, W, V) after it. See `SupportsBeams`."""
         assert state.project is not None
         return state.project(self.advance_hidden(state, tokens_BW, *state.append_beams(beam_indices_BW)))

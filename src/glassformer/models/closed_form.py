@@ -1,8 +1,8 @@
 """Parameter count of a Transformer as a readable formula, to compare with the count of the built model.
 
-Each kind states its own count in plain arithmetic (`parameter_count`). It receives numbers that record their
-names, so that the formula is written once, in the kind, and can be printed. This module does not know any
-kind's name.
+Each block's config computes its own count in plain arithmetic, in its method `parameter_count`. The method
+receives integers that record their names (`Count`), so that its result can be printed as a formula. This
+module does not refer to any particular kind of block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUM, _QUOTIENT, _PRODUCT, _ATOM = 1, 2, 3, 4  # operator precedence
 
 
 class Count(int):
-    """Integer that records its computation: `formula` in names, `numbers` in digits."""
+    """Integer that records how it was computed: `formula` with names, `numbers` with digits."""
 
     formula: str
     numbers: str
@@ -41,7 +41,7 @@ class Count(int):
 
     @classmethod
     def of(cls, value: int) -> Count:
-        """Convert an integer; its formula is its digits."""
+        """Convert an integer to a Count whose formula is its digits."""
         return value if isinstance(value, Count) else cls(value, f"{value:,}")
 
     def __add__(self, other: int) -> Count:
@@ -81,7 +81,7 @@ _NEUTRAL = {"+": "0", "−": "0", "×": "1", "÷": "1"}
 
 
 def _combine(left: int, operator: str, right: int, value: int) -> Count:
-    """Join two formulas; neutral operands are left out."""
+    """Return a Count that joins two formulas. Neutral operands, such as + 0, are left out."""
     left, right = Count.of(left), Count.of(right)
     if right.formula == _NEUTRAL[operator]:
         return left
@@ -99,7 +99,7 @@ def _combine(left: int, operator: str, right: int, value: int) -> Count:
 
 
 def transformer_terms(config: TransformerConfig, task_type: TaskType) -> dict[str, int]:
-    """Parameter count by module path. `*` in a path means all blocks of a stack; zero terms are left out."""
+    """Return the parameter count by module path, without zeros. `*` in a path means all blocks of a stack."""
     hidden_dim = Count(config.hidden_dim, "hidden_dim")
     vocabulary = Count(task_type.vocabulary, "vocabulary")
     max_length = Count(task_type.max_length, "max_length")
@@ -120,7 +120,7 @@ def transformer_terms(config: TransformerConfig, task_type: TaskType) -> dict[st
 
 
 def _head_size(config: TransformerConfig, task_type: TaskType) -> tuple[Count, bool]:
-    """Number of outputs of the head, and True if it shares the embedding matrix."""
+    """Return the number of outputs of the head, and True if the head shares the embedding matrix."""
     match task_type:
         case TokenClassification():
             return Count(task_type.classes, "classes"), False
@@ -165,7 +165,7 @@ def _stack(config: TransformerConfig, path: str, layers: Count, attentions: list
 
 
 def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
-    """Parameters of one attention. Keys and values may have fewer heads than queries."""
+    """Return the number of parameters of one attention module, which may have fewer key/value heads."""
     if config.num_key_value_heads is None:
         return 4 * hidden_dim * hidden_dim + (4 * hidden_dim if config.bias else 0)
     head_dim = config.hidden_dim // config.num_heads
@@ -175,7 +175,7 @@ def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One term of the formula and the count of the built model; `term` is None if the formula has none."""
+    """Parameter count of a module path by formula (`term`, None without a formula) and in the built model."""
 
     path: str
     term: int | None
@@ -183,12 +183,12 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """True if the counts are equal or the formula has no such term."""
+        """True if both counts are equal, or if there is no formula."""
         return self.term is None or self.term == self.counted
 
 
 def compare(terms: Mapping[str, int], by_module: Mapping[str, int]) -> list[Comparison]:
-    """Compare terms with counted parameters. A module belongs to the longest term path that contains it."""
+    """Compare formula and built model by path. A module counts for the longest path that contains it."""
     counted = Counter(dict.fromkeys(terms, 0))
     for module, count in by_module.items():
         path = starred(module)
@@ -201,7 +201,7 @@ def compare(terms: Mapping[str, int], by_module: Mapping[str, int]) -> list[Comp
 def starred(path: str) -> str:
     """Replace block numbers by `*`: `encoder.layers.3.attention` becomes `encoder.layers.*.attention`.
 
-    Only a number after `layers` is replaced: blocks of a stack are equal, parts of a Sequential are not.
+    Only a number after `layers` is replaced, because blocks are equal and parts of a Sequential are not.
     """
     parts = path.split(".")
     return ".".join(

@@ -1,4 +1,4 @@
-"""Encoder-decoder: encodes one sequence and generates another."""
+"""Encoder-decoder model, which encodes one sequence and generates another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from glassformer.models.base import Backbone, DecodingState, GenerativeModel, ch
 from glassformer.models.task_types import TaskType
 
 ENCODER_TOKENS = 1024
-"""Tokens that the encoder reads at a time: enough for fast matrix products, few enough for a CPU's cache."""
+"""Maximum number of tokens per encoder batch: enough for a fast matmul, few enough for a CPU's cache."""
 
 
 def group_by_length(lengths: Sequence[int], tokens: int) -> Iterator[tuple[list[int], int]]:
-    """Group rows of similar length; yield the row numbers and the longest length of each group.
+    """Group rows of similar length. Yield the row indices and the maximum length of each group.
 
     A group has at most `tokens` tokens, padding included, but at least one row.
     """
@@ -38,7 +38,7 @@ def group_by_length(lengths: Sequence[int], tokens: int) -> Iterator[tuple[list[
 
 
 def _ends(tokens_BM: Tensor, attention_mask_BM: Tensor | None) -> Tensor:
-    """Number of positions up to the last real token of each row."""
+    """Return the number of positions up to the last real token of each row."""
     if attention_mask_BM is None:
         return torch.full((len(tokens_BM),), tokens_BM.shape[1])
     numbers_M = torch.arange(1, attention_mask_BM.shape[1] + 1, device=attention_mask_BM.device)
@@ -46,7 +46,7 @@ def _ends(tokens_BM: Tensor, attention_mask_BM: Tensor | None) -> Tensor:
 
 
 class EncoderDecoder(GenerativeModel, Backbone):
-    """Encoder and decoder stacks. Without `target_embedding.vectors`, both sides share one table."""
+    """Encoder-decoder Transformer. Without `target_embedding.vectors`, both sides share one table."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class EncoderDecoder(GenerativeModel, Backbone):
         return self.target_embedding.input_net(self.embedding.vectors).weight_VD if self.is_tied else None
 
     def hidden(self, tokens: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Decoder vectors. `target` is the decoder's input: the target sequence without its last token."""
+        """Return the decoder's hidden vectors. `target` is the target sequence without its last token."""
         memory_BMD = self.encode(tokens, mask)
         positions_BL = torch.arange(target.shape[1], device=target.device)[None]
         positions = PositionContext(self.target_embedding.position, positions_BL, positions_BL)
@@ -78,17 +78,17 @@ class EncoderDecoder(GenerativeModel, Backbone):
     def loss(
         self, tokens: Tensor, targets: Tensor, *, mask: Tensor | None = None, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Mean cross-entropy of the target sequences, with teacher forcing.
+        """Return the mean cross-entropy of the target sequences, with teacher forcing.
 
-        Each row of `targets` is a whole sequence, begin and end tokens included, padded with −100. This
-        method shifts it: the decoder reads all tokens but the last and predicts all tokens but the first.
+        Each row of `targets` is a whole sequence, begin and end tokens included, padded with −100. The
+        decoder reads all tokens but the last and predicts all tokens but the first.
         """
         check_shape("targets", targets, (len(tokens), None))
         inputs = {"tokens": tokens, "target": targets[:, :-1].clamp(min=0), "mask": mask}
         return self.compute_loss(inputs, targets[:, 1:], label_smoothing).mean
 
     def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
-        """Encode the source, in groups of rows of similar length to reduce padding."""
+        """Encode the source in groups of rows of similar length, and return the decoding state."""
         state = DecodingState.empty(len(tokens), len(self.decoder.layers), tokens.device)
         state.memory_mask_BM = mask
         state.project = self.projection()

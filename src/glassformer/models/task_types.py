@@ -3,7 +3,7 @@
     gf.CausalLM(vocabulary=256, max_length=1024)
     gf.SequenceClassification(vocabulary=256, max_length=128, outputs=3)
 
-A model kind builds a model for a task type, or refuses it with a reason.
+A model's config builds a model for a task type, or raises an error if it does not support the task type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TaskType:
-    """Base class. Inputs are token numbers below `vocabulary`, at most `max_length` per sequence."""
+    """Base class of task types. Inputs are at most `max_length` token ids, which are below `vocabulary`."""
 
     vocabulary: int
     max_length: int
@@ -21,14 +21,14 @@ class TaskType:
 
 @dataclass(frozen=True)
 class TokenClassification(TaskType):
-    """One class for each position."""
+    """Classification of each token into one of `classes` classes."""
 
     classes: int
 
 
 @dataclass(frozen=True)
 class SequenceClassification(TaskType):
-    """One output for the whole sequence: one of `outputs` classes, or a real value if `is_regression`."""
+    """Classification of whole sequences into `outputs` classes, or regression if `is_regression`."""
 
     outputs: int = 1
     is_regression: bool = False
@@ -41,14 +41,14 @@ class CausalLM(TaskType):
 
 @dataclass(frozen=True)
 class MaskedLM(TaskType):
-    """Language model that predicts masked tokens from both sides."""
+    """Language model that predicts masked tokens from bidirectional context."""
 
 
 @dataclass(frozen=True)
 class Seq2Seq(TaskType):
-    """One sequence in, another one generated token by token.
+    """Generation of a target sequence, token by token, from a source sequence.
 
-    With `is_shared_vocabulary`, source and target share one embedding table.
+    If `is_shared_vocabulary` is True, source and target share one embedding table.
     """
 
     target_vocabulary: int

@@ -1,4 +1,4 @@
-"""Transformers: config, models with one stack, and `Transformer`, which builds a model from options."""
+"""Transformer config, models with one stack, and `Transformer`, which builds a model from options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from glassformer.models.task_types import (
 
 
 class TokenPredictor(Backbone):
-    """Outputs per position: labels, or the masked tokens of a masked language model."""
+    """Model with one output per position: a label, or the token that a masked language model predicts."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class TokenPredictor(Backbone):
         return self.token_embedding() if self.is_tied else None
 
     def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Vectors (B, L, D) of all positions."""
+        """Return the hidden vectors (B, L, D) of all positions."""
         return self.encode(tokens, mask)
 
 
 class SequenceClassifier(Backbone):
-    """One output per sequence, from its pooled vectors."""
+    """Model with one output per sequence, computed from the sequence's pooled vectors."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SequenceClassifier(Backbone):
         self.head = head
 
     def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pooled vectors (B, D)."""
+        """Return the pooled vectors (B, D)."""
         return self.pooling(self.encode(tokens, mask), mask)
 
 
@@ -96,7 +96,7 @@ class CausalLanguageModel(GenerativeModel, TokenPredictor):
         mask: Tensor | None = None,
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        """Mean cross-entropy of the next tokens.
+        """Return the mean cross-entropy of the next tokens.
 
         Without `targets`, each token is the target of the one before. With `targets` (B, L), `targets[:, i]`
         is the token after `tokens[:, i]`. Targets of −100 and at padding are ignored.
@@ -107,7 +107,7 @@ class CausalLanguageModel(GenerativeModel, TokenPredictor):
         return super().loss(tokens, targets, mask=mask, label_smoothing=label_smoothing)
 
     def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
-        """Empty state with one row per row of `tokens`; the prompt itself goes through `advance`."""
+        """Return an empty state with one row per row of `tokens`. Pass the prompt itself to `advance`."""
         state = DecodingState.empty(len(tokens), len(self.encoder.layers), tokens.device)
         state.project = self.projection()
         return state
@@ -125,7 +125,7 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 
 @register
 class TransformerConfig(ModelConfig):
-    """Options of a Transformer."""
+    """Options for a Transformer."""
 
     kind: Literal["transformer"] = "transformer"
     num_layers: Size = Field(2, description="number of encoder blocks, and of decoder blocks by default")
@@ -138,19 +138,19 @@ class TransformerConfig(ModelConfig):
     feed_forward_dim: Size = Field(512, description="inner width of the feed-forward networks")
     dropout: Probability = Field(0.1, description="dropout after the embedding and in each sublayer")
     attention_dropout: Probability = Field(0.0, description="dropout on the attention weights")
-    bias: bool = Field(True, description="biases in attention and feed-forward layers")
+    bias: bool = Field(True, description="use biases in attention and feed-forward layers")
     position: PositionConfig = Field(SinusoidalConfig(), description="positional encoding")
-    norm: NormConfig = Field(LayerNormConfig(), description="norm of the blocks")
+    norm: NormConfig = Field(LayerNormConfig(), description="kind of norm in the blocks")
     norm_placement: NormPlacement = Field("pre", description="norm before or after each sublayer")
-    final_norm: bool | None = Field(None, description="norm after the last block; none: only with pre-norm")
-    embedding_norm: bool = Field(False, description="norm after the embedding")
-    feed_forward: FeedForwardConfig = Field(GELUConfig(), description="feed-forward network")
-    input: InputConfig = Field(TokenEmbeddingConfig(), description="input network")
+    final_norm: bool | None = Field(None, description="add a norm after the last block; none: with pre-norm")
+    embedding_norm: bool = Field(False, description="add a norm after the embedding")
+    feed_forward: FeedForwardConfig = Field(GELUConfig(), description="kind of feed-forward network")
+    input: InputConfig = Field(TokenEmbeddingConfig(), description="input network: tokens to vectors")
     output: OutputConfig = Field(LinearOutputConfig(), description="output network before the last layer")
-    output_bias: bool = Field(True, description="bias of the last layer")
+    output_bias: bool = Field(True, description="use a bias in the last layer")
     tied_output: bool = Field(False, description="share the embedding matrix with the last layer")
     pooling: PoolingConfig = Field(MeanPoolingConfig(), description="pooling of a sequence classifier")
-    is_causal: bool = Field(False, description="causal attention in token and sequence classifiers")
+    is_causal: bool = Field(False, description="use causal attention in token and sequence classifiers")
 
     @model_validator(mode="after")
     def _check_widths(self) -> Self:
@@ -183,7 +183,7 @@ class TransformerConfig(ModelConfig):
         return self.num_layers if self.decoder_layers is None else self.decoder_layers
 
     def build_embedding(self, vocabulary: int | None, max_length: int, is_causal: bool) -> Embedding:
-        """Build an embedding; without a vocabulary it has no table of its own."""
+        """Build an embedding. If `vocabulary` is None, the embedding has no table of its own."""
         vectors = None if vocabulary is None else self.input.build(vocabulary, self.hidden_dim)
         position = self.position.build(
             hidden_dim=self.hidden_dim, num_heads=self.num_heads, max_length=max_length, is_causal=is_causal
@@ -223,12 +223,12 @@ class TransformerConfig(ModelConfig):
         return DecoderStack(blocks, self._build_final_norm())
 
     def build_class_head(self, classes: int, is_tied: bool = False) -> ClassHead:
-        """Build a head over classes or tokens."""
+        """Build an output head with logits over classes or tokens."""
         body = self.output.build(self.hidden_dim, self.dropout)
         return ClassHead(self.hidden_dim, classes, body, is_tied, self.output_bias)
 
     def build_regression_head(self, outputs: int) -> RegressionHead:
-        """Build a head for real values."""
+        """Build an output head for real values."""
         body = self.output.build(self.hidden_dim, self.dropout)
         return RegressionHead(self.hidden_dim, outputs, body, self.output_bias)
 
@@ -309,15 +309,15 @@ _BUILDERS: dict[type[TaskType], Callable[..., Model]] = {
 
 
 def Transformer(task_type: TaskType, **options: Any) -> Model:
-    """Build a Transformer for a task type; `options` are those of `TransformerConfig`.
+    """Build a Transformer for a task type. `options` are the fields of `TransformerConfig`.
 
     model = gf.Transformer(gf.CausalLM(vocabulary=256, max_length=1024), num_layers=6, num_heads=8,
                            hidden_dim=512, feed_forward_dim=2048, position="rotary", norm="rms")
     logits = model(tokens)                 # (B, L, 256)
-    model.loss(tokens).backward()          # each token is the target of the one before
+    model.loss(tokens).backward()          # each token is the target of the previous one
 
-    A choice is a name, or a mapping with options: `position={"kind": "rotary", "base": 500.0}`. An unknown
-    option or value raises a `UserError` with the nearest match.
+    Options such as `position` take a name, or a mapping: `position={"kind": "rotary", "base": 500.0}`. An
+    unknown option or value raises a `UserError` with the nearest match.
     """
     if not isinstance(task_type, TaskType):
         raise UserError(
@@ -325,7 +325,7 @@ def Transformer(task_type: TaskType, **options: Any) -> Model:
                 "the first argument is not a task type",
                 path="task_type",
                 value=task_type,
-                hint="gf.CausalLM(vocabulary=256, max_length=1024)",
+                hint="pass a task type: gf.CausalLM(vocabulary=256, max_length=1024)",
             )
         )
     return validate(TransformerConfig, options).build(task_type)
