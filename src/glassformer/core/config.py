@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -124,11 +125,10 @@ def _details(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
         path = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ErrorDetail):
-            path = ".".join(part for part in (path, cause.path) if part)
-            value, hint = cause.value, cause.hint
-            if isinstance(cause, UnknownOption) and (other := _renamed_or_elsewhere(path, paths)):
-                value, hint = None, other  # no value: a similar name would be suggested instead of the hint
-            detail = ErrorDetail(cause.message, path=path, value=value, allowed=cause.allowed, hint=hint)
+            detail = replace(cause, path=".".join(part for part in (path, cause.path) if part))
+            if isinstance(cause, UnknownOption) and (hint := _renamed_or_elsewhere(detail.path, paths)):
+                # No value: a similar name would be suggested instead of the hint.
+                detail = replace(detail, value=None, hint=hint)
         elif item["type"] == "missing":
             detail = ErrorDetail("a value is required", path=path, hint=f"{path}=VALUE")
         elif item["type"] == "literal_error":

@@ -135,10 +135,8 @@ class RunFolder:
         state = self.task_state()
         try:
             return config.restore(state, seed)
-        except (UserError, ErrorDetail):
-            raise
         except Exception as error:  # a file edited by hand can be wrong in any way
-            if is_out_of_memory(error):
+            if isinstance(error, (UserError, ErrorDetail)) or is_out_of_memory(error):
                 raise
             raise user_error(
                 f"does not describe the task of this run: {error or type(error).__name__}",
