@@ -138,20 +138,15 @@ class ColumnSpec:
     def _position(self, role: str, column: Column, first: Sequence[str], has_header: bool, path: str) -> int:
         if isinstance(column, str):
             if not has_header:
-                raise user_error(
-                    f"the column {column!r} is requested by name, but header is false",
-                    path=path,
-                    hint="numbers from 0, or task.data.header=true",
-                )
+                message = f"the column {column!r} is requested by name, but header is false"
+                raise user_error(message, path=path, hint="numbers from 0, or task.data.header=true")
             if column not in first:
                 raise missing_column(column, first, path)
             return list(first).index(column)
         if not 0 <= column < len(first):
-            raise user_error(
-                f"no column {column}: the first line has {count(len(first), 'column')}, numbered from 0",
-                path=path,
-                hint=f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format",
-            )
+            message = f"no column {column}: the first line has {count(len(first), 'column')}, numbered from 0"
+            hint = f"task.data.columns={{{role}: {len(first) - 1}}}, or another task.data.format"
+            raise user_error(message, path=path, hint=hint)
         return column
 
     def _hint(self, first: Sequence[str], others: Sequence[Sequence[str]]) -> str:
@@ -221,11 +216,8 @@ def find_delimiter(lines: Iterator[str], columns: ColumnSpec, *, path: str, opti
     is_semicolon = widths["semicolon"] >= max(2, columns.min_columns)
     if is_comma and is_semicolon:
         both = ", ".join(f"{count(widths[name], 'column')} by {sign!r}" for name, sign in DELIMITERS.items())
-        raise user_error(
-            f"commas or semicolons between columns? Its first lines can be read both ways: {both}",
-            path=path,
-            hint=f"{option}csv-comma, or {option}csv-semicolon",
-        )
+        message = f"commas or semicolons between columns? Its first lines can be read both ways: {both}"
+        raise user_error(message, path=path, hint=f"{option}csv-comma, or {option}csv-semicolon")
     return "semicolon" if is_semicolon else "comma"
 
 

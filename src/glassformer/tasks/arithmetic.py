@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from glassformer.core.errors import ErrorDetail, UserError, shorten
+from glassformer.core.errors import ErrorDetail, UserError, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Vocabulary
 from glassformer.data.readers import DataConfig, Rows
@@ -26,7 +26,6 @@ from glassformer.tasks.sequences import Space, choose_rows
 
 SYMBOLS = [*"0123456789", "BOS", "EOS", "POSITIVE", "NEGATIVE", "add", "subtract", "multiply"]
 BOS, EOS, POSITIVE, NEGATIVE = range(10, 14)
-FIRST_OPERATION = 14
 
 ROLES = {"input": "inp_expression", "target": "out_expression"}
 FILE_TEST_FRACTION = 0.1
@@ -174,9 +173,7 @@ class ArithmeticConfig(TaskConfig):
         if self.overfit:
             return {"train": total}
         if total < 3:
-            raise UserError(
-                ErrorDetail(f"only {total} expressions exist, too few for three splits", path="task.largest")
-            )
+            raise user_error(f"only {total} expressions exist, too few for three splits", path="task.largest")
         train = min(max(1, round(total * self.train_fraction)), total - 2)
         validation = min(max(1, round(total * self.validation_fraction)), total - train - 1)
         return {"train": train, "validation": validation, "test": total - train - validation}
@@ -231,18 +228,15 @@ class ArithmeticTask(Seq2SeqTask):
         if config.leaky:
             learned = {tuple(row) for row in rows["train"].tolist()}
             for split in sorted(rows.keys() - {"train"}):
-                leaked = sum(tuple(row) in learned for row in rows[split].tolist())
-                self.notes.append(
-                    f"{leaked:,} of {len(rows[split]):,} {split} expressions also appear in train"
-                )
+                leaked, total = sum(tuple(row) in learned for row in rows[split].tolist()), len(rows[split])
+                self.notes.append(f"{leaked:,} of {total:,} {split} expressions also appear in train")
         return rows
 
     def _check_rows(self, rows: Rows) -> np.ndarray:
         """Parse the expressions of a file; malformed rows and wrong results are errors."""
         expressions, details = [], []
-        for index, (question, result) in enumerate(
-            zip(rows.values["input"], rows.values["target"], strict=True)
-        ):
+        pairs = zip(rows.values["input"], rows.values["target"], strict=True)
+        for index, (question, result) in enumerate(pairs):
             try:
                 row = self._read_expression(str(question))
                 correct, stated = int(self._compute(np.array([row]))[0]), self._read_result(str(result))
@@ -265,9 +259,7 @@ class ArithmeticTask(Seq2SeqTask):
         for split, part in rows.items():
             fresh = list(dict.fromkeys(row for row in map(tuple, part.tolist()) if row not in seen))
             if not fresh:
-                raise UserError(
-                    ErrorDetail("every expression also appears in train", path=f"task.data.{split}")
-                )
+                raise user_error("every expression also appears in train", path=f"task.data.{split}")
             if len(fresh) < len(part):
                 self.notes.append(f"{split}: {len(part):,} rows, of which {len(fresh):,} are new and used")
             seen.update(fresh)

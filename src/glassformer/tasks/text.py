@@ -311,8 +311,7 @@ def encode_texts(
         texts_of_each = texts.rows(list(tokenizers))
         for index, values in enumerate(_encoded(texts_of_each, list(tokenizers.values()))):
             for _, tokens in values:
-                facts["tokens"] += len(tokens)
-                facts["unknown"] += int(np.count_nonzero(tokens == UNKNOWN))
+                _count_tokens(tokens, facts)
             arranged = arrange(values, facts)
             if arranged is not None:
                 yield (*arranged, np.array([index]))
@@ -356,6 +355,11 @@ def _encoded(
             for column, tokenizer in zip(columns, tokenizers, strict=True)
         ]
         yield from zip(*sides, strict=True)
+
+
+def _count_tokens(tokens: np.ndarray, facts: dict[str, int]) -> None:
+    facts["tokens"] += len(tokens)
+    facts["unknown"] += int(np.count_nonzero(tokens == UNKNOWN))
 
 
 @dataclass(frozen=True)
@@ -486,17 +490,12 @@ class Corpus:
         return store["tokens"], store.facts["characters"]
 
     def _encode(self, tokenizer: Tokenizer, facts: dict[str, int]) -> Iterator[tuple[np.ndarray]]:
-        texts = iter(self)
-        is_first = True
-        while block := list(islice(texts, TEXTS_PER_BLOCK)):
-            for text, tokens in zip(block, tokenizer.encode_all(block), strict=True):
-                facts["characters"] += len(text) if self.is_running else len(text) + 1
-                if self.is_running and is_first:
-                    facts["characters"] -= len(tokenizer.decode(tokens[:1]))
-                is_first = False
-                facts["tokens"] += len(tokens)
-                facts["unknown"] += int((tokens == UNKNOWN).sum())
-                yield (tokens if self.is_running else np.concatenate([[BEGIN], tokens, [END]]),)
+        for number, ((text, tokens),) in enumerate(_encoded(((text,) for text in self), [tokenizer])):
+            facts["characters"] += len(text) if self.is_running else len(text) + 1
+            if self.is_running and number == 0:
+                facts["characters"] -= len(tokenizer.decode(tokens[:1]))
+            _count_tokens(tokens, facts)
+            yield (tokens if self.is_running else np.concatenate([[BEGIN], tokens, [END]]),)
 
 
 def _lines(blocks: Iterable[str]) -> Iterator[str]:
