@@ -15,14 +15,13 @@ from glassformer.sweeps.definition import SweepDefinition, define
 from glassformer.sweeps.queue import (
     MAX_ATTEMPTS,
     Claim,
-    TrialLost,
     TrialQueue,
     active_trials,
     attempts,
     trial_key,
     trial_state,
 )
-from glassformer.sweeps.storage import Database
+from glassformer.sweeps.storage import Database, TrialLost
 
 Join = Callable[[], TrialQueue]
 LENGTHS = ["task.length=4,5,6"]

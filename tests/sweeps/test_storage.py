@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.core.errors import UserError
 from glassformer.sweeps import storage
-from glassformer.sweeps.storage import Database, connect, file_system_of, storage_url, without_password
+from glassformer.sweeps.storage import Database, file_system_of, storage_url, without_password
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0
 server:/home /home nfs4 rw 0 0
@@ -54,7 +54,7 @@ def test_urls(tmp_path: Path) -> None:
 
 def test_an_unreachable_server_is_reported_without_the_password() -> None:
     with pytest.raises(UserError) as error:
-        connect("postgresql+psycopg://me:secret@127.0.0.1:1/base")
+        Database("postgresql+psycopg://me:secret@127.0.0.1:1/base")
     assert "cannot connect to the database" in str(error.value) and "secret" not in str(error.value)
 
 

@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -19,7 +19,7 @@ from glassformer.storage.files import atomic_write, json_bytes, storage_error
 from glassformer.sweeps.definition import SweepDefinition
 from glassformer.sweeps.queue import TrialQueue, active_trials, trial_state
 from glassformer.sweeps.results import write_results
-from glassformer.sweeps.storage import SweepInterrupted, connect, without_password
+from glassformer.sweeps.storage import Database, SweepInterrupted, without_password
 from glassformer.sweeps.worker import worker_name
 from glassformer.training.trainer import StopSignals
 
@@ -110,7 +110,7 @@ def run_sweep(
     began = time.monotonic()
     _write_manifest(folder, study, url, definition)
     with StopSignals(lambda text: log("stopping: runs finish their step and save")) as signals:
-        database = connect(url, log, signals.is_set)
+        database = Database(url, log, signals.is_set)
         database.set_heartbeat(definition.heartbeat)
         deadline = None if minutes is None else time.time() + 60 * minutes
         queue = TrialQueue.create(database, study, definition, deadline)
@@ -163,18 +163,13 @@ def _watch(queue: TrialQueue, pool: WorkerPool, signals: StopSignals, log: Log) 
 def _write_manifest(folder: Path, study: str, url: str, definition: SweepDefinition) -> None:
     """Record the sweep in its folder; reject a folder that holds another sweep."""
     path = folder / MANIFEST
+    manifest = {"study": study, "storage": without_password(url), "definition": asdict(definition)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = json.loads(path.read_bytes()).get("study") if path.exists() else study
         if found != study:
-            raise user_error(
-                f"contains another sweep ({found})", path=str(folder), hint="another --out, or none"
-            )
-        atomic_write(
-            path,
-            json_bytes(
-                {"study": study, "storage": without_password(url), "definition": definition.to_json()}
-            ),
-        )
+            message = f"contains another sweep ({found})"
+            raise user_error(message, path=str(folder), hint="another --out, or none")
+        atomic_write(path, json_bytes(manifest))
     except OSError as error:
         raise storage_error(error, folder, 0) from error

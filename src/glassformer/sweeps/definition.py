@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from glassformer.core.config import Tree, flatten, parse_overrides, unflatten
 from glassformer.core.errors import user_error
@@ -72,20 +72,11 @@ class SweepDefinition:
 
     def name(self) -> str:
         """Hash of the definition; more seeds or trials do not change it."""
-        asked = {
-            key: value for key, value in self.to_json().items() if key not in ("seeds", "trials", "heartbeat")
-        }
+        asked = dataclasses.asdict(self)
+        for key in ("seeds", "trials", "heartbeat"):
+            del asked[key]
         text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-    def to_json(self) -> dict[str, Any]:
-        """Fields as a JSON document."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Definition of a stored document."""
-        return cls(**values)
 
     @cached_property
     def space(self) -> SearchSpace:

@@ -13,12 +13,11 @@ once:
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from glassformer.core.errors import user_error
 from glassformer.data.batching import generator
 from glassformer.evaluation.metrics import lower_is_better
 from glassformer.sweeps.definition import SweepDefinition, build_pruner, build_sampler
-from glassformer.sweeps.storage import Database, connect, without_password
+from glassformer.sweeps.storage import Database, TrialLost, without_password
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -49,10 +48,6 @@ OUTCOMES = {
 
 Key = tuple[int, int]
 """Number of a setting, and a seed."""
-
-
-class TrialLost(Exception):
-    """The trial was assigned to another worker; results of this one are rejected."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class TrialQueue:
     """All trials of one sweep. Any number of workers may call every method concurrently."""
 
     def __init__(self, database: Database, name: str) -> None:
-        self.database = database
+        self.database, self.storage = database, database.storage
         self.name = name
         self._stale: dict[int, float] = {}
         self._disconnections = 0
@@ -111,13 +106,8 @@ class TrialQueue:
         """Open an existing study."""
         queue = cls(database, name)
         if name not in (names := queue.names()):
-            raise user_error(
-                "no such study",
-                path=without_password(database.url),
-                value=name,
-                allowed=names,
-                hint="check its name",
-            )
+            where = without_password(database.url)
+            raise user_error("no such study", path=where, value=name, allowed=names, hint="check its name")
         return queue
 
     @classmethod
@@ -135,14 +125,14 @@ class TrialQueue:
             )
         )
         database.query(lambda: study.set_user_attr(DEADLINE, deadline))
-        database.query(lambda: study.set_user_attr(DEFINITION, definition.to_json()))
+        database.query(lambda: study.set_user_attr(DEFINITION, asdict(definition)))
         return queue
 
     def names(self) -> list[str]:
         """Names of all studies in the database."""
         import optuna
 
-        return self.database.query(lambda: optuna.get_all_study_names(self.database.storage))
+        return self.database.query(lambda: optuna.get_all_study_names(self.storage))
 
     @cached_property
     def definition(self) -> SweepDefinition:
@@ -150,7 +140,7 @@ class TrialQueue:
         while True:
             attributes = self.database.query(lambda: self.study.user_attrs)
             if DEFINITION in attributes:
-                return SweepDefinition.from_json(attributes[DEFINITION])
+                return SweepDefinition(**attributes[DEFINITION])
             time.sleep(0.2)
 
     def is_past_deadline(self) -> bool:
@@ -168,7 +158,7 @@ class TrialQueue:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.load_study(study_name=self.name, storage=self.database.storage, **methods)
+            return optuna.load_study(study_name=self.name, storage=self.storage, **methods)
 
     def _study_for_sampling(self, setting: int) -> Study:
         """New study object with a sampler for one setting: samplers cache state that is valid for one trial.
@@ -276,23 +266,24 @@ class TrialQueue:
         return None
 
     def _take(self, trial: FrozenTrial) -> bool:
-        from optuna.exceptions import UpdateFinishedTrialError
+        # The heartbeat comes first, so that a worker that dies right after the claim is detected.
+        self.database.query(lambda: self.storage.record_heartbeat(trial._trial_id))
+        return self._set_state(trial._trial_id, "RUNNING")
+
+    def _set_state(self, trial_id: int, state: str) -> bool:
+        """Change the state; False if the trial has ended, or another process was faster."""
         from optuna.trial import TrialState
 
-        storage = self.database.storage
-        # The heartbeat comes first, so that a worker that dies right after the claim is detected.
-        self.database.query(lambda: storage.record_heartbeat(trial._trial_id))
         try:
             return self.database.query(
-                lambda: storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
+                lambda: self.storage.set_trial_state_values(trial_id, TrialState[state])
             )
-        except UpdateFinishedTrialError:
+        except TrialLost:
             return False
 
     def _open_trial(self, trial: FrozenTrial) -> Trial:
         """Trial with its values; the sampler draws those that are missing."""
         import optuna
-        from optuna.exceptions import UpdateFinishedTrialError
 
         def draw() -> Trial:
             opened = optuna.trial.Trial(self._study_for_sampling(trial_key(trial)[0]), trial._trial_id)
@@ -300,61 +291,40 @@ class TrialQueue:
                 values.suggest(opened, path)
             return opened
 
-        try:
-            return self.database.query(draw)
-        except UpdateFinishedTrialError:
-            raise TrialLost from None
+        return self.database.query(draw)
 
     def _fail_stale(self) -> None:
         """Abandon trials that two checks, some time apart, found without heartbeats.
 
         A lost connection between the checks restarts them: an unreachable server receives no heartbeats.
         """
-        storage, now = self.database.storage, time.monotonic()
-        stale = self.database.query(lambda: storage._get_stale_trial_ids(self.study._study_id))
+        now = time.monotonic()
+        stale = self.database.query(lambda: self.storage._get_stale_trial_ids(self.study._study_id))
         if self.database.disconnections != self._disconnections:
             self._disconnections, self._stale = self.database.disconnections, {}
         self._stale = {trial_id: self._stale.get(trial_id, now) for trial_id in stale}
         for trial_id, since in self._stale.items():
             if now - since >= STALE_INTERVALS * self.database.heartbeat:
-                self._abandon(trial_id)
+                self._set_state(trial_id, "FAIL")
 
     def abandon_worker(self, worker: str) -> None:
         """Abandon all trials of a dead worker."""
         for trial in self.trials():
             if trial_state(trial) == "running" and trial.user_attrs.get("worker") == worker:
-                self._abandon(trial._trial_id)
-
-    def _abandon(self, trial_id: int) -> None:
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState
-
-        storage = self.database.storage
-        with contextlib.suppress(UpdateFinishedTrialError):  # the trial ended, or another process was faster
-            self.database.query(lambda: storage.set_trial_state_values(trial_id, TrialState.FAIL))
+                self._set_state(trial._trial_id, "FAIL")
 
     # ------------------------------------------------------------ progress and final states
 
     def heartbeat(self, trial_id: int) -> None:
         """Record a heartbeat; raises `TrialLost` if the trial belongs to another worker."""
-        from optuna.trial import TrialState
-
-        storage = self.database.storage
-        state = self.database.query(lambda: storage.get_trial(trial_id)).state
-        if state != TrialState.RUNNING:
+        if self.database.query(lambda: self.storage.get_trial(trial_id)).state.name != "RUNNING":
             raise TrialLost
-        self.database.query(lambda: storage.record_heartbeat(trial_id))
+        self.database.query(lambda: self.storage.record_heartbeat(trial_id))
 
     def set_attributes(self, trial_id: int, **attributes: Any) -> None:
         """Store attributes of a running trial; raises `TrialLost` if it has ended."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
-        storage = self.database.storage
         for name, value in attributes.items():
-            try:
-                self.database.query(lambda n=name, v=value: storage.set_trial_user_attr(trial_id, n, v))  # type: ignore[misc]
-            except UpdateFinishedTrialError:
-                raise TrialLost from None
+            self.database.query(partial(self.storage.set_trial_user_attr, trial_id, name, value))
 
     def finish(self, trial_id: int, outcome: str, value: float | None = None, **attributes: Any) -> None:
         """Set the final state of a trial; raises `TrialLost` if it already has another one."""
@@ -363,17 +333,17 @@ class TrialQueue:
 
         state = next(TrialState[name.upper()] for name, ours in OUTCOMES.items() if outcome in ours)
         self.set_attributes(trial_id, **attributes, outcome=outcome)
-        storage, values = self.database.storage, None if value is None else [value]
+        values = None if value is None else [value]
         is_retry = False
 
         def end() -> None:
             nonlocal is_retry
             try:
-                storage.set_trial_state_values(trial_id, state, values)
+                self.storage.set_trial_state_values(trial_id, state, values)
             except UpdateFinishedTrialError:
                 # Our own change may have succeeded although the connection was lost before the response.
-                if not is_retry or storage.get_trial(trial_id).state != state:
-                    raise TrialLost from None
+                if not is_retry or self.storage.get_trial(trial_id).state != state:
+                    raise
             finally:
                 is_retry = True
 
@@ -382,7 +352,7 @@ class TrialQueue:
     def release(self, trial_id: int) -> None:
         """Return the trial of a stopped worker to the queue; the next worker resumes it."""
         self.set_attributes(trial_id, is_released=True)
-        self._abandon(trial_id)
+        self._set_state(trial_id, "FAIL")
 
 
 def open_queue(url: str, name: str, **callbacks: Any) -> TrialQueue:
@@ -390,7 +360,7 @@ def open_queue(url: str, name: str, **callbacks: Any) -> TrialQueue:
     file = url.removeprefix("sqlite:///")
     if file != url and not Path(file).exists():  # SQLite would create an empty one
         raise user_error("no such file", path=file, hint="check --storage")
-    database = connect(url, **callbacks)
+    database = Database(url, **callbacks)
     queue = TrialQueue.open(database, name)
     database.set_heartbeat(queue.definition.heartbeat)
     return queue

@@ -43,14 +43,11 @@ class Choices:
         """Optuna's distribution over the labels."""
         from optuna.distributions import CategoricalDistribution
 
-        return CategoricalDistribution(self._labels())
+        return CategoricalDistribution([self.label(value) for value in self.values])
 
     def suggest(self, trial: Trial, path: str) -> None:
         """Let Optuna's sampler draw a value, unless the trial has one."""
-        trial.suggest_categorical(path, self._labels())
-
-    def _labels(self) -> list[Any]:
-        return [self.label(value) for value in self.values]
+        trial.suggest_categorical(path, [self.label(value) for value in self.values])
 
     def label(self, value: Any) -> Any:
         """Form in which Optuna stores a value."""
@@ -175,13 +172,15 @@ def split_arguments(arguments: Iterable[str]) -> tuple[SearchSpace, list[str]]:
 
 
 def _is_varied(text: str) -> bool:
-    return text.startswith("log:") or _RANGE.fullmatch(text) is not None or len(_split(text)) > 1
+    return _is_range(text) or len(_split(text)) > 1
+
+
+def _is_range(text: str) -> bool:
+    return text.startswith("log:") or _RANGE.fullmatch(text) is not None
 
 
 def _parse(path: str, text: str) -> Values:
-    if text.startswith("log:") or _RANGE.fullmatch(text):
-        return _parse_range(path, text)
-    return _parse_choices(path, text)
+    return _parse_range(path, text) if _is_range(text) else _parse_choices(path, text)
 
 
 def _parse_range(path: str, text: str) -> Range:
@@ -194,9 +193,8 @@ def _parse_range(path: str, text: str) -> Range:
     if not low < high:
         raise user_error("the lower end of a range comes first", path=path, value=text, hint="1..8")
     if is_log and low <= 0:
-        raise user_error(
-            "a logarithmic range starts above zero", path=path, value=text, hint="log:1e-5..1e-2"
-        )
+        message = "a logarithmic range starts above zero"
+        raise user_error(message, path=path, value=text, hint="log:1e-5..1e-2")
     return Range(low, high, is_whole, is_log)
 
 
@@ -205,13 +203,9 @@ def _parse_choices(path: str, text: str) -> Choices:
     for part in _split(text):
         if not part.strip():
             raise user_error("empty value between commas", path=path, value=text, hint="v1,v2,v3")
-        if _RANGE.fullmatch(part.strip()) or part.strip().startswith("log:"):
-            raise user_error(
-                "a range inside a list of values",
-                path=path,
-                value=part,
-                hint="a list of values, or one range",
-            )
+        if _is_range(part.strip()):
+            hint = "a list of values, or one range"
+            raise user_error("a range inside a list of values", path=path, value=part, hint=hint)
         value = parse_yaml(part, path)
         if value in values:
             raise user_error("appears twice", path=path, value=value, hint="give it once")

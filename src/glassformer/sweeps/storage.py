@@ -36,8 +36,15 @@ class SweepInterrupted(Exception):
     """Stop request while the database was unreachable."""
 
 
+class TrialLost(Exception):
+    """The trial was assigned to another worker; results of this one are rejected."""
+
+
 class Database:
-    """Optuna's storage with a heartbeat and automatic reconnection."""
+    """Optuna's storage with a heartbeat and automatic reconnection.
+
+    The first connection is opened at once; an unreachable database is a user error.
+    """
 
     def __init__(
         self,
@@ -50,17 +57,33 @@ class Database:
         self.is_stopped = is_stopped
         self.disconnections = 0
         """Number of lost connections; after one, heartbeats of workers may be missing."""
-        self.storage = _open(url)
+        try:
+            self.storage = _open(url)
+        except Exception as error:
+            if not is_connection_error(error) and not isinstance(error, ImportError):
+                raise
+            raise user_error(
+                f"cannot connect to the database: {_reason(error)}",
+                path=without_password(url),
+                hint="check host, name and password; put the password into PGPASSWORD or ~/.pgpass",
+            ) from None
         self._has_logged = False
 
     def query(self, call: Callable[[], Result], *, patience: float = RETRY_SECONDS) -> Result:
-        """Return the result of a call; repeat it after connection errors, for at most `patience` seconds."""
+        """Return the result of a call; repeat it after connection errors, for at most `patience` seconds.
+
+        Raises `TrialLost` if the call changes a trial that has ended.
+        """
+        from optuna.exceptions import UpdateFinishedTrialError
+
         began, pause = time.monotonic(), 0.1
         while True:
             try:
                 result = call()
                 self._has_logged = False
                 return result
+            except UpdateFinishedTrialError:
+                raise TrialLost from None
             except Exception as error:
                 if not is_connection_error(error):
                     raise
@@ -118,24 +141,6 @@ def _reason(error: BaseException) -> str:
     return " ".join((messages or [str(error)])[0].split())[:200]
 
 
-def connect(
-    url: str,
-    log: Callable[[str], None] = lambda text: None,
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> Database:
-    """Open the first connection; an unreachable database is a user error."""
-    try:
-        return Database(url, log, is_stopped)
-    except Exception as error:
-        if not is_connection_error(error) and not isinstance(error, ImportError):
-            raise
-        raise user_error(
-            f"cannot connect to the database: {_reason(error)}",
-            path=without_password(url),
-            hint="check host, name and password; put the password into PGPASSWORD or ~/.pgpass",
-        ) from None
-
-
 def _open(url: str) -> RDBStorage:
     import optuna
     from sqlalchemy import event
@@ -154,14 +159,13 @@ def _open(url: str) -> RDBStorage:
             heartbeat_interval=HEARTBEAT_SECONDS,
             grace_period=MISSED_HEARTBEATS * HEARTBEAT_SECONDS,
         )
+    storage.engine.dispose()
     if is_file:
         # By default the driver of SQLite begins a transaction at the first write. Between a read and the
         # write that depends on it, another worker could claim the same trial.
-        storage.engine.dispose()
         event.listen(storage.engine, "connect", _disable_implicit_begin)
         event.listen(storage.engine, "begin", _begin_immediate)
     else:
-        storage.engine.dispose()
         event.listen(storage.engine, "connect", _end_idle_transactions)
     return storage
 

@@ -24,8 +24,8 @@ from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.storage.files import finite
 from glassformer.sweeps.definition import setting_text
-from glassformer.sweeps.queue import Claim, TrialLost, TrialQueue, open_queue, trial_key
-from glassformer.sweeps.storage import SweepInterrupted
+from glassformer.sweeps.queue import Claim, TrialQueue, open_queue, trial_key
+from glassformer.sweeps.storage import SweepInterrupted, TrialLost
 from glassformer.training.progress import Reporter
 from glassformer.training.trainer import StopSignals
 
@@ -89,16 +89,10 @@ class ValidationReporter(Reporter):
         self._ask_pruner()
 
     def _send(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if self.queue.definition.pruner is None or step <= self._last_step:
-            return
-        from optuna.exceptions import UpdateFinishedTrialError
-
-        self._last_step = step
-        value = comparable_value(self.queue.definition.metric, metrics)
-        try:
+        if self.queue.definition.pruner is not None and step > self._last_step:
+            self._last_step = step
+            value = comparable_value(self.queue.definition.metric, metrics)
             self.queue.database.query(lambda: self.claim.trial.report(value, step))
-        except UpdateFinishedTrialError:
-            raise TrialLost from None
 
     def _ask_pruner(self) -> None:
         if self.queue.definition.pruner is not None and self._last_step >= 0:
@@ -176,17 +170,14 @@ class TrialRun:
         metric, facts = self.queue.definition.metric, self._facts(results)
         if results["ended"] == "signal":
             text = f"step {results['steps']:,}: its validation fell behind the other runs"
-            self.queue.finish(self.trial_id, "pruned", **facts, explanation=text)
-            return f"pruned: {text}"
+            return self._finish("pruned", text, **facts)
         value = results["metrics"]["validation"].get(metric)
         if value is None:
             known = ", ".join(results["metrics"]["validation"])
             text = f"its validation has no {metric}, only {known}; try --metric loss"
-            self.queue.finish(self.trial_id, "failed", **facts, explanation=text)
-            return f"failed: {text}"
+            return self._finish("failed", text, **facts)
         if value != value:
-            self.queue.finish(self.trial_id, "diverged", **facts, explanation=f"{metric} is NaN")
-            return f"diverged: {metric} is NaN"
+            return self._finish("diverged", f"{metric} is NaN", **facts)
         self.queue.finish(self.trial_id, "complete", value, **facts)
         return f"{metric} {value:.4f}"
 
@@ -208,19 +199,19 @@ class TrialRun:
         else:
             outcome, text = "failed", f"{type(error).__name__}: {error}"
             facts = {"traceback": "".join(traceback.format_exception(error))}
-        self.queue.finish(self.trial_id, outcome, explanation=text, **facts)
-        return f"{outcome}: {text}"
+        return self._finish(outcome, text, **facts)
+
+    def _finish(self, outcome: str, explanation: str, **facts: Any) -> str:
+        """End the trial without a value; return the outcome and its explanation."""
+        self.queue.finish(self.trial_id, outcome, **facts, explanation=explanation)
+        return f"{outcome}: {explanation}"
 
     def _discard(self, folder: RunFolder) -> None:
         """Delete the folder if another worker has the trial in another folder."""
-        others = [trial for trial in self.queue.trials() if trial.number > self.claim.trial.number]
-        for trial in others:
-            if trial_key(trial) == self.claim.key and trial.user_attrs.get("run") not in (
-                None,
-                str(folder.path),
-            ):
-                shutil.rmtree(folder.path, ignore_errors=True)
-                return
+        later = [trial for trial in self.queue.trials() if trial.number > self.claim.trial.number]
+        runs = {trial.user_attrs.get("run") for trial in later if trial_key(trial) == self.claim.key}
+        if runs - {None, str(folder.path)}:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def _divergence(folder: RunFolder) -> str | None:
