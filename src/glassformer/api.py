@@ -78,7 +78,7 @@ def train(
         if source is None:
             raise user_error("nothing to train on", path="source", hint='gf.train("reversal"), or inputs=')
         return train_source(str(source), overrides, run=run, resume=resume, reporter=reporter)
-    changes = unflatten(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    changes = parse_overrides(overrides)
     splits = {"train": _Rows("", inputs, targets)}
     for name, split in (("validation", validation), ("test", test)):
         if split is not None:

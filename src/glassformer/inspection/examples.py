@@ -136,22 +136,13 @@ class ExampleGroup:
         return [task.attention_patterns(tokens, target if generates else ()) for tokens, target in rows]
 
 
-def choose_split(task: Task, split: str | None) -> str:
-    """Return `split` if it exists; by default `test`, or `validation` without a test set."""
-    if split is None:
-        return "test" if "test" in task.splits else "validation"
-    if split not in task.splits:
-        raise ErrorDetail("no such split", path="split", value=split, allowed=sorted(task.splits))
-    return split
-
-
 def first_example(task: Task) -> np.ndarray:
     """Return the tokens of the first test example, the default input of every inspection.
 
     A causal language model gets half a window, which leaves room for a continuation. A masked one gets the
     first example with at least one masked token.
     """
-    split = choose_split(task, None)
+    split = "test" if "test" in task.splits else "validation"
     examples = task.splits[split]
     tokens = np.asarray(examples.inputs[0]).astype(np.int64)
     if isinstance(task.task_type, CausalLM):
