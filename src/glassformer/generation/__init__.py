@@ -3,7 +3,7 @@
     [[best]] = generate(model, {"tokens": source_BM}, begin=BOS, end=EOS, max_length=20,
                         strategy=BeamConfig(size=4), forbidden=[PAD, BOS])
 
-Nothing here knows tasks or tokenizers: tokens are numbers, and the caller names the special ones.
+This package does not depend on tasks or tokenizers. Tokens are ids, and the caller passes the special ones.
 """
 
 from glassformer.generation.decoding import generate, tracing

@@ -1,4 +1,4 @@
-"""Fast decoding on CPUs: prepacked weights, the faster BLAS library, a kernel for few queries."""
+"""Fast decoding on CPUs: prepacked weights, the faster BLAS library, an attention kernel for few queries."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _numpy_enabled = False
 
 @cache
 def numpy_is_faster() -> bool:
-    """True on AMD processors, where NumPy's OpenBLAS is faster than PyTorch's MKL.
+    """Return True on AMD processors, where NumPy's OpenBLAS is faster than PyTorch's MKL.
 
-    The processor decides, not a timing, so that rounding is the same in every run on one machine.
+    This depends on the processor, not on a timing, so that all runs on one machine round alike.
     """
     if not torch.backends.mkl.is_available():
         return False
@@ -41,7 +41,7 @@ def numpy_is_faster() -> bool:
 
 @contextmanager
 def numpy_matmul() -> Iterator[None]:
-    """Context: threads with one PyTorch thread each use NumPy for matrix products, if it is faster."""
+    """Use NumPy for matrix products inside a `with` block, if NumPy is faster than PyTorch here."""
     global _numpy_enabled
     if _numpy_enabled or not numpy_is_faster():
         yield
@@ -57,7 +57,7 @@ def numpy_matmul() -> Iterator[None]:
 
 
 def use_numpy(x: Tensor) -> bool:
-    """True if NumPy should multiply this tensor. With several PyTorch threads, NumPy would be slower."""
+    """Return True if NumPy should multiply this tensor. With several PyTorch threads, PyTorch is faster."""
     return (
         _numpy_enabled
         and torch.get_num_threads() == 1
@@ -79,7 +79,7 @@ Function = Callable[..., Tensor]
 
 
 def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """`F.linear` with this weight and bias, faster on a CPU for few rows.
+    """Return a function that computes `F.linear` with this weight and bias, faster on a CPU for few rows.
 
     The matrix is stored transposed. If there are more outputs than inputs, the bias becomes one more row of
     the matrix and each input gets a 1 at its end, because PyTorch copies the bias into every output row
@@ -103,7 +103,7 @@ def prepack_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor
 
 
 def _function(part: nn.Module) -> Function | None:
-    """Plain function that replaces a submodule in evaluation mode, or None if it stays a module."""
+    """Return a plain function that replaces a submodule in evaluation mode, or None to keep the module."""
     if type(part) is nn.Linear and is_local(part.weight):
         return prepack_linear(part.weight.data, None if part.bias is None else part.bias.data)
     if isinstance(part, nn.LayerNorm):
@@ -115,20 +115,20 @@ def _function(part: nn.Module) -> Function | None:
 
 
 def is_local(weight: Tensor) -> bool:
-    """True if the tensor is on a CPU and not sharded over processes, which makes it a DTensor."""
+    """Return True if the tensor is on a CPU and not sharded over processes (not a DTensor)."""
     return type(weight.data) is Tensor and weight.device.type == "cpu"
 
 
 UNPACKED = (nn.ModuleList, nn.Sequential, InputNet)
-"""Parents whose children stay modules: containers iterate over them, input networks read their weight."""
+"""Modules whose children `prepack` keeps, because the module iterates over them or reads their weights."""
 
 
 @contextmanager
 def prepack(model: nn.Module) -> Iterator[None]:
-    """Context: prepack the weights for products with few rows, and call small submodules as plain functions.
+    """Speed up decoding inside a `with` block: prepack weights, and replace submodules by plain functions.
 
-    The weights must not change inside it. Calling an `nn.Module` takes a few microseconds, a large part of a
-    decoding step.
+    The weights must not change inside the block. Plain functions help because calling an `nn.Module` takes a
+    few microseconds, a large part of a decoding step.
     """
     shadows = [
         (parent, name, function)
@@ -159,7 +159,7 @@ def prepack(model: nn.Module) -> Iterator[None]:
 
 
 def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
-    """Function from hidden vectors to logits, prepacked. A head with its own `forward` is kept as it is."""
+    """Return the function from hidden vectors to logits, prepacked unless the head overrides `forward`."""
     head, tied_VD = model.head, model.tied_weight()
     if type(head).forward is not Head.forward:
         return lambda hidden: head(hidden, tied_VD)
@@ -169,13 +169,13 @@ def prepack_head(model: Model) -> Callable[[Tensor], Tensor]:
 
 
 FEW_QUERIES = 8
-"""Up to this many queries per row, the launch overhead of PyTorch's kernel exceeds its work."""
+"""Maximum number of queries per row for NumPy attention. PyTorch's kernel is faster for more queries."""
 
 
 def decode_kernel(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """Attention kernel for decoding: NumPy products for few queries if faster, else the fused kernel."""
+    """Compute attention with NumPy for few queries if NumPy is faster, else with the fused kernel."""
     if q_BHLK.shape[2] > FEW_QUERIES or bias is not None or not use_numpy(q_BHLK):
         return fused_kernel(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
     queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]

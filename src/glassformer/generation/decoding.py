@@ -31,7 +31,7 @@ _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 @contextmanager
 def tracing(alternatives: int = 5) -> Iterator[Trace]:
-    """Context: record a trace of the last `generate` call inside it, at any depth.
+    """Record a trace of the last `generate` call inside a `with` block, at any call depth.
 
     A `trace` passed to `generate` itself takes precedence.
     """
@@ -44,7 +44,7 @@ def tracing(alternatives: int = 5) -> Iterator[Trace]:
 
 
 def is_tracing() -> bool:
-    """True inside `tracing`."""
+    """Return True inside a `tracing` block."""
     return _trace.get() is not None
 
 
@@ -65,29 +65,29 @@ def generate(
     trace: Trace | None = None,
     is_scored: bool = True,
 ) -> list[list[Hypothesis]]:
-    """Generate token sequences; return the hypotheses of each row, best first.
+    """Generate token sequences, and return a list of hypotheses per row, best first.
 
-    - `inputs`: inputs that the model reads first: the source of an encoder-decoder. A language model needs
-      none.
-    - `begin`, then `prompt` (B, L), start each row; at least one of them is required. Prompts of unequal
-      length are padded on the right, and `mask` (B, L) is True at real tokens.
-    - `end`: token that ends a row. None: rows end at the limit only.
-    - `max_length`: limit of generated tokens, `end` included, for all rows or per row. None: up to the
-      model's maximum length. `min_length`: `end` is not chosen before this many tokens.
-    - `strategy`: choice of the next token. None: greedy.
-    - `forbidden`: tokens that are never generated, such as padding. Log-probabilities stay the model's own.
-    - `row_numbers`: numbers that select the random numbers of each row. None: 0, 1, … Pass the numbers of the
-      examples, and samples do not depend on how the examples are batched.
-    - `trace`: is filled with the candidates of each step; see also `tracing`.
+    - `inputs`: named tensors that the model reads first, such as the source of an encoder-decoder. A language
+      model needs none.
+    - `begin` (a token id), then `prompt` (B, L), start each row. At least one of them is required. Prompts of
+      unequal length are padded on the right, and `mask` (B, L) is True at real tokens.
+    - `end`: token id that ends a row. None: rows end at the limit only.
+    - `max_length`: maximum number of generated tokens, `end` included, for all rows or per row. None: up to
+      the model's maximum length. `min_length`: `end` is not chosen before this many tokens.
+    - `strategy`: decoding strategy, which chooses the next token. None: greedy.
+    - `forbidden`: token ids that are never generated, such as padding. Log-probabilities do not change.
+    - `row_numbers`: one number per row, which seeds the row's random numbers. None: 0, 1, … Pass the indices
+      of the examples, so that samples do not depend on how the examples are batched.
+    - `trace`: object that records the candidates of each step. See also `tracing`.
     - `is_scored`: False if no probabilities are needed, which makes greedy decoding faster.
 
-    Finished rows leave the batch. Dropout is off, whatever mode the model is in.
+    Finished rows leave the batch. Dropout is off, even if the model is in training mode.
     """
     if not isinstance(model, SupportsGeneration):
         raise ErrorDetail(
             f"{type(model).__name__} cannot generate",
             path="model",
-            hint="a language model or an encoder-decoder",
+            hint="pass a language model or an encoder-decoder",
         )
     inputs, prefix_BL, mask_BL = _prefix(inputs, begin, prompt, mask)
     if not (rows := len(prefix_BL)):
@@ -122,14 +122,14 @@ def _decode(model: SupportsGeneration, state: DecodingState, search: Search, log
 
 
 def _advance_rows(model: SupportsGeneration, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:
-    """Advance with one row of the state per beam."""
+    """Advance the model with one state row per beam, and return the next logits."""
     device = state.attention_mask_BM.device
     _select(state, update.flat_indices_BW.flatten().to(device), count)
     return model.advance(state, update.tokens_BW.flatten()[:, None].to(device))
 
 
 def _advance_beams(model: Any, state: DecodingState, update: BeamUpdate, count: int) -> Tensor:
-    """Advance with all beams of a sequence in one row of the state."""
+    """Advance the model with all beams of a sequence in one state row, and return the next logits."""
     device = state.attention_mask_BM.device
     _select(state, update.rows_B.to(device), len(state.attention_mask_BM))
     logits_BWV = model.advance_beams(state, update.beam_indices_BW.to(device), update.tokens_BW.to(device))
@@ -137,7 +137,7 @@ def _advance_beams(model: Any, state: DecodingState, update: BeamUpdate, count: 
 
 
 def _select(state: DecodingState, rows: Tensor, count: int) -> None:
-    """Select rows of the state, unless they are all rows in their order."""
+    """Select rows of the state. Do nothing if `rows` are all rows in their order."""
     if not torch.equal(rows, torch.arange(count, device=rows.device)):
         state.select(rows)
 
@@ -145,19 +145,19 @@ def _select(state: DecodingState, rows: Tensor, count: int) -> None:
 def _prefix(
     inputs: Inputs | None, begin: int | None, prompt_BL: Tensor | None, mask_BL: Tensor | None
 ) -> tuple[Inputs, Tensor, Tensor | None]:
-    """Inputs, first tokens of every row, and their mask, which is None if all tokens are real."""
+    """Return the inputs, the first tokens of every row, and their mask, or None if all tokens are real."""
     if inputs is None:
         inputs = {"tokens": prompt_BL}
     like = prompt_BL if prompt_BL is not None else next((x for x in inputs.values() if x is not None), None)
     if like is None or (begin is None and prompt_BL is None):
-        raise ErrorDetail("no token to start with", path="begin", hint="begin=NUMBER, or a prompt")
+        raise ErrorDetail("no token to start with", path="begin", hint="pass begin=NUMBER, or a prompt")
     if prompt_BL is None:
         prompt_BL, mask_BL = like.new_empty(len(like), 0, dtype=torch.long), None
     if mask_BL is not None and bool((~mask_BL[:, :-1] & mask_BL[:, 1:]).any()):
         raise ErrorDetail(
-            "padding must be on the right",
+            "the mask has padding before real tokens",
             path="mask",
-            hint="True at the first tokens, then False at padding",
+            hint="pad prompts on the right: True at the first tokens, then False at padding",
         )
     if begin is not None:
         prompt_BL = torch.cat([prompt_BL.new_full((len(prompt_BL), 1), begin), prompt_BL], 1)
@@ -179,7 +179,7 @@ def _prefix(
 def _limits(
     task_type: TaskType | None, lengths_B: Tensor, max_length: int | Sequence[int] | None, min_length: int
 ) -> Tensor:
-    """Maximum number of generated tokens of each row.
+    """Return the maximum number of generated tokens of each row.
 
     The last token is not fed back to the model, so it needs no position.
     """
@@ -190,10 +190,10 @@ def _limits(
     room_B = None if longest is None else longest - lengths_B + 1
     if room_B is not None and bool((room_B < 1).any()):
         raise ErrorDetail(
-            f"the model reads at most {longest} tokens",
+            f"the prompt is too long, because the model reads at most {longest} tokens",
             path="prompt",
             value=int(lengths_B.max()),
-            hint="a shorter prompt, or a model trained with a longer maximum length",
+            hint="shorten the prompt, or use a model with a longer maximum length",
         )
     if max_length is None:
         if room_B is None:
@@ -206,7 +206,7 @@ def _limits(
     limits_B = torch.as_tensor(max_length).expand(len(lengths_B))
     if bool((limits_B < max(1, min_length)).any()):
         raise ErrorDetail(
-            f"must be at least {max(1, min_length)}",
+            f"the limit must be at least {max(1, min_length)}",
             path="max_length",
             value=int(limits_B.min()),
             hint=f"max_length={max(1, min_length)} or more",
@@ -217,7 +217,7 @@ def _limits(
             f"row {row} starts with {int(lengths_B[row])} tokens, and the model has {longest} positions",
             path="max_length",
             value=int(limits_B[row]),
-            hint=f"max_length={int(room_B[row])}, or a model trained with a longer maximum length",
+            hint=f"max_length={int(room_B[row])}, or use a model with a longer maximum length",
         )
     return limits_B
 
@@ -228,8 +228,8 @@ def _check_tokens(vocabulary: int, end: int | None, forbidden: Sequence[int]) ->
         for token in tokens:
             if not 0 <= token < vocabulary:
                 raise ErrorDetail(
-                    f"tokens are numbers from 0 to {vocabulary - 1}",
+                    f"this number is not a token id, because the vocabulary has {vocabulary} tokens",
                     path=path,
                     value=token,
-                    hint=f"a number from 0 to {vocabulary - 1}",
+                    hint=f"pass a number from 0 to {vocabulary - 1}",
                 )

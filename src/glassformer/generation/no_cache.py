@@ -1,4 +1,4 @@
-"""Decoding without a cache: slow, and the reference that cached decoding is tested against."""
+"""Decoding without a key/value cache: a slow reference to test cached decoding against."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glassformer.models.task_types import Seq2Seq
 
 @dataclass
 class WholeSequences(DecodingState):
-    """State that holds all inputs and all tokens so far, and no caches."""
+    """Decoding state that holds all inputs and all tokens so far, and no caches."""
 
     inputs: dict[str, Tensor | None] = field(kw_only=True)
     tokens_BM: Tensor = field(kw_only=True)
@@ -25,7 +25,7 @@ class WholeSequences(DecodingState):
 
 
 class NoCache(nn.Module):
-    """Wrapper that runs a model over the whole sequence at each step, as in training.
+    """Wrapper that runs a model over the whole sequence at each decoding step, as in training.
 
     generate(NoCache(model), prompt=tokens, end=END)
     """
@@ -36,7 +36,7 @@ class NoCache(nn.Module):
         self.task_type = model.task_type
 
     def start(self, **inputs: Tensor | None) -> WholeSequences:
-        """Store the inputs."""
+        """Return a state that stores the inputs."""
         tokens = inputs["tokens"]
         assert tokens is not None
         nothing_B0 = tokens.new_empty(len(tokens), 0)
@@ -45,7 +45,7 @@ class NoCache(nn.Module):
     def advance(
         self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
     ) -> Tensor:
-        """Append tokens, run the model over everything, and return the logits after each row's last token."""
+        """Append tokens, run the model on whole sequences, and return the logits after each last token."""
         assert isinstance(state, WholeSequences)
         state.append(tokens_BL, attention_mask_BL)
         state.tokens_BM = torch.cat([state.tokens_BM, tokens_BL], 1)

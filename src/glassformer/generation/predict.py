@@ -1,4 +1,4 @@
-"""Predictions for rows of token numbers: pad, run the model or decode, and read the outputs."""
+"""Predictions for rows of token ids: pad the rows, run the model or decode, and read the outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glassformer.models.base import Model, SupportsGeneration, evaluating
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted tokens (one for a class), or a real value, with the probability of the whole and of each."""
+    """Prediction for one input: token ids with probabilities (a single id for a class), or a real value."""
 
     tokens: list[int]
     probability: float | None
@@ -40,7 +40,7 @@ ALTERNATIVES = 5
 def predict_tokens(
     model: Model, rows: Sequence[np.ndarray], forbidden: Sequence[int] = ()
 ) -> list[Prediction]:
-    """Predict one class or token per position; `forbidden` ones are never chosen."""
+    """Predict one class or token per position of each row. Ids in `forbidden` are never chosen."""
     logits_BLV = _forward(model, rows)
     if forbidden:
         logits_BLV = logits_BLV.index_fill(-1, torch.tensor(forbidden), -torch.inf)
@@ -48,7 +48,7 @@ def predict_tokens(
 
 
 def predict_sequences(model: Model, rows: Sequence[np.ndarray]) -> list[Prediction]:
-    """Predict one class or real value per sequence."""
+    """Predict one class or real value per row."""
     outputs_BV = _forward(model, rows)
     if isinstance(model.head, RegressionHead):
         return [Prediction([], None, [], [], float(value)) for value in outputs_BV.squeeze(-1)]
@@ -65,9 +65,9 @@ def predict_by_decoding(
     forbidden: Sequence[int] = (),
     is_scored: bool = True,
 ) -> list[list[Prediction]]:
-    """Generate the target sequence of each row; return its hypotheses, best first.
+    """Generate a target sequence for each source row. Return the hypotheses of each row, best first.
 
-    Without `is_scored`, probabilities may be missing.
+    If `is_scored` is False, probabilities may be missing.
     """
     if not isinstance(model, SupportsGeneration):
         raise TypeError(f"{type(model).__name__} cannot generate")
@@ -91,7 +91,7 @@ def predict_continuations(
     end: int | None = None,
     forbidden: Sequence[int] = (),
 ) -> list[list[Prediction]]:
-    """Continue each row with a language model, up to its maximum length."""
+    """Continue each row with a language model, up to the model's maximum length. Return the hypotheses."""
     if not isinstance(model, SupportsGeneration):
         raise TypeError(f"{type(model).__name__} cannot generate")
     tokens_BL, mask_BL = _tensors(model, rows)
@@ -119,7 +119,7 @@ def _prediction(hypothesis: Hypothesis) -> Prediction:
 
 
 def _tensors(model: Model, rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
-    """Padded tokens and their mask, on the model's device."""
+    """Return the padded tokens and their mask, on the model's device."""
     device = next(model.parameters()).device
     tokens_BL, mask_BL = pad(list(rows))
     return tokens_BL.to(device), None if mask_BL is None else mask_BL.to(device)
@@ -132,7 +132,7 @@ def _forward(model: Model, rows: Sequence[np.ndarray]) -> Tensor:
 
 
 def _choose(logits_LV: Tensor) -> Prediction:
-    """Most probable token of each position."""
+    """Return the most probable token of each position, with its alternatives."""
     probabilities_LV = logits_LV.double().softmax(-1)
     best_LA, tokens_LA = probabilities_LV.topk(min(ALTERNATIVES, logits_LV.shape[-1]), dim=-1)
     alternatives = [
@@ -154,9 +154,9 @@ def decode_batches(
     predict: Callable[[Sequence[np.ndarray]], list[list[Prediction]]],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[int, list[int]]:
-    """Decode batches of example indices concurrently; return the best tokens of each example by its index.
+    """Decode batches of example indices in threads. Return a dict from index to the best hypothesis's tokens.
 
-    `read` returns the input rows of some indices. Each batch is divided among the threads, and the largest
+    `read` returns the input rows for some indices. Each batch is divided among the threads, and the largest
     parts run first.
     """
     parts = [np.array(part) for batch in batches for part in round_robin(batch.tolist(), concurrency(model))]
@@ -175,13 +175,13 @@ def decode_batches(
 def round_robin(rows: Sequence[Item], parts: int) -> list[list[Item]]:
     """Split rows into at most `parts` lists, one row to each list in turn.
 
-    The lists have similar work if neighbouring rows have.
+    The lists take similar time if neighbouring rows do.
     """
     return [list(rows[part::parts]) for part in range(min(parts, len(rows)))]
 
 
 def concurrency(model: nn.Module) -> int:
-    """Number of batches of this model that run at the same time, one thread each."""
+    """Return the number of batches to run with this model at the same time, one thread each."""
     return torch.get_num_threads() if _is_whole(model) and not is_tracing() else 1
 
 
@@ -191,7 +191,7 @@ def run_concurrently(
     items: Sequence[Item],
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:
-    """Call a function of the model with each item, and return the results in order.
+    """Call `function`, which uses the model, with each item in threads. Return the results in order.
 
     One worker runs per PyTorch thread. Put the largest items first, so that no thread ends long after the
     others.
@@ -211,12 +211,12 @@ def run_concurrently(
 
 
 def _is_whole(model: nn.Module) -> bool:
-    """False if the weights are sharded, so that all processes must call the model in the same order."""
+    """Return True if all weights are on the CPU and not sharded, so that threads can run the model."""
     return all(map(is_local, model.parameters()))
 
 
 def _collect(outputs: Iterable[Output], progress: Callable[[int], None]) -> list[Output]:
-    """Gather the outputs, and report their number after each."""
+    """Return the outputs as a list, and call `progress` with the count after each output."""
     collected = []
     for output in outputs:
         collected.append(output)

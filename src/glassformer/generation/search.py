@@ -1,11 +1,11 @@
-"""Search over a batch: which beams end, which continue and which are dropped at each step.
+"""Decoding search over a batch, which decides at each step which beams end, continue or are dropped.
 
-The search sees log-probabilities and never the model. Each row of the batch has up to W beams; greedy
-decoding and sampling are searches with one beam.
+The search sees log-probabilities, not the model. Each row of the batch has up to W beams. Greedy decoding
+and sampling are searches with one beam.
 
 Axes: B unfinished rows, W beams of a row, C candidates of a row, N = B × W, K most probable tokens, T tokens
 generated so far, S hypotheses that complete a row, V vocabulary. Sums are in double precision, so that
-unequal log-probabilities stay unequal when added to a sum: a beam of 1 is exactly greedy.
+unequal log-probabilities stay unequal when added to a sum, and beam search of size 1 equals greedy decoding.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Hypothesis:
 
     tokens: list[int]
     log_probabilities: list[float]
-    """Log-probability of each new token, and of the end token if reached; empty without `is_scored`."""
+    """Log-probability of each new token, and of the end token if reached. Empty if `is_scored` is False."""
     score: float
-    """Rank: the sum of the log-probabilities, which beam search divides by a length penalty."""
+    """Ranking score: the sum of the log-probabilities, which beam search divides by a length penalty."""
     is_finished: bool
-    """True if the end token was reached; False if the length limit truncated the sequence."""
+    """True if the end token was reached, False if the length limit truncated the sequence."""
 
     @property
     def log_probability(self) -> float:
@@ -51,14 +51,14 @@ class Candidate:
     token: int
     log_probability: float
     sum: float
-    """Sum of the log-probabilities of the whole beam with this token."""
+    """Sum of the log-probabilities of all tokens of the beam, this one included."""
     status: Status
     """Outcome: continued, ended by the end token, ended by the length limit, or discarded."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Candidates of one row at one step. Beam i is the i-th candidate that the previous step kept."""
+    """Candidates of one row at one decoding step. Beam i is the i-th candidate kept by the previous step."""
 
     alternatives: list[list[tuple[int, float]]]
     """Most probable next tokens of each beam, with their probabilities."""
@@ -74,7 +74,7 @@ class Trace:
     """Number of alternative tokens to record per beam."""
     rows: list[list[Step]] = field(default_factory=list)
     hypotheses: list[list[Hypothesis]] = field(default_factory=list)
-    """All hypotheses of each row, best first; `generate` returns the first `n_best`."""
+    """All hypotheses of each row, best first. `generate` returns the first `n_best` of them."""
     end: int | None = None
 
 
@@ -101,25 +101,25 @@ class _Statuses:
 
 @dataclass(frozen=True)
 class BeamUpdate:
-    """Rows, beams and tokens of the next step. Without rows, all are done."""
+    """Rows, beams and tokens of the next decoding step. If there are no rows, all sequences are complete."""
 
     rows_B: Tensor
     """Indices of the rows that continue, among the rows of this step."""
     beam_indices_BW: Tensor
-    """Beam of this step that each beam of the next step continues, within its row."""
+    """Index (within its row) of the beam of this step that each beam of the next step continues."""
     flat_indices_BW: Tensor
-    """The same among all N beams of this step."""
+    """The same indices, counted over all N beams of the batch."""
     tokens_BW: Tensor
 
 
 CHUNK_ROWS = 32
-"""Rows of logits per chunk, few enough for intermediate results to stay in a CPU's cache."""
+"""Number of rows of logits per chunk, so that intermediate results stay in a CPU's cache."""
 SMALLEST_SUM = 1e-30
-"""Below this sum, exp in single precision loses digits: use log-sum-exp."""
+"""Smallest sum of exponentials that is accurate in single precision. Below it, log-sum-exp is used."""
 
 
 class Search:
-    """State of a search: the unfinished rows with their beams, and the hypotheses of all rows."""
+    """State of a decoding search: the unfinished rows with their beams, and the hypotheses of all rows."""
 
     def __init__(
         self,
@@ -153,14 +153,14 @@ class Search:
         self.ended_BS = torch.full((rows, strategy.size), -torch.inf, dtype=torch.float64, device=device)
 
     def results(self) -> list[list[Hypothesis]]:
-        """Hypotheses of each row, best first; on ties, in the order in which they were found."""
+        """Return the hypotheses of each row, best first. Ties keep the order in which they were found."""
         ranked = [sorted(found, key=lambda hypothesis: -hypothesis.score) for found in self.hypotheses]
         if self.trace is not None:
             self.trace.hypotheses = ranked
         return [found[: self.strategy.n_best] for found in ranked]
 
     def step(self, logits_NV: Tensor) -> BeamUpdate:
-        """Choose the next tokens from the logits after the last ones."""
+        """Choose the next tokens from the logits, and return the beams of the next step."""
         scores = self._scores(logits_NV)
         candidates = self._propose(scores)
         statuses = self._classify(candidates)
@@ -171,7 +171,7 @@ class Search:
         return self._continue(candidates, statuses.kept_BC)
 
     def _scores(self, logits_NV: Tensor) -> Scores:
-        """Scores of the model, with −∞ for the tokens that must not be chosen now."""
+        """Return the scores of all next tokens, with −∞ for the tokens that must not be chosen now."""
         logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
         if self.is_scored:
             totals_N1 = torch.cat([_log_total(chunk_NV) for chunk_NV in logits_NV.split(CHUNK_ROWS)])
@@ -190,11 +190,11 @@ class Search:
             raise ErrorDetail(
                 f"the model's logits are NaN or infinite at token {self.length + 1} of row {row}",
                 path="model",
-                hint="the weights may have diverged: use an earlier checkpoint",
+                hint="use an earlier checkpoint, because the weights may have diverged",
             )
 
     def _propose(self, scores: Scores) -> _Candidates:
-        """Ask the strategy for candidates, and compute their sums and scores."""
+        """Ask the strategy for candidates, and return them with their sums and scores."""
         beam_BC, token_BC = self.strategy.choose(self.sums_BW, scores, self.rows_B, self.length)
         index_B1 = torch.arange(len(beam_BC), device=beam_BC.device)[:, None]
         logit_BC = scores.logits_BWV[index_B1, beam_BC, token_BC].double()
@@ -216,7 +216,7 @@ class Search:
         return self._classify_one(candidates) if candidates.is_one else self._classify_several(candidates)
 
     def _classify_one(self, candidates: _Candidates) -> _Statuses:
-        """Classify single candidates, a fast path of `_classify_several`."""
+        """Classify the only candidate of each row. This is a fast path of `_classify_several`."""
         is_last_B1 = self.limits_B[:, None] <= self.length
         if self.end is None:
             return _Statuses(torch.zeros_like(is_last_B1), truncated_BC=is_last_B1, kept_BC=~is_last_B1)
@@ -296,7 +296,7 @@ class Search:
         return BeamUpdate(index_B, beams_BW, flat_indices_BW, tokens_BW)
 
     def _continue_all(self, candidates: _Candidates) -> BeamUpdate:
-        """Continue every row with its single beam, a fast path of `_continue`."""
+        """Continue every row with its single beam. This is a fast path of `_continue`."""
         self.sums_BW = candidates.sum_BC
         self.tokens_BWT = torch.cat([self.tokens_BWT, candidates.token_BC[..., None]], -1)
         self.log_probabilities_BWT = torch.cat(
@@ -335,9 +335,9 @@ class Search:
 
 
 def _log_total(logits_NV: Tensor) -> Tensor:
-    """Logarithm of the sum of the exponentials of each row, in double precision.
+    """Return the log-sum-exp of each row, in double precision.
 
-    The search needs few log-probabilities, so it does not compute the log-softmax of all.
+    The search needs few log-probabilities, so it does not compute the log-softmax of the whole vocabulary.
     """
     sums_N1 = logits_NV.exp().sum(-1, keepdim=True)
     if bool(((sums_N1 > SMALLEST_SUM) & (sums_N1 < torch.inf)).all()):
@@ -348,9 +348,9 @@ def _log_total(logits_NV: Tensor) -> Tensor:
 
 
 def _fill_gaps(is_kept_B: Tensor) -> Tensor:
-    """Indices of the kept rows. Each keeps its index if possible, and the last ones fill the gaps.
+    """Return the indices of the kept rows, ordered so that the caches of as few rows as possible move.
 
-    So the caches of as few rows as possible are moved.
+    Each kept row keeps its index if possible, and the last ones fill the gaps.
     """
     kept = is_kept_B.nonzero().squeeze(1)
     index = torch.arange(len(kept), device=kept.device)

@@ -24,39 +24,39 @@ from glassformer.data.batching import generator
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of every next token of every beam: a logit minus the beam's total is a log-probability."""
+    """Logits of every next token of every beam. A logit minus the beam's total is a log-probability."""
 
     logits_BWV: Tensor
     totals_BW1: Tensor
-    """Logarithm of the sum of the exponentials of all logits, in double precision."""
+    """Log-sum-exp of all logits of each beam, in double precision."""
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
-        """Largest log-probabilities of each beam, in descending order, and their tokens."""
+        """Return the largest log-probabilities of each beam, in descending order, and their token ids."""
         best_BWK, token_BWK = top(self.logits_BWV, min(count, self.logits_BWV.shape[-1]))
         return best_BWK - self.totals_BW1, token_BWK
 
 
 class Strategy:
-    """Base class of strategies, for one batch. By default a row has one beam and its score is the sum."""
+    """Base class of decoding strategies for one batch. By default, a row has one beam."""
 
     size: int = 1
-    """Maximum number of beams of a row, and number of hypotheses that complete it."""
+    """Maximum number of beams per row, and number of finished hypotheses that complete a row."""
     n_best: int = 1
     """Number of hypotheses returned per row."""
     is_greedy: bool = False
-    """True if it always takes the most probable token."""
+    """True if the strategy always takes the most probable token."""
 
     def choose(self, sums_BW: Tensor, scores: Scores, rows_B: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Propose candidates: beams (B, C) and their next tokens (B, C), distinct and best first."""
+        """Return candidates, best first: the beam (B, C) that each continues, and its next token (B, C)."""
         raise NotImplementedError
 
     def score(self, sums: Tensor, lengths: Tensor | float) -> Tensor:
-        """Rank hypotheses. With equal sums, the longer one must not score less."""
+        """Return the score that ranks hypotheses. With equal sums, a longer one must not score less."""
         return sums
 
 
 class DecodingConfig(Kind):
-    """Kind of decoding strategy."""
+    """Base class of the configs of decoding strategies."""
 
     def build(self, row_numbers: Sequence[int], max_length: int) -> Strategy:
         """Build the strategy for a batch of rows, each of at most `max_length` steps."""
@@ -64,7 +64,7 @@ class DecodingConfig(Kind):
 
 
 def first_largest(values: Tensor) -> Tensor:
-    """Index of the largest value along the last axis; the first on ties."""
+    """Return the index of the largest value along the last axis. On ties, return the first."""
     if values.device.type != "cpu":
         return values.argmax(-1)
     # NumPy is several times as fast as PyTorch here. Row by row, because for all rows it would copy them
@@ -74,7 +74,7 @@ def first_largest(values: Tensor) -> Tensor:
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Largest values along the last axis in descending order, and their indices.
+    """Return the largest values along the last axis in descending order, and their indices.
 
     On ties the lower index comes first, which `topk` does not guarantee.
     """
@@ -97,9 +97,9 @@ BLOCKS = 16
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Same as `topk`, faster for long rows.
+    """Return the same values and indices as `topk`, faster for long rows.
 
-    A long row is arranged as BLOCKS rows, and only the columns with the largest maxima are searched.
+    A long row is reshaped to a matrix of BLOCKS rows. Only the columns with the largest maxima are searched.
     """
     width = values.shape[-1] // BLOCKS
     if width < 4 * count:
@@ -117,7 +117,7 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class Greedy(Strategy):
-    """Most probable token; the lowest number on ties."""
+    """Greedy decoding: the most probable token, or the one with the lowest id on ties."""
 
     is_greedy = True
 
@@ -128,7 +128,7 @@ class Greedy(Strategy):
 
 @register
 class GreedyConfig(DecodingConfig):
-    """Most probable token at each step; the lowest number on ties."""
+    """Greedy decoding: the most probable token at each step, or the one with the lowest id on ties."""
 
     kind: Literal["greedy"] = "greedy"
 
@@ -137,7 +137,7 @@ class GreedyConfig(DecodingConfig):
 
 
 class Sample(Strategy):
-    """Sampling: invert the cumulative distribution at one uniform number per row and step."""
+    """Random sampling, by inverting the cumulative distribution at one uniform number per row and step."""
 
     def __init__(
         self, temperature: float, top_k: int | None, top_p: float | None, uniform_BT: Tensor
@@ -156,7 +156,7 @@ class Sample(Strategy):
         return torch.zeros_like(token_B1), token_B1
 
     def weights(self, logits_BV: Tensor) -> Tensor:
-        """Unnormalised probability of each token: temperature, then top-k, then top-p of the rest."""
+        """Return the unnormalised probabilities after temperature, then top-k, then top-p."""
         logs_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / self.temperature
         if self.top_k is not None:
             logs_BV = _only(logs_BV, *top(logs_BV, self.top_k))
@@ -166,12 +166,12 @@ class Sample(Strategy):
 
 
 def _only(logs_BV: Tensor, best_BK: Tensor, indices_BK: Tensor) -> Tensor:
-    """Set all but these values to −∞."""
+    """Return a tensor with these values at these indices, and −∞ elsewhere."""
     return torch.full_like(logs_BV, -torch.inf).scatter(-1, indices_BK, best_BK)
 
 
 def _nucleus(logs_BV: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Fewest most probable tokens with this share of the probability; the others returned are −∞."""
+    """Return values and indices of the fewest tokens with this total probability. Other values are −∞."""
     share_B1 = share * logs_BV.exp().sum(-1, keepdim=True, dtype=torch.float64)
     # Sorting a whole vocabulary takes longer than a small model, and a few tokens are usually enough.
     best_BK, indices_BK = top(logs_BV, 128)
@@ -199,7 +199,7 @@ class SampleConfig(DecodingConfig):
         le=1,
         description="sample from the fewest most probable tokens with this total probability; none: from all",
     )
-    seed: int = Field(0, ge=0, description="seed of the samples")
+    seed: int = Field(0, ge=0, description="random seed")
 
     def build(self, row_numbers: Sequence[int], max_length: int) -> Strategy:
         draws = [generator(self.seed, "sample", int(number)).random(max_length) for number in row_numbers]
@@ -207,7 +207,7 @@ class SampleConfig(DecodingConfig):
 
 
 class Beam(Strategy):
-    """Beam search: the most probable continuations of all beams."""
+    """Beam search: the candidates are the most probable continuations of all beams."""
 
     def __init__(self, size: int, n_best: int, length_penalty: float) -> None:
         self.size = size
@@ -230,11 +230,11 @@ class Beam(Strategy):
 class BeamConfig(DecodingConfig):
     """Beam search: the `size` beams with the largest sums of log-probabilities continue at each step.
 
-    A beam that reaches the end while among the `size` best becomes a hypothesis, scored by
-    sum / length**length_penalty, where the end counts as a token. A row is done when `size` hypotheses score
-    at least as much as the best continuing beam does now, or when no continuing beam can still become one of
-    the n best. On ties, the beam with the better beginning comes first, then the one with the lower token
-    number.
+    A beam that chooses the end token while among the `size` best becomes a hypothesis. Its score is
+    sum / length**length_penalty, and its length includes the end token. A row is done when `size` hypotheses
+    score at least as much as the best continuing beam does now, or when no continuing beam can still become
+    one of the n best. On ties, the beam with the better beginning comes first, then the one with the lower
+    token id.
     """
 
     kind: Literal["beam"] = "beam"
