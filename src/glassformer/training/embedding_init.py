@@ -34,8 +34,10 @@ def co_occurrence_vectors(
     report(f"{len(keys):,} pairs of tokens occur within {window} positions of each other")
     if not len(keys):
         return torch.zeros(vocabulary, dim)
-    token, neighbour, counts = _symmetric(keys // vocabulary, keys % vocabulary, counts)
-    return _vectors(token, neighbour, counts, (vocabulary, vocabulary), dim)
+    first, second = keys // vocabulary, keys % vocabulary
+    differs = first != second  # add the reverse of each pair of different tokens
+    token, neighbour = np.append(first, second[differs]), np.append(second, first[differs])
+    return _vectors(token, neighbour, np.append(counts, counts[differs]), (vocabulary, vocabulary), dim)
 
 
 def same_text_vectors(
@@ -109,16 +111,6 @@ def _blocks(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray
 def _concatenate(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.array([len(row) for row in rows])
     return np.concatenate(rows), np.repeat(np.cumsum(lengths), lengths)
-
-
-def _symmetric(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Add the reverse of each pair of different tokens."""
-    differs = first != second
-    return (
-        np.append(first, second[differs]),
-        np.append(second, first[differs]),
-        np.append(counts, counts[differs]),
-    )
 
 
 def _sparse(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Tensor:

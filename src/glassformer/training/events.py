@@ -51,13 +51,18 @@ class EventLog:
 
     def checksum(self) -> Mapping[str, Any]:
         """Return size and SHA-256 of the log; only the bytes added since the last call are read."""
-        if self.size() > self._hashed:
-            with open(self.path, "rb") as file:
-                file.seek(self._hashed)
-                while piece := file.read(1 << 20):
-                    self._hash.update(piece)
-                    self._hashed += len(piece)
+        self._hashed = self._update(self._hash, self._hashed, self.size())
         return {"events_bytes": self._hashed, "events_sha256": self._hash.hexdigest()}
+
+    def _update(self, digest: Any, start: int, end: int) -> int:
+        """Add these bytes of the log to a digest; return the position that was reached."""
+        if start < end and self.path.exists():
+            with open(self.path, "rb") as file:
+                file.seek(start)
+                while start < end and (piece := file.read(min(end - start, 1 << 20))):
+                    digest.update(piece)
+                    start += len(piece)
+        return start
 
     def restore(self, checksum: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Truncate the log to the size that a checkpoint recorded, and report damage before that point."""
@@ -67,13 +72,8 @@ class EventLog:
 
     def find_damage(self, checksum: Mapping[str, Any]) -> str | None:
         """Compare the beginning of the log with a checkpoint's checksum; None if it is intact."""
-        digest, left = hashlib.sha256(), checksum["events_bytes"]
-        if self.path.exists():
-            with open(self.path, "rb") as file:
-                while left and (piece := file.read(min(left, 1 << 20))):
-                    digest.update(piece)
-                    left -= len(piece)
-        if not left and digest.hexdigest() == checksum["events_sha256"]:
+        digest, size = hashlib.sha256(), checksum["events_bytes"]
+        if self._update(digest, 0, size) == size and digest.hexdigest() == checksum["events_sha256"]:
             return None
         return f"{self.path} was changed after it was written: the curves of this run may be wrong"
 

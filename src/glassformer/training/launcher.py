@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import socket
 import sys
@@ -83,11 +82,7 @@ def _first_failure(failed: ChildFailedError) -> tuple[int, str]:
 
 def _output_of_rank_zero(folder: Path) -> str:
     """Read what rank 0 printed in the last attempt."""
-    attempts = {
-        int(found[1]): path
-        for path in folder.glob("*/attempt_*/0/stdout.log")
-        if (found := re.search(r"attempt_(\d+)", str(path)))
-    }
+    attempts = {int(path.parts[-3].split("_")[1]): path for path in folder.glob("*/attempt_*/0/stdout.log")}
     return attempts[max(attempts)].read_text(encoding="utf-8") if attempts else ""
 
 

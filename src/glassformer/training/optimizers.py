@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -414,14 +415,10 @@ class MuonConfig(OptimizerConfig):
                 hint="training.optimizer.kind=adamw",
             )
         matrices = {p for name, p in model.named_parameters() if p.ndim == 2 and is_in_block(name)}
-        groups = [
-            {
-                **group,
-                "params": [p for p in group["params"] if (p in matrices) == flag],
-                "is_orthogonal": flag,
-            }
-            for group in self.groups(model)
-            for flag in (True, False)
-        ]
+        groups = []
+        for group, is_orthogonal in product(self.groups(model), (True, False)):
+            parameters = [p for p in group["params"] if (p in matrices) == is_orthogonal]
+            if parameters:
+                groups.append({**group, "params": parameters, "is_orthogonal": is_orthogonal})
         constants = {name: getattr(self, name) for name in ("momentum", "beta1", "beta2", "epsilon")}
-        return Muon([group for group in groups if group["params"]], self.learning_rate, **constants)
+        return Muon(groups, self.learning_rate, **constants)

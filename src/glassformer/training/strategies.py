@@ -21,7 +21,7 @@ from glassformer.core.registry import Kind, register
 from glassformer.core.system import ThreadPool
 from glassformer.data.batching import Batch
 from glassformer.generation.cpu import is_local
-from glassformer.models.base import Model, SupportsBeams, SupportsGeneration
+from glassformer.models.base import Model
 from glassformer.training.distributed import ProcessGroup
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 BatchLoss = tuple[float, int]
 """Summed loss of a micro-batch, and the number of targets predicted correctly."""
-Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class IdleBatch(Batch):
@@ -45,29 +44,37 @@ class IdleBatch(Batch):
 class SingleProcessStrategy:
     """Sequential micro-batches in one process; base class of the other strategies."""
 
-    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
+    def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
         self.model = model
         self.process_group = process_group
+        self.training = training
 
     def count_micro_batches(self, lengths: np.ndarray) -> int:
         """Number of micro-batches for a batch of examples with these lengths."""
         return 1
 
-    def forward_backward(
-        self, batches: Sequence[Batch], count: int, label_smoothing: float, autocast: Autocast
-    ) -> list[BatchLoss]:
+    def forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
         """Accumulate the gradient of the mean loss of a step; its micro-batches have `count` targets."""
         losses = []
         for number, batch in enumerate(batches, start=1):
             with self.accumulating(is_last=number == len(batches)):
-                with autocast():
-                    loss_output = self.compute_loss(batch, label_smoothing)
-                self.backward(loss_output.loss / count)
-            losses.append((float(loss_output.loss.detach()), int(loss_output.correct)))
+                with self.autocast():
+                    loss_output = self.compute_loss(batch)
+                loss, correct = loss_output.loss, loss_output.correct
+                if isinstance(batch, IdleBatch):  # a rank without examples has zero weight
+                    loss, correct = loss * 0, correct * 0
+                self.backward(loss / count)
+            losses.append((float(loss.detach()), int(correct)))
         return losses
 
-    def compute_loss(self, batch: Batch, label_smoothing: float) -> LossOutput:
-        return self.model.compute_loss(batch.inputs, batch.targets, label_smoothing)
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Context of a forward pass in the precision of this run."""
+        if self.training.precision == "bf16":
+            return torch.autocast(next(self.model.parameters()).device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def compute_loss(self, batch: Batch) -> LossOutput:
+        return self.model.compute_loss(batch.inputs, batch.targets, self.training.label_smoothing)
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradient; after the last micro-batch it is the sum over all ranks."""
@@ -172,27 +179,25 @@ class ThreadedStrategy(SingleProcessStrategy):
     the result does not depend on the timing of threads.
     """
 
-    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
-        super().__init__(model, process_group)
+    def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
+        super().__init__(model, process_group, training)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._pool: ThreadPool | None = None
 
     def count_micro_batches(self, lengths: np.ndarray) -> int:
         return count_micro_batches(self._parameters, lengths)
 
-    def forward_backward(
-        self, batches: Sequence[Batch], count: int, label_smoothing: float, autocast: Autocast
-    ) -> list[BatchLoss]:
+    def forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
         if len(batches) == 1 or not self._is_worth_threads(batches):
-            return super().forward_backward(batches, count, label_smoothing, autocast)
+            return super().forward_backward(batches, count)
         seeds = torch.randint(2**62, (len(batches),)).tolist()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
         def run(item: tuple[Batch, int]) -> tuple[BatchLoss, tuple[Tensor | None, ...]]:
             batch, seed = item
             with drawing_from(torch.Generator().manual_seed(seed)):
-                with autocast():
-                    loss_output = self.compute_loss(batch, label_smoothing)
+                with self.autocast():
+                    loss_output = self.compute_loss(batch)
                 gradients = torch.autograd.grad(loss_output.loss / count, trained, allow_unused=True)
             return (float(loss_output.loss.detach()), int(loss_output.correct)), gradients
 
@@ -253,7 +258,7 @@ def make_strategy(
     """Return the strategy for this model and process group."""
     if process_group.world_size == 1:
         strategy = ThreadedStrategy if supports_threads(model) else SingleProcessStrategy
-        return strategy(model, process_group)
+        return strategy(model, process_group, training)
     device = next(model.parameters()).device
     if device.type not in ("cpu", "cuda"):
         raise user_error(
@@ -285,8 +290,8 @@ class _LossModule(nn.Module):
 class DDPStrategy(SingleProcessStrategy):
     """PyTorch's DistributedDataParallel: gradients are exchanged during the backward pass."""
 
-    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
-        super().__init__(model, process_group)
+    def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
+        super().__init__(model, process_group, training)
         self._wrap()
 
     def _wrap(self) -> None:
@@ -302,23 +307,16 @@ class DDPStrategy(SingleProcessStrategy):
                 _LossModule(self.model), broadcast_buffers=False, find_unused_parameters=True
             )
 
-    def compute_loss(self, batch: Batch, label_smoothing: float) -> LossOutput:
+    def compute_loss(self, batch: Batch) -> LossOutput:
         if self._trained != [parameter.requires_grad for parameter in self.model.parameters()]:
             self._wrap()
-        return _zero_if_idle(LossOutput(*self._wrapped(batch.inputs, batch.targets, label_smoothing)), batch)
+        return LossOutput(*self._wrapped(batch.inputs, batch.targets, self.training.label_smoothing))
 
     def backward(self, loss: Tensor) -> None:
         (loss * self.process_group.world_size).backward()  # the wrapper averages over the ranks
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if is_last else self._wrapped.no_sync()
-
-
-def _zero_if_idle(loss_output: LossOutput, batch: Batch) -> LossOutput:
-    """Give the loss of a rank without examples zero weight."""
-    if isinstance(batch, IdleBatch):
-        return LossOutput(loss_output.loss * 0, loss_output.correct * 0, loss_output.count * 0)
-    return loss_output
 
 
 @register
@@ -328,7 +326,7 @@ class DDPConfig(ParallelConfig):
     kind: Literal["ddp"] = "ddp"
 
     def build(self, model: Model, group: ProcessGroup, training: TrainingConfig) -> SingleProcessStrategy:
-        return DDPStrategy(model, group)
+        return DDPStrategy(model, group, training)
 
 
 # ---------------------------------------------------------------- FSDP
@@ -341,8 +339,8 @@ class FSDPStrategy(SingleProcessStrategy):
     together, in validation too.
     """
 
-    def __init__(self, model: Model, process_group: ProcessGroup) -> None:
-        super().__init__(model, process_group)
+    def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
+        super().__init__(model, process_group, training)
         self.shard(model)
 
     def shard(self, model: Model) -> Model:
@@ -362,17 +360,12 @@ class FSDPStrategy(SingleProcessStrategy):
             # Buffers first created by a validation, in inference mode, could not be used in training.
             module.unshard()
             module.reshard()
-        entries = ["compute_loss", "hidden"]
-        entries += ["start", "advance"] if isinstance(model, SupportsGeneration) else []
-        entries += ["advance_beams"] if isinstance(model, SupportsBeams) else []
-        for name in entries:
-            register_fsdp_forward_method(model, name)
+        for name in ("compute_loss", "hidden", "start", "advance", "advance_beams"):
+            if hasattr(model, name):
+                register_fsdp_forward_method(model, name)
         for block in (block for block in blocks if isinstance(block, DecoderBlock)):
             register_fsdp_forward_method(block, "project_memory")
         return model
-
-    def compute_loss(self, batch: Batch, label_smoothing: float) -> LossOutput:
-        return _zero_if_idle(super().compute_loss(batch, label_smoothing), batch)
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]
@@ -447,4 +440,4 @@ class FSDPConfig(ParallelConfig):
                     path=f"training.{option}",
                     hint=f"training.parallel.kind=ddp, or without {option}",
                 )
-        return FSDPStrategy(model, group)
+        return FSDPStrategy(model, group, training)

@@ -374,10 +374,8 @@ class Trainer:
         self._unfreeze(number)
         count, tokens = map(int, self._sums((b.target_count(), b.token_count()) for b in batches))
         self.optimizer.zero_grad(set_to_none=True)
-        divisor, smoothing = max(count, 1), self.config.label_smoothing
-        loss, correct = self._sums(
-            self.strategy.forward_backward(batches, divisor, smoothing, self._autocast)
-        )
+        divisor = max(count, 1)
+        loss, correct = self._sums(self.strategy.forward_backward(batches, divisor))
         norm = self.strategy.clip(self.config.gradient_clip_norm or math.inf)
         self._check_divergence(number, loss / divisor, norm, batches)
         self._update(number)
@@ -405,11 +403,6 @@ class Trainer:
     def _sums(self, pairs: Iterable[tuple[float, int]]) -> list[float]:
         """Sum over the micro-batches of a step and over all ranks."""
         return self.process_group.sum(*(sum(column) for column in zip(*pairs, strict=True)))
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.config.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return contextlib.nullcontext()
 
     def _check_divergence(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
         """Raise Diverged if an update with this loss and gradient norm is not safe."""
