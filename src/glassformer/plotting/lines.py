@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from glassformer.plotting.markup import Markup, format_number, tag
 from glassformer.plotting.style import BODY, FAINT, HEADING, INK, MUTED, TITLE, fonts
 from glassformer.storage.files import atomic_write
@@ -361,24 +363,23 @@ def _scale_x(axes: Axes, chart: Chart) -> None:
 
 def _draw_line(axes: Axes, line: Line, style: tuple[str, str, str]) -> None:
     colour, dashes, marker = style
-    xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-    found = [(x, y, *pair) for (x, y), pair in zip(line.points, line.intervals, strict=False) if pair]
-    if found and line.has_bars:
-        errors = [[y - low for _, y, low, _ in found], [high - y for _, y, _, high in found]]
-        bars: dict[str, Any] = {"fmt": "none", "color": colour, "capsize": 3, "linewidth": 1}
-        axes.errorbar([x for x, *_ in found], [y for _, y, *_ in found], yerr=errors, **bars)
-    elif found:
-        edges = [low for *_, low, _ in found], [high for *_, high in found]
-        axes.fill_between([x for x, *_ in found], *edges, color=colour, alpha=0.18, linewidth=0)
+    found = [(*point, *pair) for point, pair in zip(line.points, line.intervals, strict=False) if pair]
+    if found:
+        x, y, low, high = np.array(found, dtype=float).T
+        if line.has_bars:
+            errors = [y - low, high - y]
+            axes.errorbar(x, y, yerr=errors, fmt="none", color=colour, capsize=3, linewidth=1)
+        else:
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(
-        xs,
-        ys,
+        [x for x, _ in line.points],
+        [y for _, y in line.points],
         color=colour,
         linestyle=dashes if line.is_connected else "",
         linewidth=1.8,
         marker=marker,
         markersize=4.5,
-        markevery=max(1, -(-len(xs) // MAX_MARKERS)) if line.is_connected else 1,
+        markevery=max(1, -(-len(line.points) // MAX_MARKERS)) if line.is_connected else 1,
         label=line.label or None,
         zorder=3,
     )

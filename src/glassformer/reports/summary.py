@@ -51,7 +51,7 @@ class RunResults:
         return next((split for split in SPLITS if self.metrics.get(split)), None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingCurve:
     """Losses and validations in the event log of a run."""
 
@@ -173,12 +173,11 @@ def read_results(document: Mapping[str, Any]) -> RunResults:
 def read_curve(path: Path) -> TrainingCurve:
     """Read losses and validations from an event log; count unreadable lines."""
     curve = TrainingCurve()
-    lost = 0
     for line in read_lines(path):
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
-            lost += 1
+            curve.lines_lost += 1
             continue
         if not isinstance(event, dict) or not is_number(event.get("step")):
             continue
@@ -187,7 +186,7 @@ def read_curve(path: Path) -> TrainingCurve:
         elif event.get("event") == "validation":
             metrics = {name: value for name, value in event.items() if is_number(value)}
             curve.validations.append((event["step"], metrics))
-    return TrainingCurve(curve.losses, curve.validations, lost)
+    return curve
 
 
 def is_number(value: object) -> bool:
