@@ -1,1 +1,1 @@
-"""Import and export of models in the formats of other libraries."""
+"""Conversion of models from other libraries."""

@@ -1,11 +1,11 @@
-"""Convert models of Hugging Face's `transformers`: GPT-2, BERT and Marian, with their weights.
+"""Conversion of models of Hugging Face's `transformers`: GPT-2, BERT and Marian, with their weights.
 
     model = from_huggingface(GPT2LMHeadModel.from_pretrained("gpt2"))
 
-The library itself is not needed: a model is recognised by the name of its class and read through its `config`
-and `state_dict`. Options that our blocks do not have are refused, so the logits are equal in evaluation mode.
-In training, dropout is applied where our blocks apply it, with the probability of the original's residual
-dropout.
+The `transformers` library itself is not imported. A model is recognised by the name of its class and read
+through its `config` and `state_dict`. Options that our blocks do not have raise an error, so that the logits
+are equal in evaluation mode. In training, our blocks apply dropout at their own places, with the probability
+of the original's residual dropout.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Converted = tuple[TransformerConfig, TaskType, Tensors]
 
 
 def from_huggingface(model: nn.Module) -> Model:
-    """Convert a model: a copy of its weights, with the same precision, device and mode."""
+    """Return our model with a copy of these weights, with the same dtype, device and training mode."""
     name = type(model).__name__
     convert = _CONVERTERS.get(name)
     if convert is None:
@@ -51,13 +51,13 @@ def from_huggingface(model: nn.Module) -> Model:
 
 
 class _Source:
-    """Tensors of the original. All must be taken: a remaining one would have an effect that we miss."""
+    """Tensors of the original model. Each must be taken, because one left over would change the output."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._left = dict(tensors)
 
     def take(self, name: str) -> Tensor:
-        """Remove and return a tensor."""
+        """Remove the tensor of this name and return it."""
         if name not in self._left:
             raise ErrorDetail(
                 "the model does not have this weight",
@@ -67,7 +67,7 @@ class _Source:
         return self._left.pop(name)
 
     def check_all_taken(self) -> None:
-        """Raise an ErrorDetail if a tensor is left."""
+        """Raise an ErrorDetail if a tensor was not taken."""
         for name in self._left:
             raise ErrorDetail(
                 "this weight has no counterpart in our model",
@@ -76,14 +76,14 @@ class _Source:
             )
 
     def pair(self, ours: str, *theirs: str) -> Tensors:
-        """Weight and bias of a layer under our name; several layers are stacked."""
+        """Return weight and bias of a layer under our name. Several layers are concatenated into one."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{name}.{part}") for name in theirs])
             for part in ("weight", "bias")
         }
 
     def transposed_pair(self, ours: str, theirs: str) -> Tensors:
-        """Same for the linear layers of GPT-2, whose matrices are transposed."""
+        """Return weight and bias of a GPT-2 linear layer under our name. GPT-2 stores weights transposed."""
         return {
             f"{ours}.weight": self.take(f"{theirs}.weight").T,
             f"{ours}.bias": self.take(f"{theirs}.bias"),
@@ -131,7 +131,7 @@ def _gpt2(config: Any, source: _Source) -> Converted:
 
 
 def _bert(config: Any, source: _Source) -> Converted:
-    """Convert BERT for texts of one segment: the vector of segment 0 is added to every position's."""
+    """Convert BERT for single-segment texts. The embedding of segment 0 is added to all positions."""
     # BERT's output network uses the activation of its blocks, ours always uses GELU.
     _require(
         config,
@@ -187,7 +187,7 @@ def _bert(config: Any, source: _Source) -> Converted:
 
 
 def _marian(config: Any, source: _Source) -> Converted:
-    """Convert Marian. Its table of sines has another layout than ours, so it becomes a learned table."""
+    """Convert Marian. Its sinusoidal positions are ordered unlike ours, so they become a learned table."""
     _require(
         config,
         {
@@ -282,7 +282,7 @@ def _feed_forward(activation: str, option: str) -> FeedForwardConfig:
 
 
 def _require(config: Any, options: Mapping[str, object]) -> None:
-    """Refuse other values of these options. An option that the config lacks has the needed value."""
+    """Raise an ErrorDetail if an option has another value. An option that is missing is accepted."""
     for option, needed in options.items():
         given = getattr(config, option, needed)
         if given != needed:
@@ -295,5 +295,5 @@ def _unsupported(option: str, given: object, allowed: Sequence[str]) -> ErrorDet
         path=f"config.{option}",
         value=given,
         allowed=allowed,
-        hint="only models with these values can be converted",
+        hint="convert a model whose config has an allowed value",
     )
