@@ -1,1 +1,1 @@
-"""Evaluation: one path for training, `evaluate`, reports and the studio; metrics and their intervals."""
+"""Evaluation of models: metrics, confidence intervals and scores of generated text."""

@@ -1,4 +1,4 @@
-"""Evaluate a model on a split. Training, `evaluate`, reports and the studio all use this path."""
+"""Evaluation of a model on a split, for training, `glassformer evaluate`, reports and the studio."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from glassformer.models.base import Model, evaluating
 
 
 class EvaluationConfig(Node):
-    """Options of evaluation, during training and after it."""
+    """Evaluation options, during training and after it."""
 
-    batch_tokens: int = Field(20_000, ge=1, description="tokens per batch, padding included")
+    batch_tokens: int = Field(20_000, ge=1, description="maximum tokens per batch, padding included")
     decoding: DecodingConfig = Field(GreedyConfig(), description="decoding strategy")
     max_examples: int | None = Field(None, ge=1, description="evaluate on the first N examples; none: on all")
     decode_during_training: bool = Field(
         True, description="decode at each validation, if the task generates outputs"
     )
     training_decoding: DecodingConfig = Field(
-        GreedyConfig(), description="decoding strategy of validations; greedy takes the least time"
+        GreedyConfig(), description="decoding strategy for validations during training; greedy is fastest"
     )
 
     def during_training(self) -> EvaluationConfig:
-        """Options of validations during training."""
+        """Return the options for validations during training."""
         return self.model_copy(update={"decoding": self.training_decoding})
 
 
 def evaluation_batches(task: Evaluable, split: str, config: EvaluationConfig) -> BatchPlan:
-    """Batches of all examples, grouped by similar length."""
+    """Return batches of the indices of all examples, grouped by similar length."""
     lengths = task.splits[split].lengths()[: config.max_examples]
     return plan_batches(
         lengths, seed=0, split=split, epoch=0, batch_tokens=config.batch_tokens, shuffle=False
@@ -49,7 +49,7 @@ def evaluate(
     decodes: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Metrics of a split by name, without intervals: fast enough for every validation."""
+    """Return the metrics of a split by name, without confidence intervals, which take longer."""
     return measure(model, task, split, config, decodes=decodes, is_thorough=False, progress=progress).metrics
 
 
@@ -63,9 +63,9 @@ def measure(
     is_thorough: bool = True,
     progress: Progress | None = None,
 ) -> Measured:
-    """Metrics of a split in evaluation mode, with intervals, details and text scores if `is_thorough`.
+    """Evaluate a model on a split. If `is_thorough`, add confidence intervals, details and text scores.
 
-    Metrics that are computed either way are equal. The model keeps its mode.
+    `is_thorough` does not change the value of any metric. Afterwards the model has the same mode as before.
     """
     with evaluating(model), torch.inference_mode():
         batches = evaluation_batches(task, split, config)

@@ -12,18 +12,18 @@ Interval = tuple[float, float]
 
 RESAMPLES = 1000
 SEED = 12345
-"""sacreBLEU's default, so that its command line draws the same sentences."""
+"""Bootstrap seed. It is sacreBLEU's default, so that its command line draws the same sentences."""
 NORMAL_QUANTILE = 1.959963984540054
 PROTOCOL = (
     f"95 %, over examples; shares: Wilson with the effective number of examples; "
     f"all others: percentiles of {RESAMPLES:,} bootstrap resamples, seed {SEED}"
 )
 _CHUNK_CELLS = 8_000_000
-"""Size of the largest array of drawn examples."""
+"""Maximum number of elements in an array of drawn example indices, to limit memory."""
 
 
 def resampled_sums(rows: np.ndarray, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
-    """Column sums of bootstrap resamples of `rows` (examples, statistics), one row per resample."""
+    """Return the column sums of bootstrap resamples of `rows` (examples, columns), one row per resample."""
     random = np.random.default_rng(seed)
     number, sums = len(rows), np.empty((resamples, rows.shape[1]))
     size = max(1, _CHUNK_CELLS // max(number, 1))
@@ -37,19 +37,19 @@ def resampled_sums(rows: np.ndarray, resamples: int = RESAMPLES, seed: int = SEE
 
 
 def percentile_interval(values: np.ndarray) -> Interval:
-    """Interval that leaves out the lowest and the highest 1/40 of the values, rounded as in sacreBLEU."""
+    """Return the 95 % interval of bootstrap values: without the lowest and highest 1/40, as in sacreBLEU."""
     ordered, outside = np.sort(values), len(values) // 40
     return float(ordered[outside]), float(ordered[-1 - outside])
 
 
 def ratio_interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval:
-    """Interval of a ratio of two sums over examples, such as the loss per token."""
+    """Return the bootstrap confidence interval of a ratio of sums over examples, such as loss per token."""
     sums = resampled_sums(np.stack([numerators, denominators], axis=1).astype(np.float64))
     return percentile_interval(sums[:, 0] / np.maximum(sums[:, 1], 1))
 
 
 def wilson_interval(share: float, number: float) -> Interval:
-    """Wilson interval of a fraction of `number` independent cases; it stays within 0 and 1."""
+    """Return the Wilson confidence interval, within 0 and 1, of a fraction of `number` independent cases."""
     square = NORMAL_QUANTILE**2
     centre = (share + square / (2 * number)) / (1 + square / number)
     spread = math.sqrt(share * (1 - share) / number + square / (4 * number**2))
@@ -58,10 +58,10 @@ def wilson_interval(share: float, number: float) -> Interval:
 
 
 def share_interval(correct: np.ndarray, counts: np.ndarray) -> Interval:
-    """Interval of the fraction of correct parts, where each example has `counts` parts.
+    """Return the confidence interval of the fraction of correct parts, such as tokens, of the examples.
 
-    Wilson's interval with the effective number of cases: the number of independent cases that would vary as
-    much as the examples. If the examples do not vary, each one counts as one case.
+    Each example has `counts` parts. This is Wilson's interval with the effective number of cases: the number
+    of independent cases with the same variance. If the examples do not vary, each one counts as one case.
     """
     total = int(counts.sum())
     if total == 0:
@@ -75,9 +75,9 @@ def share_interval(correct: np.ndarray, counts: np.ndarray) -> Interval:
 def mean_intervals(
     values: np.ndarray, resamples: int = RESAMPLES
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, low and high of each column of `values` (examples, columns). NaN marks a missing value.
+    """Return mean and confidence bounds (low, high) of each column of `values` (examples, columns).
 
-    With `resamples=0`, low and high are NaN.
+    NaN marks a missing value. With `resamples=0`, low and high are NaN.
     """
     is_there, columns = ~np.isnan(values), values.shape[1]
     known = np.where(is_there, values, 0.0)
@@ -96,7 +96,7 @@ T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8
 
 
 def student_interval(values: Sequence[float]) -> list[float] | None:
-    """Interval (95 %) of the mean by Student's t; None for fewer than two values."""
+    """Return the 95 % confidence interval of the mean by Student's t, or None for fewer than two values."""
     if len(values) < 2:
         return None
     half = _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -105,7 +105,7 @@ def student_interval(values: Sequence[float]) -> list[float] | None:
 
 
 def _quantile(freedom: int) -> float:
-    """Quantile of Student's t, from the table or by the Cornish-Fisher series, to three digits."""
+    """Return the 97.5 % quantile of Student's t, from a table or by the Cornish-Fisher expansion."""
     z = 1.959964
     series = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return T_95.get(freedom, series)

@@ -1,4 +1,4 @@
-"""Metrics of tokens, classes and real values, accumulated batch by batch."""
+"""Metrics for token, class and real-valued predictions, accumulated batch by batch."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ LOWER_IS_BETTER = frozenset(
 
 
 def perplexity(loss: float) -> float:
-    """Perplexity of a mean loss; finite for any loss."""
+    """Return the perplexity of a mean loss. It is finite, because the loss is capped at 700."""
     return math.exp(min(loss, 700.0))
 
 
 def is_better(name: str, new: float, old: float | None) -> bool:
-    """True if `new` improves on `old`: lower for losses and errors, else higher. NaN is never better."""
+    """Return True if `new` is better than `old`: lower for losses and errors, else higher. NaN is worst."""
     if math.isnan(new):
         return False
     if old is None or math.isnan(old):
@@ -62,17 +62,17 @@ def is_better(name: str, new: float, old: float | None) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """True for losses, perplexities and errors."""
+    """Return True for metrics that are losses, perplexities or errors."""
     return name in LOWER_IS_BETTER
 
 
 def reaches(name: str, value: float, target: float) -> bool:
-    """True if the value is at least as good as the target."""
+    """Return True if a metric's value is at least as good as the target."""
     return value <= target if lower_is_better(name) else value >= target
 
 
 Progress = Callable[[str, int, int], None]
-"""Callback with the name of an activity, the number of steps done, and their total."""
+"""Callback that receives the name of an activity, the number of steps done, and the total of steps."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Decoded:
     """Generated outputs for examples of a split, in the order of the split."""
 
     numbers: np.ndarray
-    """Numbers of the examples."""
+    """Indices of the examples in the split."""
     outputs: list[list[int]]
     references: list[list[int]]
     lines: list[str]
@@ -89,19 +89,19 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Measured:
-    """Result of an evaluation."""
+    """Result of an evaluation: metrics, and how the numbers were measured."""
 
     metrics: dict[str, float]
     intervals: dict[str, Interval] = field(default_factory=dict)
-    """Intervals (95 %) of the metrics that have one."""
+    """Confidence intervals (95 %) of the metrics that have one."""
     protocol: dict[str, Any] = field(default_factory=dict)
     """Settings that affect a number besides model and data, such as a scorer's signature."""
     details: dict[str, Any] = field(default_factory=dict)
-    """Confusion matrix and calibration, as JSON."""
+    """Confusion matrix and calibration, as a JSON-serialisable dict."""
     decoded: Decoded | None = None
 
     def merge(self, later: Measured) -> Measured:
-        """Combine two results; `later` wins where both have a name."""
+        """Combine two results. If both have a value of the same name, `later` wins."""
         return Measured(
             self.metrics | later.metrics,
             self.intervals | later.intervals,
@@ -112,14 +112,14 @@ class Measured:
 
 
 class SplitOfExamples(Protocol):
-    """Part of a split that evaluation needs."""
+    """Protocol of a split, with the methods that evaluation needs."""
 
     def __len__(self) -> int: ...
     def lengths(self) -> np.ndarray: ...
 
 
 class Evaluable(Protocol):
-    """Part of a task that evaluation needs; `tasks/base.py` documents the methods."""
+    """Protocol of a task, with the methods that evaluation needs. `tasks/base.py` documents them."""
 
     generates_outputs: ClassVar[bool]
 
@@ -145,12 +145,12 @@ class Evaluable(Protocol):
 CALIBRATION_BINS = 10
 CALIBRATION_PROTOCOL = f"ece: {CALIBRATION_BINS} bins of equal width over the likeliest class's probability"
 MAX_CONFUSION_CLASSES = 200
-"""Largest number of classes for which the details contain the confusion matrix."""
+"""Maximum number of classes for which the details of a result contain the confusion matrix."""
 
 
 @dataclass(frozen=True)
 class Classified:
-    """Predicted and actual class and the predicted class's probability, one entry per example."""
+    """Predicted class, actual class and probability of the predicted class, one entry per example."""
 
     predicted: np.ndarray
     actual: np.ndarray
@@ -167,16 +167,16 @@ class Classified:
         return np.bincount(cells, minlength=self.classes**2).reshape(self.classes, self.classes)
 
     def accuracy_interval(self) -> Interval:
-        """Wilson interval of the accuracy."""
+        """Return the Wilson confidence interval of the accuracy."""
         return wilson_interval(float((self.predicted == self.actual).mean()), len(self))
 
     def macro_f1(self) -> float:
-        """Mean F1 over the classes that occur, predicted or actual."""
+        """Return the mean F1 over all classes that occur as a prediction or as a target."""
         both, predicted, actual = self._class_counts()
         return float(_macro_f1(both[None], (predicted + actual)[None])[0]) if len(self) else 0.0
 
     def macro_f1_interval(self) -> Interval:
-        """Bootstrap interval of macro-F1, drawn as multinomial counts of the confusion matrix."""
+        """Return the bootstrap interval of macro-F1, resampled as counts of the confusion matrix."""
         cells, filled = np.unique(self.actual * self.classes + self.predicted, return_counts=True)
         drawn = np.random.default_rng(SEED).multinomial(len(self), filled / len(self), size=RESAMPLES)
         rows, columns = np.divmod(cells, self.classes)
@@ -186,7 +186,7 @@ class Classified:
         return percentile_interval(_macro_f1(drawn @ (is_row * is_column), drawn @ (is_row + is_column)))
 
     def per_class(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Precision, recall and F1 per class; None where undefined."""
+        """Return one dict per class with precision, recall and F1. Undefined values are None."""
         table = []
         for name, both, predicted, actual in zip(names, *self._class_counts(), strict=True):
             table.append(
@@ -201,7 +201,7 @@ class Classified:
         return table
 
     def calibration(self) -> list[dict[str, Any]]:
-        """Mean confidence and accuracy of the examples in ten bins of equal confidence width."""
+        """Return mean confidence and accuracy of ten confidence bins of equal width, one dict per bin."""
         numbers, confidence, correct = self._bins()
         bins = []
         for index, number in enumerate(numbers):
@@ -217,12 +217,12 @@ class Classified:
         return bins
 
     def expected_calibration_error(self) -> float:
-        """Mean absolute difference of confidence and accuracy over the bins, weighted by their examples."""
+        """Return the mean |confidence − accuracy| over confidence bins, weighted by number of examples."""
         _, confidence, correct = self._bins()
         return float(np.abs(confidence - correct).sum() / max(len(self), 1))
 
     def details(self, names: Sequence[str]) -> dict[str, Any]:
-        """Details of the result as JSON: per class, calibration, confusion matrix."""
+        """Return per-class metrics, calibration and confusion matrix as a JSON-serialisable dict."""
         found: dict[str, Any] = {
             "classes": list(names),
             "per_class": self.per_class(names),
@@ -236,13 +236,13 @@ class Classified:
         return found
 
     def _class_counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Correct, predicted and actual examples of each class."""
+        """Return the numbers of correct, predicted and actual examples of each class."""
         both = np.bincount(self.actual[self.predicted == self.actual], minlength=self.classes)
         predicted = np.bincount(self.predicted, minlength=self.classes)
         return both, predicted, np.bincount(self.actual, minlength=self.classes)
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Examples, sum of confidences and correct examples of each bin."""
+        """Return number of examples, sum of confidences and number correct of each confidence bin."""
         bins = np.ceil(self.confidence * CALIBRATION_BINS).astype(np.int64) - 1
         bins = bins.clip(0, CALIBRATION_BINS - 1)
         correct = (self.predicted == self.actual).astype(np.float64)
@@ -254,26 +254,26 @@ class Classified:
 
 
 def _macro_f1(both: np.ndarray, predicted_and_actual: np.ndarray) -> np.ndarray:
-    """Macro-F1 of each row of counts by class; classes that do not occur in a row are left out."""
+    """Return the macro-F1 of each row of counts by class. Classes that do not occur in a row are left out."""
     occurs = predicted_and_actual > 0
     f1 = np.divide(2.0 * both, predicted_and_actual, out=np.zeros(both.shape), where=occurs)
     return np.asarray(f1.sum(1) / np.maximum(occurs.sum(1), 1))
 
 
 def real_metrics(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
-    """Metrics of real values. Undefined ones, such as the correlation of equal numbers, are left out."""
+    """Return regression metrics by name, without undefined ones such as the correlation of a constant."""
     values = _metrics(_statistics(predicted, actual).sum(0, keepdims=True))
     return {name: float(value[0]) for name, value in values.items() if math.isfinite(value[0])}
 
 
 def real_intervals(predicted: np.ndarray, actual: np.ndarray) -> dict[str, Interval]:
-    """Bootstrap intervals of the metrics of real values."""
+    """Return bootstrap confidence intervals of the regression metrics, by name."""
     values = _metrics(resampled_sums(_statistics(predicted, actual)))
     return {name: percentile_interval(value) for name, value in values.items() if np.isfinite(value).all()}
 
 
 def _statistics(predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
-    """Statistics whose sums determine all metrics, one row per example."""
+    """Return statistics whose sums determine all regression metrics, one row per example."""
     # Subtract the mean: squares of numbers far from 0 would lose digits.
     centre = actual.mean() if len(actual) else 0.0
     p, a = predicted.astype(np.float64) - centre, actual.astype(np.float64) - centre
@@ -281,7 +281,7 @@ def _statistics(predicted: np.ndarray, actual: np.ndarray) -> np.ndarray:
 
 
 def _metrics(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics from sums of `_statistics`, one value per row."""
+    """Compute the regression metrics from sums of `_statistics`, one value per row of sums."""
     number, absolute, squared, p, a, pp, aa, pa = sums.T
     # Below this, a variance is rounding error and the numbers are equal.
     tiny = 1e-12 * np.maximum(aa + pp, np.finfo(np.float64).tiny)
@@ -297,7 +297,7 @@ def _metrics(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class Tally:
-    """Accumulator of losses and predictions; with `is_thorough` also of what intervals need."""
+    """Accumulator of losses and predictions over batches, for metrics and their confidence intervals."""
 
     def __init__(self, model: Model, *, is_thorough: bool) -> None:
         self.model = model
@@ -354,26 +354,26 @@ class Tally:
         self._columns.setdefault(name, []).append(values.cpu().numpy())
 
     def _row_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each example."""
+        """Return the loss of each example."""
         compute_loss = self.model.head.compute_loss
         rows = zip(outputs.split(1), targets.split(1), strict=True)
         return torch.stack([compute_loss(output, target).loss for output, target in rows]).cpu().double()
 
     def column(self, name: str) -> np.ndarray:
-        """One value per example, in the order of `add`."""
+        """Return one value per example, in the order in which the examples were added."""
         arrays = self._columns.get(name)
         return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
 
     def mean_loss(self) -> float:
-        """Loss per target."""
+        """Return the mean loss per target."""
         return self.loss / max(self.count, 1)
 
     def accuracy(self) -> float:
-        """Fraction of correct targets."""
+        """Return the fraction of targets that were predicted correctly."""
         return self.correct / max(self.count, 1)
 
     def measured(self, task: Evaluable, split: str) -> Measured:
-        """Metrics of everything added, for the model's task type."""
+        """Return the metrics of all added examples, which depend on the model's task type."""
         measure = _BY_TASK_TYPE.get(type(self.model.task_type), _tokens)
         measured = Measured({"loss": self.mean_loss()}).merge(measure(self, task, split))
         if not self.is_thorough or not self.count:
@@ -382,7 +382,7 @@ class Tally:
         return Measured(measured.metrics, intervals, measured.protocol, measured.details)
 
     def loss_interval(self) -> Interval:
-        """Bootstrap interval of the mean loss."""
+        """Return the bootstrap confidence interval of the mean loss."""
         return ratio_interval(self.column("loss"), self.column("count"))
 
 

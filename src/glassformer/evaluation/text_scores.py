@@ -1,4 +1,4 @@
-"""Scores of generated text: BLEU, chrF, TER and exact match, with intervals."""
+"""Scores of generated text: BLEU, chrF, TER and exact match, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from glassformer.evaluation.metrics import Decoded, Evaluable, Measured, Progres
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """Score of a corpus by one scorer."""
+    """Score of a corpus by one sacreBLEU metric, with its confidence interval."""
 
     value: float
-    """Score from 0 to 100, as in sacreBLEU; TER is above 100 with more edits than words."""
+    """Score from 0 to 100, as in sacreBLEU. TER exceeds 100 if there are more edits than words."""
     interval: Interval
     signature: str
-    """Name and settings of the scorer, as sacreBLEU prints them."""
+    """sacreBLEU signature: name and settings of the metric."""
 
 
 @dataclass(frozen=True)
 class CorpusScores:
-    """Scores of a corpus."""
+    """BLEU, chrF and TER of a corpus."""
 
     bleu: CorpusScore
     chrf: CorpusScore
     ter: CorpusScore
 
     def by_name(self) -> dict[str, CorpusScore]:
-        """Scores by metric name."""
+        """Return the scores by metric name."""
         return {"bleu": self.bleu, "chrf": self.chrf, "ter": self.ter}
 
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """One row of the sentence table. `number` counts the scored sentences from 1, not the lines of a file."""
+    """Texts and scores of one sentence. `number` counts scored sentences from 1, not lines of a file."""
 
     number: int
     source: str
@@ -57,7 +57,7 @@ class SentenceScore:
 
 
 def score_corpus(hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScores:
-    """BLEU, chrF and TER with intervals."""
+    """Return BLEU, chrF and TER with confidence intervals."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     _check_lengths(hypotheses, references)
@@ -65,7 +65,7 @@ def score_corpus(hypotheses: Sequence[str], references: Sequence[str]) -> Corpus
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU without an interval: fast enough for every validation."""
+    """Return BLEU without a confidence interval: fast enough for every validation."""
     from sacrebleu.metrics import BLEU
 
     _check_lengths(hypotheses, references)
@@ -108,7 +108,7 @@ def sentence_table(
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks by spaces, for a file with one line per sentence. No score changes by it."""
+    """Replace line breaks by spaces, for a file with one line per sentence. This changes no score."""
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
 
 
@@ -118,7 +118,7 @@ def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None
 
 
 def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> CorpusScore:
-    """Score and bootstrap interval of a sacreBLEU metric."""
+    """Return score and bootstrap confidence interval of a sacreBLEU metric."""
     if not hypotheses:
         return CorpusScore(math.nan, (math.nan, math.nan), "")
     counts = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
@@ -133,7 +133,7 @@ def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) ->
 def measure_generated(
     task: Evaluable, split: str, decoded: Decoded, *, is_thorough: bool, progress: Progress | None = None
 ) -> Measured:
-    """Metrics of generated outputs: the task's own, and text scores if the split has text."""
+    """Return the metrics of generated outputs: the task's own, and text scores if the split has texts."""
     metrics = task.compare(decoded.outputs, decoded.references)
     pairs = task.text_pairs(split)
     if pairs is None:
