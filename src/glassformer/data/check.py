@@ -180,7 +180,9 @@ class _Check:
         for file in stream.sources:
             if file.path not in self.scanned:
                 summary = FileSummary(str(file.path), split)
-                self.scanned[file.path] = scan(file, summary, self.findings)
+                self.scanned[file.path] = scan(
+                    file, summary, self.findings, has_long_lines=stream.has_long_lines
+                )
         self._end_phase()
         layout = stream.layout()
         if layout is not None:

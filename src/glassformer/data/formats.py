@@ -46,6 +46,8 @@ class Stream:
     unit = "line"
     is_running = False
     """True if the records are pieces of one text, to be joined as they are."""
+    has_long_lines = False
+    """True if a line may have any length, because it is not one record."""
     condition: Callable[[Record], bool] | None = None
     """Condition of the records to yield; None: all."""
 
@@ -158,6 +160,7 @@ class RunningText(Stream):
     """One text in blocks that end at line ends and spaces where possible; joined, they are the text."""
 
     is_running = True
+    has_long_lines = True
 
     characters: tuple[int, int | None] = (0, None)
     """Range of the characters of the file that are read."""

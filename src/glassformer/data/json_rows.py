@@ -65,6 +65,7 @@ class JsonDocument(JsonLines):
     """
 
     unit = "row"
+    has_long_lines = True
 
     def rows(self) -> Iterator[tuple[int, Any]]:
         try:

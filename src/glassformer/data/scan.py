@@ -55,8 +55,13 @@ class ScannedFile:
         return shown
 
 
-def scan(file: TextFile, summary: FileSummary, findings: Findings) -> ScannedFile:
-    """Read all bytes of a file, complete its summary, and report suspicious characters."""
+def scan(
+    file: TextFile, summary: FileSummary, findings: Findings, *, has_long_lines: bool = False
+) -> ScannedFile:
+    """Read all bytes of a file, complete its summary, and report suspicious characters.
+
+    Raises at a line that is too long to be one record, unless lines may have any length.
+    """
     is_bytewise = "a\n".encode(file.encoding).endswith(b"a\n")
     scanned = ScannedFile(file, summary, array("q") if is_bytewise else None)
     scanner = _Scanner(scanned, findings)
@@ -67,6 +72,8 @@ def scan(file: TextFile, summary: FileSummary, findings: Findings) -> ScannedFil
             # Whole lines, but for the end of the file and the pieces of a very long line.
             is_piece = not data or len(held) > MAX_LINE_CHARACTERS
             end = len(held) if is_piece else held.rfind(b"\n") + 1
+            if is_piece and data and not has_long_lines and b"\n" not in held and is_bytewise:
+                raise file.line_too_long(summary.lines + 1)
             if end or not data:
                 scanner.scan(held[:end], is_last=not data)
                 held = held[end:]

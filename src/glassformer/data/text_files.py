@@ -63,6 +63,10 @@ class TextFile:
     def error_path(self) -> str:
         return f"{self.setting}: {self.path}" if self.setting else str(self.path)
 
+    def line_too_long(self, number: int) -> UserError:
+        hint = "write one example per line, or set task.data.format=running-text if the file is one text"
+        return self.error(f"line {number} has more than {MAX_LINE_CHARACTERS:,} characters", hint)
+
     def error(self, message: str, hint: str) -> UserError:
         """Make an error with the path of this file."""
         return user_error(message, path=self.error_path, hint=hint)
@@ -89,8 +93,7 @@ class TextFile:
                     yield "".join(pending).removesuffix("\r")
                     pending, number, length = [part], number + 1, len(part)
                 if length > MAX_LINE_CHARACTERS:
-                    hint = "one example per line; task.data.format=running-text, if it is one text"
-                    raise self.error(f"line {number} has more than {MAX_LINE_CHARACTERS:,} characters", hint)
+                    raise self.line_too_long(number)
         except UnreadableFile:
             if self.is_strict:
                 raise
