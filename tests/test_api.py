@@ -97,7 +97,7 @@ def test_given_splits_are_used(tmp_path: Path) -> None:
 def test_a_finished_run_on_data_in_memory_resumes(tmp_path: Path) -> None:
     options = {"inputs": TEXTS, "targets": ["pos", "neg"] * 40}
     first = train(tmp_path, **options)
-    with pytest.raises(gf.UserError, match="contains a run already"):
+    with pytest.raises(gf.UserError, match="already contains a run"):
         train(tmp_path, **options)
     again = train(tmp_path, **options, resume=True)
     assert again.evaluate("validation")["metrics"] == first.evaluate("validation")["metrics"]
@@ -108,16 +108,16 @@ def test_a_finished_run_on_data_in_memory_resumes(tmp_path: Path) -> None:
     [
         ({}, "source: nothing to train on"),
         ({"inputs": []}, "inputs: no examples"),
-        ({"inputs": "a text"}, "inputs: not a list or a column of values"),
-        ({"inputs": 5}, "inputs: not a list or a column of values"),
+        ({"inputs": "a text"}, "inputs: this is not a list or a column of values"),
+        ({"inputs": 5}, "inputs: this is not a list or a column of values"),
         ({"inputs": ["a", None]}, "inputs[1]: a value is missing"),
         ({"inputs": ["a", "b"], "targets": [1.0, float("nan")]}, "targets[1]: a value is missing"),
-        ({"inputs": ["a", [1]]}, "inputs[1]: inputs are texts, or sequences of tokens"),
-        ({"inputs": ["a", 3]}, "inputs[1]: inputs are texts, or sequences of tokens"),
-        ({"inputs": ["a"], "targets": ["x", "y"]}, "targets: 1 inputs and 2 targets"),
-        ({"inputs": [object()]}, "inputs[0]: not a text, a number or a sequence of tokens"),
+        ({"inputs": ["a", [1]]}, "inputs[1]: inputs must all be texts, or all be sequences of tokens"),
+        ({"inputs": ["a", 3]}, "inputs[1]: inputs must all be texts, or all be sequences of tokens"),
+        ({"inputs": ["a"], "targets": ["x", "y"]}, "targets: there are 1 inputs and 2 targets"),
+        ({"inputs": [object()]}, "inputs[0]: this is not a text, a number or a sequence of tokens"),
         ({"inputs": TEXTS, "targets": TEXTS, "task": "translate"}, "task: unknown kind of data"),
-        ({"inputs": TEXTS, "resume": True}, "run: which run?"),
+        ({"inputs": TEXTS, "resume": True}, "run: resume needs a run folder"),
     ],
 )
 def test_bad_data_is_refused_and_leaves_nothing(

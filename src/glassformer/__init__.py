@@ -5,7 +5,7 @@
     run.evaluate("test")
     run.attention("3 1 4 1 5")
 
-Names are imported when they are first used, so that `import glassformer` costs nothing.
+Names are imported when they are first used, so that `import glassformer` is fast.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODULES = {
     "sweep": "glassformer.api",
     "train": "glassformer.api",
 }
-"""Module of each public name; `nn` is a module itself."""
+"""Module that defines each public name. The name `nn` is its module itself."""
 
 __all__ = [
     "CausalLM",

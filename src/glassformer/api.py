@@ -1,4 +1,4 @@
-"""Front door of the library: `train` on a preset, a config file, or data in memory."""
+"""Main functions of the library: `train` on a preset, a config file or data in memory, and `sweep`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TASKS: dict[str, dict[str, Any]] = {
     "sequence-regression": {"task.kind": "tokens", "task.target": "number"},
     "sequence-to-sequence": {"task.kind": "tokens", "task.target": "sequence"},
 }
-"""Config of each kind of data in memory: the first five read texts, the others read sequences of tokens."""
+"""Config options for each value of `task` in `train`. The first five read texts, the others read tokens."""
 
 LABEL_REPEATS = 2
-"""Texts with at least this many rows per different target are taken for labels, others for translations."""
+"""Minimum mean number of rows per distinct text target for which targets are labels, not translations."""
 
 Column = Iterable[Any]
 Split = tuple[Column, Column | None]
@@ -54,29 +54,32 @@ def train(
     progress: bool = True,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Train a model and return the run.
+    """Train a model and return its `Run`.
 
         gf.train("reversal", {"task.length": 100})
         gf.train(inputs=texts, targets=labels)
         gf.train(inputs=df["english"], targets=df["french"], task="translation")
 
-    `source` is a preset, a config file or a run; `overrides` change its options by their paths.
+    `source` is a preset, a config file or a run. `overrides` map paths of its options to new values.
 
     `inputs` and `targets` are data in memory: lists, arrays, tensors, or columns of a pandas or polars
     DataFrame. An input is a text, or a sequence of tokens (integers or strings). A target is a label, a real
     number, a text, a sequence of tokens, or one label per token; without targets a language model is trained.
-    `task` names the kind of data (a key of `glassformer.api.TASKS`), if it should not be inferred.
+    `task` is a key of `glassformer.api.TASKS`. By default it is inferred from the data.
 
     `validation` and `test` are pairs (inputs, targets). Without `validation`, a part is split off.
     The data are written to `data/` in the run folder, so that the run can be evaluated and resumed later.
 
-    `run` is the folder; `resume` continues a stopped run exactly. `progress` shows a bar or lines.
+    `run` is the folder to write. `resume` continues a stopped run as if it had not stopped. `progress` prints
+    a progress bar or lines.
     """
     if reporter is None:
         reporter = reporter_for(sys.stderr) if progress else Reporter()
     if inputs is None:
         if source is None:
-            raise user_error("nothing to train on", path="source", hint='gf.train("reversal"), or inputs=')
+            raise user_error(
+                "nothing to train on", path="source", hint='call gf.train("reversal"), or pass inputs='
+            )
         return train_source(str(source), overrides, run=run, resume=resume, reporter=reporter)
     changes = parse_overrides(overrides)
     splits = {"train": _Rows("", inputs, targets)}
@@ -122,16 +125,18 @@ def _train_in_memory(
 
 
 def _run_folder(name: str, run: str | Path | None, resume: bool) -> Path:
-    """Choose the folder of a run on data in memory."""
+    """Return the folder for a run on data in memory. Raise a UserError if it cannot be used."""
     if run is None:
         if resume:
-            raise user_error("which run?", path="run", hint="name the folder of the run to resume")
+            raise user_error("resume needs a run folder", path="run", hint="pass the run to resume as run=")
         return new_run_path(DEFAULT_RUNS, name)
     path = Path(run)
     if RunFolder(path).exists() and not resume:
-        raise user_error("contains a run already", path=str(path), hint="resume=True, or another run=")
+        raise user_error(
+            "this folder already contains a run", path=str(path), hint="pass resume=True, or another run="
+        )
     if path.exists() and not RunFolder(path).exists() and any(path.iterdir()):
-        raise user_error("not empty, and not a run", path=str(path), hint="choose another run=")
+        raise user_error("this folder has files but no run", path=str(path), hint="pass a new folder as run=")
     return path
 
 
@@ -146,13 +151,14 @@ def sweep(
     out: str | Path | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Train one run per setting and seed, and return what `glassformer sweep --json` prints.
+    """Train one run per combination of option values and seed. Return a dict with all results.
 
         gf.sweep("reversal", ["training.optimizer.learning_rate=1e-3,1e-2"], seeds=3, workers=2)["best"]
 
     An override is `PATH=VALUE` for all runs, or a range to sweep over: `PATH=v1,v2`, `PATH=1..8`,
-    `PATH=log:1e-5..1e-2`. `out` is the folder of the sweep; calling it again continues what is missing. A
-    script must call this under `if __name__ == "__main__":`, because workers are processes of their own.
+    `PATH=log:1e-5..1e-2`. `out` is the folder of the sweep. A second call with the same folder trains only
+    the missing runs. `glassformer sweep --json` prints the same dict. A script must call this function under
+    `if __name__ == "__main__":`, because workers are separate processes.
     """
     from glassformer.sweeps.coordinator import run_sweep
     from glassformer.sweeps.definition import define, study_name
@@ -168,7 +174,7 @@ def sweep(
 
 
 def _infer_task(rows: _Rows) -> str:
-    """Choose the kind of data by the types of inputs and targets."""
+    """Return the key of TASKS that fits the types of inputs and targets."""
     targets = rows.targets
     if targets is None:
         return "language-model"
@@ -186,35 +192,35 @@ def _infer_task(rows: _Rows) -> str:
 
 
 class _Rows:
-    """Inputs and targets of one split as plain Python values, checked."""
+    """Validated inputs and targets of one split, as plain Python values."""
 
     def __init__(self, name: str, inputs: Column, targets: Column | None) -> None:
         prefix = f"{name}." if name else ""
         self.inputs = _values(inputs, f"{prefix}inputs")
         self.targets = None if targets is None else _values(targets, f"{prefix}targets")
         if not self.inputs:
-            raise user_error("no examples", path=f"{prefix}inputs", hint="give at least a few rows")
+            raise user_error("no examples", path=f"{prefix}inputs", hint="pass at least a few examples")
         if self.targets is not None and len(self.targets) != len(self.inputs):
             raise user_error(
-                f"{len(self.inputs):,} inputs and {len(self.targets):,} targets",
+                f"there are {len(self.inputs):,} inputs and {len(self.targets):,} targets",
                 path=f"{prefix}targets",
-                hint="give one target per input",
+                hint="pass one target per input",
             )
         self.is_text = isinstance(self.inputs[0], str)
         for index, value in enumerate(self.inputs):
             if isinstance(value, str) != self.is_text or not isinstance(value, (str, list)):
                 raise user_error(
-                    "inputs are texts, or sequences of tokens",
+                    "inputs must all be texts, or all be sequences of tokens",
                     path=f"{prefix}inputs[{index}]",
                     value=value,
-                    hint="make all inputs of one type",
+                    hint="pass texts only, or sequences of tokens only",
                 )
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def write(self, path: Path) -> None:
-        """Write one JSON object per line."""
+        """Write the examples to a file, one JSON object per line."""
         path.parent.mkdir(parents=True, exist_ok=True)
         targets: Sequence[Any] = [None] * len(self) if self.targets is None else self.targets
         lines = [
@@ -227,7 +233,9 @@ class _Rows:
 def _values(column: Column, path: str) -> list[Any]:
     """Convert a list, array, tensor or DataFrame column to a list of plain Python values."""
     if isinstance(column, (str, bytes, Mapping)) or not isinstance(column, Iterable):
-        raise user_error("not a list or a column of values", path=path, value=column, hint=f"{path}=[…]")
+        raise user_error(
+            "this is not a list or a column of values", path=path, value=column, hint="pass a list"
+        )
     return [_value(value, f"{path}[{index}]") for index, value in enumerate(_plain(column))]
 
 
@@ -249,5 +257,5 @@ def _value(value: Any, path: str) -> Any:
         if all(isinstance(item, (str, int)) for item in items):
             return items
     raise user_error(
-        "not a text, a number or a sequence of tokens", path=path, value=value, hint="convert it first"
+        "this is not a text, a number or a sequence of tokens", path=path, value=value, hint="convert it"
     )
