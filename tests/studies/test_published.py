@@ -39,6 +39,7 @@ from glassformer.studies.translation_sets import TRANSLATION_SETS
 
 TINY_MODEL = {"model.hidden_dim": 16, "model.feed_forward_dim": 8}
 TINY_TRAINING = {"training.max_steps": 2, "training.validate_every": None}
+STAGED: Any = {"name": "staged", "title": "Staged", "metric": "accuracy", "about": "For the test."}
 STUDIES_OF_RUNS = [study for study in STUDIES.values() if isinstance(study, RecipeStudy)]
 
 
@@ -191,7 +192,7 @@ def test_reversal_shows_a_model_of_each_state(trained: list[str], tmp_path: Path
 
     tiny = {"task.length": 4, "task.categories": 10, "task.train_examples": 64, "task.test_examples": 8}
     setting = Setting("4×10", None, "reversal", {**tiny, **TINY_MODEL, **TINY_TRAINING})
-    study = Staged("staged", "Staged", "accuracy", [setting], "For the test.")
+    study = Staged(**STAGED, settings=[setting])
     document = reproduce(study, tmp_path, seeds=4)
     assert [shown["state"] for shown in document["maps"]] == ["solved", "half-solved", "unsolved"]
     assert [shown["accuracy"] for shown in document["maps"]] == [1.0, 0.55, 0.1]
@@ -212,7 +213,7 @@ def test_reversal_stops_a_run_halfway_if_none_ended_half_solved(trained: list[st
     tiny = {"task.categories": 10, "task.train_examples": 64, "task.test_examples": 8}
     setting = Setting("4×10", None, "reversal", {**tiny, "task.length": 4, **TINY_MODEL, **TINY_TRAINING})
     halfway = replace(setting, name="halfway", overrides={**setting.overrides, "training.max_steps": 1})
-    study = Staged("staged", "Staged", "accuracy", [setting], "For the test.", halfway=halfway)
+    study = Staged(**STAGED, settings=[setting], halfway=halfway)
     document = reproduce(study, tmp_path, seeds=1)
     assert [shown["setting"] for shown in document["maps"]] == ["4×10", "halfway"]
     assert [row["setting"] for row in document["rows"]] == ["4×10"]

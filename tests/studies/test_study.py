@@ -29,7 +29,12 @@ TINY = {
     "training.max_steps": 3,
 }
 STUDY = RecipeStudy(
-    "tiny", "A tiny table", "accuracy", [Setting("4×3", 0.5, "reversal", TINY)], "For the test.", seeds=2
+    name="tiny",
+    title="A tiny table",
+    metric="accuracy",
+    about="For the test.",
+    settings=[Setting("4×3", 0.5, "reversal", TINY)],
+    seeds=2,
 )
 
 

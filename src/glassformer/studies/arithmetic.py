@@ -76,7 +76,7 @@ def _rate_settings() -> list[Setting]:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearningRateStudy(RecipeStudy):
     """Sweep of learning rates, with exact match and the prediction for one probe."""
 

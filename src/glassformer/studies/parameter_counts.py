@@ -9,21 +9,23 @@ from typing import Any
 from glassformer.cost.parameters import count_by_module
 from glassformer.models.closed_form import Comparison, Count, compare
 from glassformer.runs.experiment import Experiment, resolve
-from glassformer.studies.study import Row, StudyContext, heading, table_head, table_row
+from glassformer.studies.study import (
+    Row,
+    Study,
+    StudyContext,
+    heading,
+    load_definition,
+    table_head,
+    table_row,
+)
 
 
-@dataclass(frozen=True)
-class ParameterCountStudy:
+@dataclass(frozen=True, kw_only=True)
+class ParameterCountStudy(Study):
     """Published, closed-form and counted numbers of parameters."""
 
     published: Mapping[str, int]
     """Published count by preset."""
-    about: str
-    name: str = "parameter-counts"
-    title: str = "Parameters of the published models, with their terms"
-    metric: str = "parameters"
-    seeds: int = 1
-    """One seed: a count is not random."""
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
         """Build each model and count its parameters."""
@@ -32,11 +34,7 @@ class ParameterCountStudy:
         wrong = [row["setting"] for row in rows if len({row["published"], row["theirs"], row["ours"]}) > 1]
         for row in rows:
             context.log(f"{row['setting']}: {row['ours']:,}")
-        return {
-            "about": self.about,
-            "rows": rows,
-            "error": f"the counts differ: {', '.join(wrong)}" if wrong else "",
-        }
+        return {"rows": rows, "error": f"the counts differ: {', '.join(wrong)}" if wrong else ""}
 
     def markdown(self, document: Mapping[str, Any]) -> str:
         """Text of `table.md`."""
@@ -86,9 +84,4 @@ def _terms_table(terms: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-PARAMETER_COUNTS = ParameterCountStudy(
-    published={"counting-classifier": 988_402, "counting-language-model": 1_008_100},
-    about="Four post-norm blocks of width 200 over 100 symbols: a classifier of two classes, and a language"
-    " model whose output is not tied. The column of their recipe is the closed form; ours is the count of the"
-    " parameters of the built model.",
-)
+PARAMETER_COUNTS = ParameterCountStudy(**load_definition("parameter_counts"))

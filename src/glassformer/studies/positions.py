@@ -156,7 +156,7 @@ class LengthTask:
     """Metric of outputs that the model generates itself."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PositionStudy(RecipeStudy):
     """Accuracy by positional encoding, task and length."""
 

@@ -18,6 +18,7 @@ from glassformer.studies.study import (
     Overrides,
     Results,
     Row,
+    Study,
     StudyContext,
     config_key,
     heading,
@@ -60,16 +61,11 @@ class RecipeRun:
     job: Job
 
 
-@dataclass(frozen=True)
-class RecipeStudy:
+@dataclass(frozen=True, kw_only=True)
+class RecipeStudy(Study):
     """A table with one row per setting. Subclasses add measurements, pictures and sections."""
 
-    name: str
-    title: str
-    metric: str
     settings: Sequence[Setting]
-    about: str
-    seeds: int = 3
     theirs_seeds: int | None = None
     """Maximum number of seeds for the published recipe; None: the same as for ours."""
 
@@ -81,11 +77,9 @@ class RecipeStudy:
         finished = [run for run in runs if run.job.results()]
         rows = self._rows(finished, context)
         if not rows:
-            raise user_error(
-                "no run of this table is finished", path=str(context.folder), hint="omit --finished"
-            )
+            message = "no run of this table is finished"
+            raise user_error(message, path=str(context.folder), hint="omit --finished")
         return {
-            "about": self.about,
             "rows": rows,
             "missing": [run.job.name for run in runs if run not in finished],
             "commands": {
@@ -125,11 +119,8 @@ class RecipeStudy:
 
     def selected(self, context: StudyContext) -> list[Setting]:
         """Settings of the full or the quick version."""
-        return [
-            setting
-            for setting in self.settings
-            if (setting.is_quick if context.is_quick else setting.is_full)
-        ]
+        is_quick = context.is_quick
+        return [setting for setting in self.settings if (setting.is_quick if is_quick else setting.is_full)]
 
     def runs(self, context: StudyContext) -> list[RecipeRun]:
         """All runs to measure, without those that an earlier measurement covers."""
@@ -219,8 +210,8 @@ class RecipeStudy:
             "setting", "published", "their recipe", "ours, mean", "lowest seed", "steps", "seconds"
         )
         for row in document["rows"]:
-            cells = [row["setting"], number(row["published"])]
-            cells += [with_interval(row[THEIRS], row.get("theirs_interval"))]
+            theirs = with_interval(row[THEIRS], row.get("theirs_interval"))
+            cells = [row["setting"], number(row["published"]), theirs]
             cells += [with_interval(row[OURS], row.get("interval")), number(row.get("lowest"))]
             lines.append(table_row([*cells, *costs(row)]))
         return lines

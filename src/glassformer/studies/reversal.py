@@ -33,7 +33,7 @@ def _setting(name: str) -> Setting:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReversalStudy(RecipeStudy):
     """The reversal table, with attention maps of a solved, a half-solved and an unsolved model."""
 

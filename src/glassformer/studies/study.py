@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from glob import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -56,6 +56,12 @@ class Job:
         """Final results of the run; empty while it is not finished."""
         folder = RunFolder(self.path)
         return folder.results() if folder.exists() else {}
+
+    def validations(self) -> list[dict[str, Any]]:
+        """Validations in the event log, one per epoch: one repeated after a roll-back counts last."""
+        events = (event for event in RunFolder(self.path).events if event["event"] == "validation")
+        found = {event["epoch"]: event for event in events}
+        return [found[epoch] for epoch in sorted(found)]
 
 
 def config_key(config: ExperimentConfig, *others: str) -> str:
@@ -176,28 +182,23 @@ class StudyContext:
                 raise user_error("this table is measured as a whole", path=option, hint="omit this option")
 
 
-class Study(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Study:
     """A published table that can be reproduced."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def metric(self) -> str: ...
-
-    @property
-    def seeds(self) -> int: ...
+    name: str
+    title: str
+    metric: str
+    about: str
+    seeds: int = 3
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
         """Run what is missing; return `rows` and further content of `results.json`."""
-        ...
+        raise NotImplementedError
 
     def markdown(self, document: Mapping[str, Any]) -> str:
         """Text of `table.md`, made from the content of `results.json`."""
-        ...
+        raise NotImplementedError
 
 
 def load_definition(name: str) -> Tree:
@@ -235,11 +236,8 @@ def reproduce(
         raise user_error(
             f"cannot be created: {error.strerror}", path=str(folder), hint="another --out"
         ) from None
-    options: dict[str, Any] = {
-        "--quick": is_quick,
-        "--seeds": seeds,
-        "--workers": workers if workers > 1 else None,
-    }
+    options: dict[str, Any] = {"--quick": is_quick, "--seeds": seeds}
+    options |= {"--workers": workers} if workers > 1 else {}
     options |= {"--ours-only": not with_theirs, "--finished": not trains, "--keep": keep}
     seeds = seeds or (1 if is_quick else study.seeds)
     threads = threads_per_worker(workers)
@@ -259,6 +257,7 @@ def reproduce(
         "with_theirs": with_theirs,
         "workers": workers,
         "threads_per_worker": threads,
+        "about": study.about,
         **measured,
     }
     atomic_write(folder / "results.json", json_bytes(document))

@@ -26,6 +26,7 @@ from glassformer.studies.study import (
     Overrides,
     Results,
     Row,
+    Study,
     StudyContext,
     config_key,
     heading,
@@ -94,23 +95,10 @@ class LabelCount:
         return f"{self.number} labels"
 
 
-@dataclass(frozen=True)
-class ArmRun:
-    """One run of an arm."""
-
-    arm: Arm
-    labels: LabelCount
-    seed: int
-    job: Job
-
-
-@dataclass(frozen=True)
-class TransferStudy:
+@dataclass(frozen=True, kw_only=True)
+class TransferStudy(Study):
     """One transfer study."""
 
-    name: str
-    title: str
-    about: str
     classifier: str
     """Preset of the arms."""
     pretraining: str
@@ -123,7 +111,6 @@ class TransferStudy:
     published: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Published accuracies by number of labels and arm."""
     quick_labels: Sequence[int | None] = (100,)
-    seeds: int = 3
     metric: str = "accuracy"
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
@@ -135,16 +122,15 @@ class TransferStudy:
         context.log(f"pre-training in {pretraining.path}")
         threads = threads_per_worker(1)
         run_all([pretraining], workers=1, threads=threads, describe=_describe_pretraining, log=context.log)
-        runs = self._runs(context, labels, pretraining)
+        # Longest first, so that no worker starts a long run while the others are already idle.
+        cells = [(count, arm) for count in reversed(labels) for arm in ARMS]
+        tokenizer = _copy_tokenizer(pretraining, context.folder)
+        jobs = {cell: self._jobs(*cell, context, pretraining, tokenizer) for cell in cells}
         context.run(
-            [run.job for run in runs],
+            [job for of_cell in jobs.values() for job in of_cell],
             describe=lambda results: f"test {self.metric} {metric_on_test(results, self.metric):.4f}",
         )
-        rows = [
-            self._row(arm, count, [run for run in runs if (run.arm, run.labels) == (arm, count)])
-            for count in labels
-            for arm in ARMS
-        ]
+        rows = [self._row(arm, count, jobs[count, arm]) for count in labels for arm in ARMS]
         left_out = {}
         if has_baseline():
             rows += [self._baseline_row(count, context) for count in labels]
@@ -152,7 +138,6 @@ class TransferStudy:
             left_out[BASELINE] = f"scikit-learn is not installed: {BASELINE_HINT}"
             context.log(f"omitted: {BASELINE}; {left_out[BASELINE]}")
         return {
-            "about": self.about,
             "rows": rows,
             "left_out": left_out,
             "pretraining": _pretraining_record(pretraining, self.pretraining, text),
@@ -161,7 +146,21 @@ class TransferStudy:
 
     def markdown(self, document: Mapping[str, Any]) -> str:
         """Text of `table.md`."""
-        return _markdown(document)
+        rows: Sequence[Row] = document["rows"]
+        arms = list(dict.fromkeys(row["arm"] for row in rows))
+        labels = list(dict.fromkeys(row["labels"] for row in rows))
+        cells = {(row["arm"], row["labels"]): row for row in rows}
+        lines = [*heading(document), "## Test accuracy", ""]
+        lines += _grid(arms, labels, lambda arm, count: _accuracy(cells[arm, count]))
+        lines += _published_lines(arms, labels, cells)
+        lines += ["", *_explanation(document), ""]
+        lines += ["## Validation accuracy after the first epoch, mean", ""]
+        trained = [arm for arm in arms if "accuracy_by_epoch" in cells[arm, labels[0]]]
+        lines += _grid(trained, labels, lambda arm, count: _first_epoch(cells[arm, count]))
+        plot = next(name for name in document["plot"] if name.endswith(".png"))
+        lines += ["", f"![Validation accuracy against epochs]({plot})", ""]
+        lines += ["## Pre-training", "", *_pretraining_lines(document["pretraining"]), ""]
+        return "\n".join(lines)
 
     def _label_counts(self, context: StudyContext) -> list[LabelCount]:
         """Check the data and the numbers of labels before anything is trained."""
@@ -221,29 +220,27 @@ class TransferStudy:
         }
         return resolve(self.classifier, changes)
 
-    def _runs(self, context: StudyContext, labels: Sequence[LabelCount], pretraining: Job) -> list[ArmRun]:
-        tokenizer = _copy_tokenizer(pretraining, context.folder)
-        runs = []
-        # Longest first, so that no worker starts a long run while the others are already idle.
-        for count in reversed(labels):
-            for arm in ARMS:
-                for seed in range(context.seeds):
-                    config = self._config(arm, count.asked, context.is_quick, seed)
-                    start = pretraining.path.name if arm.is_pretrained else ""
-                    key = config_key(config, tokenizer.name, start)
-                    paths = {
-                        "task.tokenizer": {"kind": "file", "path": str(tokenizer)},
-                        "training.start_from": str(pretraining.path) if arm.is_pretrained else None,
-                    }
-                    name = f"{count.name}, {arm.name}, seed {seed}"
-                    slug = name.replace(",", "").replace(" ", "-")
-                    path = context.folder / "runs" / f"{slug}-{key}"
-                    job = Job(name, config.with_overrides(unflatten(paths)), path)
-                    runs.append(ArmRun(arm, count, seed, job))
-        return runs
+    def _jobs(
+        self, labels: LabelCount, arm: Arm, context: StudyContext, pretraining: Job, tokenizer: Path
+    ) -> list[Job]:
+        """Runs of one arm, one per seed."""
+        start = pretraining.path if arm.is_pretrained else None
+        jobs = []
+        for seed in range(context.seeds):
+            config = self._config(arm, labels.asked, context.is_quick, seed)
+            key = config_key(config, tokenizer.name, start.name if start else "")
+            paths = {
+                "task.tokenizer": {"kind": "file", "path": str(tokenizer)},
+                "training.start_from": str(start) if start else None,
+            }
+            name = f"{labels.name}, {arm.name}, seed {seed}"
+            slug = name.replace(",", "").replace(" ", "-")
+            path = context.folder / "runs" / f"{slug}-{key}"
+            jobs.append(Job(name, config.with_overrides(unflatten(paths)), path))
+        return jobs
 
-    def _row(self, arm: Arm, labels: LabelCount, runs: Sequence[ArmRun]) -> Row:
-        results = [run.job.results() for run in runs]
+    def _row(self, arm: Arm, labels: LabelCount, jobs: Sequence[Job]) -> Row:
+        results = [job.results() for job in jobs]
         values = [metric_on_test(result, self.metric) for result in results]
         return {
             "setting": f"{arm.name}, {labels.name}",
@@ -252,16 +249,16 @@ class TransferStudy:
             "ours": statistics.fmean(values),
             "interval": student_interval(values),
             "lowest": min(values),
-            "seeds": [run.seed for run in runs],
+            "seeds": [job.config.seed for job in jobs],
             "arm": arm.name,
             "labels": labels.number,
             "values": values,
             "seconds": [result["seconds"] for result in results],
             "steps": [result["steps"] for result in results],
             "parameters": results[0]["parameters"],
-            "accuracy_by_epoch": [_metric_by_epoch(run.job, self.metric) for run in runs],
-            "best_epoch": [_best_epoch(run.job) for run in runs],
-            "runs": [run.job.path.name for run in runs],
+            "accuracy_by_epoch": [[float(event[self.metric]) for event in job.validations()] for job in jobs],
+            "best_epoch": [_best_epoch(job) for job in jobs],
+            "runs": [job.path.name for job in jobs],
         }
 
     def _baseline_row(self, labels: LabelCount, context: StudyContext) -> Row:
@@ -340,13 +337,6 @@ def _pretraining_record(job: Job, preset: str, text: PretrainingText | None) -> 
     }
 
 
-def _metric_by_epoch(job: Job, metric: str) -> list[float]:
-    """Metric of each epoch; an epoch repeated after a roll-back counts with its last value."""
-    events = (event for event in RunFolder(job.path).events if event["event"] == "validation")
-    found = {event["epoch"]: float(event[metric]) for event in events}
-    return [found[epoch] for epoch in sorted(found)]
-
-
 def _best_epoch(job: Job) -> int | None:
     """Epoch whose weights were tested."""
     best = job.results()["best_step"]
@@ -355,24 +345,6 @@ def _best_epoch(job: Job) -> int | None:
 
 
 # ---------------------------------------------------------------- table.md
-
-
-def _markdown(document: Mapping[str, Any]) -> str:
-    rows: Sequence[Row] = document["rows"]
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
-    labels = list(dict.fromkeys(row["labels"] for row in rows))
-    cells = {(row["arm"], row["labels"]): row for row in rows}
-    lines = [*heading(document), "## Test accuracy", ""]
-    lines += _grid(arms, labels, lambda arm, count: _accuracy(cells[arm, count]))
-    lines += _published_lines(arms, labels, cells)
-    lines += ["", *_explanation(document), ""]
-    lines += ["## Validation accuracy after the first epoch, mean", ""]
-    trained = [arm for arm in arms if "accuracy_by_epoch" in cells[arm, labels[0]]]
-    lines += _grid(trained, labels, lambda arm, count: _first_epoch(cells[arm, count]))
-    plot = next(name for name in document["plot"] if name.endswith(".png"))
-    lines += ["", f"![Validation accuracy against epochs]({plot})", ""]
-    lines += ["## Pre-training", "", *_pretraining_lines(document["pretraining"]), ""]
-    return "\n".join(lines)
 
 
 def _grid(arms: Sequence[str], labels: Sequence[int], show: Callable[[str, int], str]) -> list[str]:

@@ -30,6 +30,8 @@ from glassformer.studies.study import (
 DEFINITION = load_definition("translation_sets")
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 LANGUAGES = ("en", "fr")
+CURVE = ("epoch", "step", "loss", "bleu")
+"""Numbers of a validation that a row contains."""
 MAX_WORDS = 10
 """Longer pairs are removed from all three splits, so that references are complete."""
 WIDTH_DIVISOR, QUICK_WIDTH_DIVISOR = 4, 8
@@ -72,7 +74,7 @@ def _setting(preset: str, published: float) -> Setting:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TranslationStudy(RecipeStudy):
     """BLEU of the four sets, and a test of the full-size models."""
 
@@ -113,7 +115,10 @@ class TranslationStudy(RecipeStudy):
                     results = [run.job.results() for run in own]
                     row["parameters"] = results[0]["parameters"]
                     row[f"{recipe}_accuracy"] = [metric_on_test(result, "accuracy") for result in results]
-                    row[f"{recipe}_validations"] = [_validations(run) for run in own]
+                    row[f"{recipe}_validations"] = [
+                        [{name: event[name] for name in CURVE} for event in run.job.validations()]
+                        for run in own
+                    ]
         return {
             "signatures": list(signatures),
             "sizes": [_sizes(setting, context) for setting in super().selected(context)],
@@ -130,10 +135,9 @@ class TranslationStudy(RecipeStudy):
                     charts.append(Chart(title, lines, Axis("epoch", is_whole=True), Axis(label)))
         if not charts:
             return []
-        runs = [
-            run for row in rows for key in (THEIRS, OURS) for run in row.get(f"{key}_validations", [])[1:]
-        ]
-        caption = "Means over seeds; bands from the lowest to the highest." if runs else "One seed."
+        runs = [row.get(f"{recipe}_validations", []) for row in rows for recipe in (THEIRS, OURS)]
+        has_several = max(map(len, runs)) > 1
+        caption = "Means over seeds; bands from the lowest to the highest." if has_several else "One seed."
         return save(draw(charts, self.title, caption, columns=2), context.folder / "training")
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
@@ -160,11 +164,8 @@ class TranslationStudy(RecipeStudy):
             *table_head("set", "layers", "heads", "dropout", "width, published", "here", "parameters here"),
         ]
         for size in document["sizes"]:
-            cells = [
-                size[key] for key in ("setting", "layers", "heads", "dropout", "published_width", "width")
-            ]
             row = rows.get(size["setting"])
-            lines.append(table_row([*cells, f"{row['parameters']:,}" if row else "not run yet"]))
+            lines.append(table_row([*size.values(), f"{row['parameters']:,}" if row else "not run yet"]))
         lines += ["", *_full_size_section([row for row in rows.values() if row["is_full_size"]])]
         return [*lines, *(f"BLEU by sacreBLEU: `{signature}`." for signature in document["signatures"]), ""]
 
@@ -230,14 +231,6 @@ def _sizes(setting: Setting, context: StudyContext) -> dict[str, Any]:
         "published_width": model["hidden_dim"],
         "width": model["hidden_dim"] // divisor,
     }
-
-
-def _validations(run: RecipeRun) -> list[dict[str, float]]:
-    events = (event for event in RunFolder(run.job.path).events if event["event"] == "validation")
-    found = {
-        event["epoch"]: {name: event[name] for name in ("epoch", "step", "loss", "bleu")} for event in events
-    }
-    return [found[epoch] for epoch in sorted(found)]
 
 
 def _line(row: Row, recipe: str, metric: str) -> Line:
