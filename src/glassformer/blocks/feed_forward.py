@@ -87,7 +87,7 @@ class FeedForwardConfig(Kind):
         return 2
 
     def parameter_count(self, dim: int, feed_forward_dim: int, bias: bool) -> int:
-        """Return the number of parameters. The last layer has `dim` biases, the others the inner width."""
+        """Return the number of weights, plus the number of biases if `bias` is True."""
         weights = self.matrices() * dim * feed_forward_dim
         return weights + (self.matrices() - 1) * feed_forward_dim + dim if bias else weights
 
