@@ -98,7 +98,7 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
 
 
 class Backbone(Model):
-    """Base class of models with an `embedding` and an `encoder` stack, named alike for every task type."""
+    """Base class of models with an embedding and an encoder, which share their names across task types."""
 
     def __init__(
         self, task_type: TaskType, embedding: Embedding, encoder: EncoderStack, is_causal: bool
@@ -239,7 +239,7 @@ class SupportsBeams(SupportsGeneration, Protocol):
 
     @property
     def supports_beams(self) -> bool:
-        """True if `advance_beams` can be used now."""
+        """True if the model can use `advance_beams` in its current state."""
         ...
 
     def advance_beams(self, state: DecodingState, beam_indices_BW: Tensor, tokens_BW: Tensor) -> Tensor:
