@@ -30,7 +30,7 @@ _numpy_enabled = False
 def numpy_is_faster() -> bool:
     """Return True on AMD processors, where NumPy's OpenBLAS is faster than PyTorch's MKL.
 
-    This depends on the processor, not on a timing, so that all runs on one machine round alike.
+    The choice depends on the processor, not on a timing, so that all runs on a machine give equal numbers.
     """
     if not torch.backends.mkl.is_available():
         return False
@@ -41,7 +41,7 @@ def numpy_is_faster() -> bool:
 
 @contextmanager
 def numpy_matmul() -> Iterator[None]:
-    """Use NumPy for matrix products inside a `with` block, if NumPy is faster than PyTorch here."""
+    """Use NumPy for matrix products inside a `with` block, if it is faster than PyTorch on this machine."""
     global _numpy_enabled
     if _numpy_enabled or not numpy_is_faster():
         yield
@@ -120,7 +120,7 @@ def is_local(weight: Tensor) -> bool:
 
 
 UNPACKED = (nn.ModuleList, nn.Sequential, InputNet)
-"""Modules whose children `prepack` keeps, because the module iterates over them or reads their weights."""
+"""Module types whose children stay modules, because the parent iterates over them or reads their weights."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 @contextmanager
 def tracing(alternatives: int = 5) -> Iterator[Trace]:
-    """Record a trace of the last `generate` call inside a `with` block, at any call depth.
+    """Record a trace of the last `generate` call inside a `with` block, even if another function makes it.
 
     A `trace` passed to `generate` itself takes precedence.
     """

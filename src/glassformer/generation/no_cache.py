@@ -45,7 +45,7 @@ class NoCache(nn.Module):
     def advance(
         self, state: DecodingState, tokens_BL: Tensor, attention_mask_BL: Tensor | None = None
     ) -> Tensor:
-        """Append tokens, run the model on whole sequences, and return the logits after each last token."""
+        """Append tokens, run the model on whole rows, and return the logits after each row's last token."""
         assert isinstance(state, WholeSequences)
         state.append(tokens_BL, attention_mask_BL)
         state.tokens_BM = torch.cat([state.tokens_BM, tokens_BL], 1)

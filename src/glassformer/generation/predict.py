@@ -175,7 +175,7 @@ def decode_batches(
 def round_robin(rows: Sequence[Item], parts: int) -> list[list[Item]]:
     """Split rows into at most `parts` lists, one row to each list in turn.
 
-    The lists take similar time if neighbouring rows do.
+    The lists take similar time to process if neighbouring rows do.
     """
     return [list(rows[part::parts]) for part in range(min(parts, len(rows)))]
 

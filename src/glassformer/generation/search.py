@@ -108,7 +108,7 @@ class BeamUpdate:
     beam_indices_BW: Tensor
     """Index (within its row) of the beam of this step that each beam of the next step continues."""
     flat_indices_BW: Tensor
-    """The same indices, counted over all N beams of the batch."""
+    """Beam indices as in `beam_indices_BW`, but counted over all N beams of the batch."""
     tokens_BW: Tensor
 
 

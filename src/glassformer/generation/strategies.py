@@ -47,7 +47,7 @@ class Strategy:
     """True if the strategy always takes the most probable token."""
 
     def choose(self, sums_BW: Tensor, scores: Scores, rows_B: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Return candidates, best first: the beam (B, C) that each continues, and its next token (B, C)."""
+        """Return distinct candidates, best first: beams (B, C) to continue, and their next tokens (B, C)."""
         raise NotImplementedError
 
     def score(self, sums: Tensor, lengths: Tensor | float) -> Tensor:
