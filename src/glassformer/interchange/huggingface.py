@@ -31,7 +31,7 @@ Converted = tuple[TransformerConfig, TaskType, Tensors]
 
 
 def from_huggingface(model: nn.Module) -> Model:
-    """Return our model with a copy of these weights, with the same dtype, device and training mode."""
+    """Convert a Hugging Face model to a `Model` with the same weights, dtype, device and training mode."""
     name = type(model).__name__
     convert = _CONVERTERS.get(name)
     if convert is None:
@@ -51,7 +51,7 @@ def from_huggingface(model: nn.Module) -> Model:
 
 
 class _Source:
-    """Tensors of the original model. Each must be taken, because one left over would change the output."""
+    """Tensors of the original model. All must be used, because an unused one would change the output."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._left = dict(tensors)
@@ -76,14 +76,14 @@ class _Source:
             )
 
     def pair(self, ours: str, *theirs: str) -> Tensors:
-        """Return weight and bias of a layer under our name. Several layers are concatenated into one."""
+        """Return a layer's weight and bias by our parameter names. Several layers are concatenated."""
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{name}.{part}") for name in theirs])
             for part in ("weight", "bias")
         }
 
     def transposed_pair(self, ours: str, theirs: str) -> Tensors:
-        """Return weight and bias of a GPT-2 linear layer under our name. GPT-2 stores weights transposed."""
+        """Return a GPT-2 layer's weight and bias by our parameter names. GPT-2 stores weights transposed."""
         return {
             f"{ours}.weight": self.take(f"{theirs}.weight").T,
             f"{ours}.bias": self.take(f"{theirs}.bias"),
@@ -282,7 +282,7 @@ def _feed_forward(activation: str, option: str) -> FeedForwardConfig:
 
 
 def _require(config: Any, options: Mapping[str, object]) -> None:
-    """Raise an ErrorDetail if an option has another value. An option that is missing is accepted."""
+    """Raise an ErrorDetail if an option of the config has another value. Missing options are accepted."""
     for option, needed in options.items():
         given = getattr(config, option, needed)
         if given != needed:
