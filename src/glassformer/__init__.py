@@ -38,7 +38,7 @@ _MODULES = {
     "sweep": "glassformer.api",
     "train": "glassformer.api",
 }
-"""Module that defines each public name. The name `nn` is its module itself."""
+"""Module that defines each public name. The name `nn` is the module itself."""
 
 __all__ = [
     "CausalLM",
