@@ -116,7 +116,7 @@ def test_events_match_the_snapshots(tiny_config: MakeConfig, tmp_path: Path) -> 
     for event in probes(folder):
         run = Run(folder.path, str(event["step"]))
         groups = group_examples(run.task, "validation", 3)
-        average = average_heads(run.model, run.task, groups)["encoder"].patterns["anti-diagonal"]["mass"]
+        average = average_heads(run.model, run.task, groups)["encoder"].patterns["anti-diagonal"].mass
         np.testing.assert_allclose(event["scores"]["encoder"]["anti-diagonal"], average.mean, atol=1e-5)
         assert event["examples"] == 3
         assert event["uniform"]["encoder"]["anti-diagonal"] == pytest.approx(1 / 6, abs=1e-5)

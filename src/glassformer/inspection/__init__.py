@@ -1,4 +1,4 @@
-"""Inspect a model: attention maps, head statistics, ablations, attribution and decoding traces.
+"""Model inspection: attention maps, head statistics, ablations, attribution and decoding traces.
 
     from glassformer.inspection.examples import prepare_input
     from glassformer.inspection.record import attention_maps
@@ -8,6 +8,6 @@
     maps.save("map.png")             # or .svg, .html, .npz
 
 `Run` offers all of it for a trained model: `attention`, `trace`, `heads`, `ablate_head`, `ablate_edge`,
-`occlude`, `rollout`, `logit_lens`. This file imports nothing, so that `record` and `capture` need neither
-tasks nor data.
+`occlude`, `rollout`, `logit_lens`. This file imports nothing, so that `record` and `capture` can be
+used without tasks and data.
 """

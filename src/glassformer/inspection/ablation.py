@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.blocks import reference
-from glassformer.blocks.attention import explicit_scores
+from glassformer.blocks.attention import Kernel, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Batch
@@ -21,8 +21,8 @@ from glassformer.evaluation.intervals import Interval, percentile_interval, resa
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.examples import ExampleGroup, ReferenceInput, group_examples, next_token
-from glassformer.inspection.maps import Trust
-from glassformer.inspection.record import HeadId, attention_at, layers, swap_kernels
+from glassformer.inspection.maps import Trust, check_index
+from glassformer.inspection.record import HeadId, attention_at, layers, select_rows, swap_kernels
 from glassformer.models.base import Model, evaluating
 from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
 from glassformer.tasks.base import Task
@@ -31,12 +31,12 @@ Ablation = Literal["zero", "mean"]
 ABLATIONS: tuple[Ablation, ...] = ("zero", "mean")
 
 Change = Callable[[], AbstractContextManager[None]]
-"""Context manager factory that applies an ablation; called once per pass or decoding."""
+"""Function that returns a context manager, inside which an ablation is active; called once per decoding."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One cell of one head's attention map: a query reads a key."""
+    """Attention edge: the cell of one head's attention map in which one query attends to one key."""
 
     where: HeadId
     query: int
@@ -47,49 +47,55 @@ class Edge:
 
 
 def ablate_head(model: Model, where: HeadId, ablation: Ablation, groups: Sequence[ExampleGroup]) -> Change:
-    """Replace a head's output by zero, or by its mean over all positions of these examples."""
+    """Return an ablation that sets a head's output to zero, or to its mean over all positions in `groups`."""
     if ablation not in ABLATIONS:
         raise ErrorDetail("no such ablation", path="ablation", value=ablation, allowed=list(ABLATIONS))
     attention = attention_at(model, where)
-    inner = attention.kernel
     constant_K = mean_output(model, where, groups) if ablation == "mean" else torch.tensor(0.0)
 
-    def kernel(
-        q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
-    ) -> Tensor:
-        mixed_BHLK = inner(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout).clone()
+    def replace_head(mixed_BHLK: Tensor) -> Tensor:
+        mixed_BHLK = mixed_BHLK.clone()
         mixed_BHLK[:, where.head] = constant_K.to(mixed_BHLK)
         return mixed_BHLK
 
+    kernel = _then(attention.kernel, replace_head)
     return lambda: swap_kernels(model, {attention: kernel})
 
 
-def mean_output(model: Model, where: HeadId, groups: Sequence[ExampleGroup]) -> Tensor:
-    """Return the mean output of a head before the output projection, over all positions."""
-    attention = attention_at(model, where)
-    inner, device = attention.kernel, next(model.parameters()).device
-    sums_K, count = torch.zeros(attention.head_dim, dtype=torch.float64), 0
+def _then(inner: Kernel, change: Callable[[Tensor], Tensor]) -> Kernel:
+    """Return an attention kernel that applies `change` to the output of `inner` (B, H, L, K)."""
 
     def kernel(
         q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
     ) -> Tensor:
+        return change(inner(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout))
+
+    return kernel
+
+
+def mean_output(model: Model, where: HeadId, groups: Sequence[ExampleGroup]) -> Tensor:
+    """Return a head's output before the output projection (K), averaged over all tokens of all examples."""
+    attention = attention_at(model, where)
+    device = next(model.parameters()).device
+    sums_K, count = torch.zeros(attention.head_dim, dtype=torch.float64), 0
+
+    def add(mixed_BHLK: Tensor) -> Tensor:
         nonlocal sums_K, count
-        mixed_BHLK = inner(q_BHLK, k_BHMK, v_BHMK, mask, bias, dropout)
         sums_K = sums_K + mixed_BHLK[:, where.head].double().sum((0, 1)).cpu()
         count += mixed_BHLK.shape[0] * mixed_BHLK.shape[2]
         return mixed_BHLK
 
-    with torch.inference_mode(), swap_kernels(model, {attention: kernel}):
+    with torch.inference_mode(), swap_kernels(model, {attention: _then(attention.kernel, add)}):
         for group in groups:
             model.hidden(**group.batch.to(device).inputs)
     return sums_K / max(count, 1)
 
 
 def ablate_edge(model: Model, edge: Edge, *, renormalise: bool = True) -> Change:
-    """Remove one attention weight. By default the rest of the row is renormalised, as behind a mask.
+    """Return an ablation that removes one attention weight.
 
-    Without `renormalise` only this edge's contribution is removed. The row then sums to less than 1, which
-    the model never saw in training.
+    By default the rest of the row is renormalised to sum to 1, as if the key were masked. Without
+    `renormalise` the row sums to less than 1, which never happens in training.
     """
     attention, where = attention_at(model, edge.where), edge.where
     inner = attention.kernel
@@ -111,10 +117,12 @@ def ablate_edge(model: Model, edge: Edge, *, renormalise: bool = True) -> Change
             if not (0 <= at < queries and edge.key < keys):
                 return mixed_BHLK
             heads, rows = slice(where.head, where.head + 1), slice(at, at + 1)
-            scores_B11M = explicit_scores(
-                q_BHLK[:, heads, rows], k_BHMK[:, heads], _cell(bias, heads, rows, (queries, keys))
-            )
-            allowed = _cell(mask.dense(queries, keys, q_BHLK.device), heads, rows, (queries, keys))
+
+            def cell(x: Tensor | None) -> Tensor | None:
+                return None if x is None else select_rows(x, queries, keys, [where.head], range(at, at + 1))
+
+            scores_B11M = explicit_scores(q_BHLK[:, heads, rows], k_BHMK[:, heads], cell(bias))
+            allowed = cell(mask.dense(queries, keys, q_BHLK.device))
             allowed_B11M = torch.ones_like(scores_B11M, dtype=torch.bool)
             if allowed is not None:
                 allowed_B11M = allowed_B11M & allowed
@@ -132,35 +140,31 @@ def ablate_edge(model: Model, edge: Edge, *, renormalise: bool = True) -> Change
 
 
 def check_edge(task: Task, edge: Edge, group: ExampleGroup) -> None:
-    """Raise ErrorDetail if the maps of these inputs do not have this cell, or if it is masked.
+    """Raise ErrorDetail if the attention maps of these inputs have no such edge, or if a mask forbids it.
 
-    The bound for generated tokens is the longest target, since an output may be longer than the reference.
+    A generated token may have any position up to the maximum target length, because an output may be longer
+    than the reference.
     """
     generated = task.task_type.max_target_length if isinstance(task.task_type, Seq2Seq) else group.keys
     queries = group.keys if edge.where.site == "encoder" else generated
     keys = generated if edge.where.site == "decoder" else group.keys
-    for name, number, count in (("query", edge.query, queries), ("key", edge.key, keys)):
-        if not 0 <= number < count:
-            raise ErrorDetail(
-                f"no such {name}: they are numbered from 0 to {count - 1}",
-                path=name,
-                value=number,
-                hint="0",
-            )
+    check_index("query", edge.query, queries)
+    check_index("key", edge.key, keys)
     is_causal = edge.where.site == "decoder" or isinstance(task.task_type, CausalLM)
     if is_causal and edge.key > edge.query:
         raise ErrorDetail(
             "the edge is masked: a token cannot attend to a later one",
             path="key",
             value=edge.key,
-            hint=f"a key of at most {edge.query}",
+            hint=f"choose a key of at most {edge.query}",
         )
 
 
 def has_same_cell(task: Task, group: ExampleGroup, edge: Edge) -> Callable[[int, int], bool]:
-    """Return a filter for examples that have the same cell: inputs of equal length, targets long enough.
+    """Return a predicate on (input length, target length) for examples that have the same edge.
 
-    Texts of a language model only need to be long enough.
+    Inputs must have the length of the group's input, and targets must be long enough. The texts of a language
+    model only need to be long enough.
     """
     tokens = len(group.inputs[0])
     furthest = max(edge.query, edge.key)
@@ -171,52 +175,42 @@ def has_same_cell(task: Task, group: ExampleGroup, edge: Edge) -> Callable[[int,
     return lambda length, target: length == tokens and target > edge.query + 1
 
 
-def _cell(tensor: Tensor | None, heads: slice, rows: slice, shape: tuple[int, int]) -> Tensor | None:
-    """Slice one row of one head from a tensor that broadcasts to (B, H, L, M)."""
-    if tensor is None:
-        return None
-    while tensor.ndim < 4:
-        tensor = tensor[None]
-    tensor = tensor.expand(-1, -1, *shape)[:, :, rows]
-    return tensor[:, heads] if tensor.shape[1] > 1 else tensor
-
-
 @dataclass(frozen=True)
 class Effect:
-    """One metric before and after an intervention."""
+    """Values of one metric before and after an intervention, such as an ablation."""
 
     before: float
     after: float
     change: float
     interval: Interval | None
-    """95 % interval of the change; None for a single example."""
+    """95 % confidence interval of the change; None for a single example."""
 
 
 @dataclass(frozen=True)
 class Effects:
-    """Effects of one intervention on the metrics and on one output."""
+    """Effects of one intervention, such as an ablation, on the metrics and on the output for one input."""
 
     intervention: str
-    """Description of the change, for display."""
+    """Description of the intervention, for display."""
     examples: int
     metrics: dict[str, Effect]
     reference: str
     """Description of the reference outputs that loss and accuracy are measured against."""
     output: dict[str, Any] | None = None
-    """Output for the one input, if there is one: `before` and `after`."""
+    """Model output as text, under the keys `before` and `after`; None if no single input was given."""
     input_metrics: dict[str, Effect] | None = None
-    """Effects on the one input alone, if `metrics` cover several examples."""
+    """Effects on the given input alone, if `metrics` cover several examples."""
     trust: Trust = "cause"
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """Return the effects for JSON."""
+        """Return the effects as a JSON-serialisable dict."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class ExampleMetrics:
-    """One number per example: summed loss, number of targets, correct targets, exact match."""
+    """Arrays with one entry per example: summed loss, number of targets, correct targets, exact match."""
 
     loss: np.ndarray
     count: np.ndarray
@@ -231,7 +225,7 @@ def measure_examples(
     decoding: DecodingConfig | None,
     change: Change = nullcontext,
 ) -> ExampleMetrics:
-    """Measure each example: the loss with teacher forcing, and exact match of the decoded output."""
+    """Return the metrics of each example: loss with teacher forcing, exact match of the decoded output."""
     device = next(model.parameters()).device
     tally, exact = Tally(model, is_thorough=True), []
     with evaluating(model), torch.inference_mode():
@@ -260,7 +254,7 @@ def measure_examples(
 
 
 def compare(before: ExampleMetrics, after: ExampleMetrics) -> dict[str, Effect]:
-    """Compare the metrics before and after on the same examples, with paired bootstrap intervals."""
+    """Return the change of each metric on the same examples, with paired bootstrap confidence intervals."""
     ones = np.ones(len(before.loss))
     pairs = {"loss": (before.loss, after.loss, before.count)}
     if before.correct is not None and after.correct is not None:
@@ -271,6 +265,7 @@ def compare(before: ExampleMetrics, after: ExampleMetrics) -> dict[str, Effect]:
 
 
 def _effect(before: np.ndarray, after: np.ndarray, count: np.ndarray) -> Effect:
+    """Return the effect on a metric that is a ratio of two sums over examples; `count` is the denominator."""
     total = max(float(count.sum()), 1.0)
     old, new = float(before.sum()) / total, float(after.sum()) / total
     interval = None
@@ -290,7 +285,7 @@ def measure_effects(
     example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Measure an ablation on `groups`, or on the one `example` if `groups` is empty."""
+    """Return the effects of an ablation on `groups`, or on the single `example` if `groups` is empty."""
 
     def compared(on: Sequence[ExampleGroup]) -> tuple[int, dict[str, Effect]]:
         before, after = (measure_examples(model, task, on, decoding, each) for each in (nullcontext, change))
@@ -305,7 +300,9 @@ def measure_effects(
         }
     if not groups:
         if example is None or input_metrics is None:
-            raise ErrorDetail("nothing to measure on", path="examples", hint="give an input, or examples")
+            raise ErrorDetail(
+                "there is no input and no example", path="examples", hint="give an input or --examples 64"
+            )
         return Effects(description, 1, input_metrics, example.reference, output)
     count, metrics = compared(groups)
     return Effects(description, count, metrics, "the correct outputs of the examples", output, input_metrics)
@@ -321,7 +318,7 @@ def head_effects(
     example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Ablate one head and measure the effect."""
+    """Ablate one attention head and return the effects on the metrics, and on `example` if given."""
     change = ablate_head(model, where, ablation, groups)
     description = f"{where} ablated ({ablation})"
     return measure_effects(
@@ -336,7 +333,7 @@ def ablate_each_head(
     groups: Sequence[ExampleGroup],
     decoding: DecodingConfig | None = None,
 ) -> list[dict[str, Any]]:
-    """Ablate the heads one at a time; return one JSON object per head with its effect on the metrics."""
+    """Ablate each head in turn; return one JSON-serialisable dict per head with the effect on the metrics."""
     before = measure_examples(model, task, groups, decoding)
     found = []
     for site, modules in layers(model).items():
@@ -362,13 +359,14 @@ def edge_effects(
     renormalise: bool = True,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Ablate one edge and measure the effect on the input, or on examples that have the same cell."""
+    """Ablate one attention edge; return its effects on the input, and on examples that have the same edge."""
     change = ablate_edge(model, edge, renormalise=renormalise)
     check_edge(task, edge, example.group)
-    groups = []
+    groups, notes = [], []
     if examples is not None:
         groups = group_examples(task, split, examples, has_same_cell(task, example.group, edge))
-    notes = [] if examples is None or groups else [f"no example of {split} has the length of this input"]
+        if not groups:
+            notes = [f"no example of the {split} split has the length of this input"]
     description = f"{edge} ablated" + ("" if renormalise else ", row not renormalised")
     effects = measure_effects(
         description, model, task, change, groups=groups, example=example, decoding=decoding
@@ -383,7 +381,7 @@ def show_output(
     decoding: DecodingConfig | None,
     change: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> str:
-    """Return the model's output as text; the most likely next token for a language model."""
+    """Return the model's output as text. For a language model, it is the most likely next token."""
     with change(), evaluating(model):
         if isinstance(task.task_type, CausalLM):
             return " ".join(task.output_symbols([next_token(model, tokens)]))
@@ -401,19 +399,13 @@ def token_effects(
     examples: int,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Replace one token by the tokens that other examples have at its position, one at a time.
+    """Replace one input token by tokens that other examples have at its position, and return the effects.
 
-    Every replacement occurs in the data, so the model reads nothing unfamiliar. The reference output stays
-    the same.
+    Each replacement occurs in the data, so the model reads nothing unfamiliar. Loss and accuracy are measured
+    against the original reference output.
     """
     tokens = example.group.inputs[0]
-    if not 0 <= position < len(tokens):
-        raise ErrorDetail(
-            f"no such token: they are numbered from 0 to {len(tokens) - 1}",
-            path="position",
-            value=position,
-            hint="0",
-        )
+    check_index("token", position, len(tokens), path="position")
     found = group_examples(task, split, examples, lambda length, _: length > position)
     drawn = [int(row[position]) for group in found for row in group.inputs]
     others = [token for token in drawn if token != int(tokens[position])]
@@ -442,12 +434,12 @@ def token_effects(
                 for shown, output in zip(task.input_symbols(others), outputs, strict=True)
             ],
         },
-        notes=["the output after it is the most frequent one; `others` lists all of them"],
+        notes=["`after` is the most frequent output; `others` lists the output for each replacement"],
     )
 
 
 def _with_inputs(group: ExampleGroup, rows: list[np.ndarray]) -> ExampleGroup:
-    """Return a group with these inputs, all with the target of the group's one example."""
+    """Return a group with `rows` as inputs. Every row has the target of the single example in `group`."""
     batch, count = group.batch, len(rows)
     tokens_BL = batch.inputs["tokens"]
     assert tokens_BL is not None
@@ -461,7 +453,7 @@ def _with_inputs(group: ExampleGroup, rows: list[np.ndarray]) -> ExampleGroup:
 
 
 def _repeat(single: ExampleMetrics, count: int) -> ExampleMetrics:
-    """Repeat the metrics of one example."""
+    """Return the metrics of a single example, repeated `count` times."""
 
     def repeat(column: np.ndarray | None) -> np.ndarray | None:
         return None if column is None else np.repeat(column, count)

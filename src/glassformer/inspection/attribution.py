@@ -1,4 +1,4 @@
-"""Attribution: occlusion of words, attention rollout, logit lens."""
+"""Attribution of a prediction to its input: occlusion of words, attention rollout, logit lens."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task
 
 
 def rollout(maps: AttentionMaps) -> AttentionMaps:
-    """Multiply attention through all layers: half of each layer is attention, half the residual stream.
+    """Compute attention rollout: the product of the attention maps of all layers (Abnar and Zuidema 2020).
 
-    The result has one map per site, from output positions to input tokens (Abnar and Zuidema 2020). For a
-    decoder, the rows of `cross` (input) and `decoder` (previous tokens) sum to 1 together.
+    Each layer counts half as attention, averaged over heads, and half as residual connection. The result has
+    one map per site, from output positions to input tokens. For a decoder, each row of `cross` (input tokens)
+    and the same row of `decoder` (previous tokens) sum to 1 together.
     """
     if any(site.is_part for site in maps.sites.values()):
-        raise ErrorDetail("rollout needs every row", path="rows", hint="select all rows, layers and heads")
+        raise ErrorDetail("rollout needs every row", path="rows", hint="select all rows: leave out --rows")
     rolled: dict[str, SiteMaps] = {}
     sums = []
     memory = None
@@ -58,6 +59,7 @@ def rollout(maps: AttentionMaps) -> AttentionMaps:
 
 
 def _one_map(site: SiteMaps, weights: np.ndarray) -> SiteMaps:
+    """Return the maps of a site with `weights` as the only map, in place of all layers and heads."""
     return replace(
         site,
         name=f"{site.name}, rollout (a hint)",
@@ -72,29 +74,32 @@ def _one_map(site: SiteMaps, weights: np.ndarray) -> SiteMaps:
 
 @dataclass(frozen=True)
 class LogitLens:
-    """Predictions of the output head from the hidden states after each layer."""
+    """Predictions that the output head makes from the hidden states after each layer."""
 
     positions: list[str]
-    """Row labels: input tokens, generated tokens, or one label for the whole sequence."""
+    """Label of each position: an input token, a generated token, or one label for the whole sequence."""
     layers: list[int]
-    """Number of layers applied; 0 is the embedding alone."""
+    """Numbers of layers applied before the output head; 0 is the embedding alone."""
     guesses: list[list[list[TokenProbability]]]
-    """`[layer][position]`, most likely token first."""
+    """`[layer][position]`: the predicted tokens with their probabilities, most likely first."""
     outputs: list[str]
-    """Most likely token at each position after the last layer, the model's own output."""
+    """Most likely token at each position after the last layer, which is the model's own output."""
     trust: Trust = "hint"
 
     def document(self) -> dict[str, Any]:
-        """Return the predictions for JSON."""
+        """Return the predictions as a JSON-serialisable dict."""
         return asdict(self)
 
 
 def logit_lens(model: Model, task: Task, model_input: ModelInput, top: int = 5) -> LogitLens:
-    """Apply the final norm and output head after each layer; return the `top` most likely tokens."""
+    """Apply the final norm and the output head after each layer; return the `top` most likely tokens."""
     if top < 1:
-        raise ErrorDetail("at least 1", path="top", value=top, hint="5")
+        raise ErrorDetail("must be at least 1", path="top", value=top, hint="top=5")
     if isinstance(model.head, RegressionHead):
-        raise ErrorDetail("the logit lens needs token or class outputs; this model predicts a number")
+        raise ErrorDetail(
+            "the logit lens needs token or class outputs; this model predicts a number",
+            hint="choose a run that classifies or generates tokens",
+        )
     blocks = _last_stack(model)
     found = []
     with evaluating(model), torch.inference_mode():
@@ -112,13 +117,14 @@ def logit_lens(model: Model, task: Task, model_input: ModelInput, top: int = 5) 
 
 
 def _guesses(task: Task, probabilities_V: Tensor, top: int) -> list[TokenProbability]:
+    """Return the `top` most likely tokens with their probabilities."""
     best, tokens = probabilities_V.topk(min(top, len(probabilities_V)))
     names = [" ".join(task.output_symbols([token])) for token in tokens.tolist()]
     return [TokenProbability(name, value) for name, value in zip(names, best.tolist(), strict=True)]
 
 
 def _last_stack(model: nn.Module) -> Sequence[nn.Module]:
-    """Return the blocks before the output head: the decoder's if there is one, else the encoder's."""
+    """Return the blocks of the last stack: the decoder if there is one, else the encoder."""
     for kind in (DecoderStack, EncoderStack):
         for module in model.modules():
             if isinstance(module, kind):
@@ -131,7 +137,7 @@ def _last_stack(model: nn.Module) -> Sequence[nn.Module]:
 
 @contextmanager
 def _skipping(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Context: these blocks return their input unchanged."""
+    """Make these blocks return their input unchanged inside a `with` block."""
     handles = [
         block.register_forward_hook(lambda module, arguments, output: arguments[0]) for block in blocks
     ]
@@ -148,9 +154,9 @@ class WordEffect:
 
     word: str
     effect: float | None
-    """Decrease of the predicted class's log-probability, or of the predicted number, without the word.
-    Negative if the word speaks against the prediction. None if the text without the word is empty or
-    invalid, or if the word is beyond the maximum length."""
+    """Decrease of the predicted class's log-probability, or of the predicted number, if the word is removed.
+    The effect is negative if the word is evidence against the prediction. It is None if the text without the
+    word is empty or invalid, or if the word is beyond the maximum length."""
     is_read: bool = True
     """False if the word is entirely beyond the model's maximum length."""
 
@@ -171,7 +177,7 @@ def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.nd
 
 
 def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> list[WordEffect]:
-    """Leave out each word and return its effect, in text order; each character if it has no spaces."""
+    """Remove each word in turn and return the effects in text order. A single word loses its characters."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) == 1:
         spans = [match.span() for match in re.finditer(r"\S", text)]
@@ -194,7 +200,7 @@ def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> l
 
 
 def _leave_out(text: str, start: int, end: int) -> str:
-    """Remove a span with the space after it (before it at the end), since a space may be a token."""
+    """Return the text without a span and one adjacent space, because a space may be a token."""
     before, after = text[:start], text[end:]
     return before + after.lstrip() if after.strip() else before.rstrip() + after
 
@@ -211,7 +217,7 @@ def _read_to(
         return other is not None and np.array_equal(row, other)
 
     def least(ends: Sequence[int]) -> int:
-        """Return the first end that is enough, by bisection; the last one always is."""
+        """Return the first end for which `is_enough` is true, by bisection; it is true for the last end."""
         return ends[bisect_left(ends[:-1], True, key=is_enough)]
 
     ends = [0, *(end for _, end in spans), len(text)]

@@ -1,4 +1,4 @@
-"""Inputs for inspection: labelled tensors of one input, and groups of examples of equal length."""
+"""Inputs for inspection: tensors of one input with axis labels, and groups of examples of equal length."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TokenProbability:
 def prepare_input(
     model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
 ) -> ModelInput:
-    """Return the tensors, labels and best prediction of one input."""
+    """Return the tensors of one input with axis labels for its attention maps, and the best prediction."""
     with evaluating(model):
         if isinstance(task, Seq2SeqTask):
             return prepare_prediction(model, task, tokens, task.predict(model, [tokens], decoding)[0][0])
@@ -57,7 +57,7 @@ def prepare_input(
 def prepare_prediction(
     model: Model, task: Seq2SeqTask, tokens: np.ndarray, prediction: Prediction
 ) -> ModelInput:
-    """Return the tensors of the pass that generates this prediction, which need not be the best one."""
+    """Return the tensors of the forward pass that generates a prediction, which need not be the best one."""
     # A truncated prediction has no probability for the end token.
     is_finished = len(prediction.probabilities) > len(prediction.tokens)
     generated = [*prediction.tokens, task.end] if is_finished else prediction.tokens
@@ -65,9 +65,9 @@ def prepare_prediction(
 
 
 def prepare_generated(model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int]) -> ModelInput:
-    """Return the tensors of the pass that generates these tokens, end token included if there is one.
+    """Return the tensors of the forward pass that generates these tokens, end token included if there is one.
 
-    The last token is an output only, so it is not part of the input.
+    The model input leaves out the last token, because that token is only an output.
     """
     if not isinstance(task, Seq2SeqTask):
         return _prepare_continuation(model, task, tokens, generated)
@@ -86,7 +86,7 @@ def prepare_generated(model: Model, task: Task, tokens: np.ndarray, generated: S
 def _prepare_continuation(
     model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int]
 ) -> ModelInput:
-    """Return prompt plus continuation of a language model; no output before the last of the prompt."""
+    """Return the tensors of a prompt with its continuation; output labels begin at the last prompt token."""
     seen = np.array([*tokens.tolist(), *generated[:-1]])
     outputs = [*[""] * (len(tokens) - 1), *task.output_symbols(generated)]
     patterns = task.attention_patterns(seen.tolist())
@@ -95,20 +95,21 @@ def _prepare_continuation(
 
 
 def _self_labels(task: Task, tokens: np.ndarray, outputs: list[str] | None = None) -> AxisLabels:
-    """Return the labels of self-attention, where queries and keys are the same tokens."""
+    """Return axis labels for self-attention, in which queries and keys are the same tokens."""
     symbols = task.input_symbols(tokens.tolist())
     return AxisLabels(symbols, symbols, "query token", "key token", outputs)
 
 
 def row(model: Model, tokens: np.ndarray) -> Tensor:
-    """Return a batch of one row on the model's device."""
+    """Return tokens as a batch (1, L) on the model's device."""
     device = next(model.parameters()).device
     return torch.from_numpy(tokens.astype(np.int64))[None].to(device)
 
 
 TOKENS_PER_BATCH = 20_000
+"""Maximum number of tokens per batch of examples."""
 MAX_SCANNED = 20_000
-"""Examples that are searched for wanted lengths."""
+"""Maximum number of examples searched for those with the wanted lengths."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,13 @@ class ExampleGroup:
 
     @property
     def keys(self) -> int:
-        """Number of tokens that the model reads of each example."""
+        """Number of input tokens per example."""
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         return int(tokens_BL.shape[1])
 
     def patterns(self, task: Task) -> list[dict[str, dict[str, np.ndarray]]]:
-        """Return the task's attention patterns for each example: by site, then by name."""
+        """Return the attention patterns that the task defines for each example, by site and name."""
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         rows = zip(tokens_BL.tolist(), self.batch.targets.tolist(), strict=True)
@@ -139,8 +140,8 @@ class ExampleGroup:
 def first_example(task: Task) -> np.ndarray:
     """Return the tokens of the first test example, the default input of every inspection.
 
-    A causal language model gets half a window, which leaves room for a continuation. A masked one gets the
-    first example with at least one masked token.
+    For a causal language model it is half as long as the context, which leaves room for a continuation. For a
+    masked language model it is the first example with a masked token.
     """
     split = "test" if "test" in task.splits else "validation"
     examples = task.splits[split]
@@ -158,12 +159,12 @@ def first_example(task: Task) -> np.ndarray:
 def group_examples(
     task: Task, split: str, count: int, is_wanted: Callable[[int, int], bool] = lambda tokens, target: True
 ) -> list[ExampleGroup]:
-    """Group the first `count` examples of a split by their lengths.
+    """Return the first `count` examples of a split, grouped by input and target length.
 
-    `is_wanted(input length, target length)` filters them.
+    Only examples for which `is_wanted(input length, target length)` is true are counted.
     """
     if count < 1:
-        raise ErrorDetail("at least 1", path="examples", value=count, hint="64")
+        raise ErrorDetail("must be at least 1", path="examples", value=count, hint="--examples 64")
     examples = task.splits[split]
     by_length: dict[tuple[int, int], list[int]] = {}
     taken = 0
@@ -183,6 +184,7 @@ def group_examples(
 
 
 def _group(task: Task, split: str, indices: np.ndarray) -> ExampleGroup:
+    """Return the group of the examples with these indices."""
     taken = task.splits[split].take(indices)
     inputs = [np.asarray(tokens).astype(np.int64) for tokens in taken.inputs]
     references = None
@@ -203,9 +205,9 @@ class ReferenceInput:
 def reference_input(
     model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
 ) -> ReferenceInput:
-    """Pair an input with the correct output if the task can compute it, else with the model's own output.
+    """Return an input with its correct output if the task can compute it, else with the model's own output.
 
-    A language model is measured on the input text and its most likely next token.
+    For a language model, the reference output is the input text and its most likely next token.
     """
     if isinstance(task.task_type, CausalLM):
         text = np.append(tokens, next_token(model, tokens))
@@ -225,7 +227,7 @@ def reference_input(
 
 
 def _batch(task: Task, tokens: np.ndarray, output: Sequence[int], value: float | None) -> Batch:
-    """Collate one input with its target: output tokens, or a real value."""
+    """Return a batch of one input with its target: output tokens, or a real value."""
     first, task_type = np.array([0]), task.task_type
     if isinstance(task_type, SequenceClassification):
         label = np.array([output[0]]) if value is None else np.array([value])

@@ -1,11 +1,11 @@
-"""Statistics of every attention head, averaged over examples, with intervals; also during training."""
+"""Statistics of every attention head, averaged over examples with confidence intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,56 +19,43 @@ from glassformer.evaluation.intervals import RESAMPLES, mean_intervals
 from glassformer.inspection.examples import ExampleGroup, group_examples
 from glassformer.inspection.maps import SITES, Site, Trust
 from glassformer.inspection.record import attentions, layers, swap_kernels, value_norms
-from glassformer.inspection.statistics import Layout, Measured, measure, nested, templates
+from glassformer.inspection.statistics import (
+    Layout,
+    Measured,
+    Pattern,
+    Statistics,
+    arrange,
+    measure,
+    nested,
+    templates,
+)
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
 
 CELLS_AT_ONCE = 1 << 22
-"""Attention weights computed at a time."""
+"""Maximum number of attention weights in memory at a time, which bounds the memory of a measurement."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """Mean over examples with its 95 % interval; arrays are (layers, heads), NaN where undefined."""
+    """Mean over examples with its 95 % confidence interval: arrays (layers, heads), NaN where undefined."""
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
     def document(self) -> dict[str, Any]:
-        """Return nested lists for JSON."""
+        """Return mean and interval as a JSON-serialisable dict of nested lists."""
         interval = nested(np.stack([self.low, self.high], axis=-1))
         return {"mean": nested(self.mean), "interval": interval}
 
 
-@dataclass(frozen=True)
-class SiteAverages:
-    """Averaged statistics of all heads of one attention site."""
-
-    patterns: dict[str, dict[str, Average]]
-    """`mass`, `above_uniform` and `value_weighted` of each pattern."""
-    entropy: Average
-    distance: Average
-    value_share: Average
-
-    def document(self) -> dict[str, Any]:
-        """Return the averages for JSON."""
-        layers, heads = self.entropy.mean.shape
-        return {
-            "layers": list(range(layers)),
-            "heads": list(range(heads)),
-            "patterns": {
-                name: {kind: average.document() for kind, average in kinds.items()}
-                for name, kinds in self.patterns.items()
-            },
-            "entropy": self.entropy.document(),
-            "distance": self.distance.document(),
-            "value_share": self.value_share.document(),
-        }
+SiteAverages: TypeAlias = Statistics[Average]
+"""Averaged statistics of all heads at one attention site (encoder, decoder or cross)."""
 
 
 class _Observer:
-    """Kernels that measure every attention call immediately and store numbers instead of maps."""
+    """Attention kernels that measure every call at once and store statistics instead of attention maps."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -76,11 +63,11 @@ class _Observer:
         self._patterns: list[dict[str, dict[str, np.ndarray]]] = []
 
     def begin(self, group: ExampleGroup) -> None:
-        """Prepare for a forward pass over this group."""
+        """Load the task's patterns for a forward pass over this group."""
         self._patterns = group.patterns(self.task)
 
     def kernel(self, attention: MultiHeadAttention, site: Site) -> Kernel:
-        """Return a kernel that measures the weights and computes the output with the module's own kernel."""
+        """Return an attention kernel that measures the weights and computes the output as the module does."""
         inner = attention.kernel
 
         def observe(
@@ -107,7 +94,7 @@ class _Observer:
         return observe
 
     def _templates(self, site: Site, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
-        """Return the general patterns, the same for all examples, and the task's own, one per example."""
+        """Return the masks of the general patterns (L, M) and of the task's own patterns, one per example."""
         own = [self._patterns[number].get(site, {}) for number in examples]
         names = [name for name, cells in own[0].items() if cells.shape == (queries, keys)]
         stacked = {name: np.stack([patterns[name] for patterns in own])[:, None] for name in names}
@@ -115,32 +102,39 @@ class _Observer:
 
 
 def _part(tensor: Tensor | None, part: slice) -> Tensor | None:
-    """Slice the examples of a tensor that broadcasts to (B, H, L, M)."""
+    """Return the slice `part` of the examples of a tensor that broadcasts to (B, H, L, M)."""
     return tensor if tensor is None or tensor.ndim < 4 or len(tensor) == 1 else tensor[part]
 
 
 def average_heads(
     model: Model, task: Task, groups: Sequence[ExampleGroup], *, has_intervals: bool = True
 ) -> dict[Site, SiteAverages]:
-    """Average the statistics of every head over all examples, by site.
+    """Return the statistics of every head, averaged over all examples, by attention site.
 
-    Decoders are measured with teacher forcing. Without `has_intervals` it is faster, and intervals are NaN.
+    Decoders are measured with teacher forcing. Without `has_intervals` the bootstrap is skipped to save time,
+    and the intervals are NaN.
     """
     measured = measure_heads(model, task, groups)
-    return {site: _averages(measured[site], has_intervals) for site in SITES if site in measured}
+    average = partial(_average, has_intervals=has_intervals)
+    return {site: arrange(_columns(measured[site])).map(average) for site in SITES if site in measured}
 
 
 def heads_document(
     model: Model, control: Model | None, task: Task, groups: Sequence[ExampleGroup]
 ) -> dict[str, Any]:
-    """Return the statistics of every head for JSON, and those of the untrained `control` if given."""
+    """Return the head statistics as a JSON-serialisable dict, and those of an untrained `control`."""
+
+    def document(averages: SiteAverages) -> dict[str, Any]:
+        layers, heads = (list(range(count)) for count in averages.entropy.mean.shape)
+        return {"layers": layers, "heads": heads, **asdict(averages.map(Average.document))}
+
     models = {"sites": model} | ({} if control is None else {"untrained": control})
     trust: Trust = "fact"
     return {
         "trust": trust,
         "examples": sum(len(group.inputs) for group in groups),
         **{
-            key: {site: averages.document() for site, averages in average_heads(of, task, groups).items()}
+            key: {site: document(averages) for site, averages in average_heads(of, task, groups).items()}
             for key, of in models.items()
         },
     }
@@ -149,7 +143,7 @@ def heads_document(
 def measure_heads(
     model: Model, task: Task, groups: Sequence[ExampleGroup]
 ) -> dict[Site, list[list[Measured]]]:
-    """Measure every layer of each site; the innermost list has one item per chunk of examples."""
+    """Return the measurements by attention site: one list per layer, with one item per chunk of examples."""
     observer, device = _Observer(task), next(model.parameters()).device
     kernels = {attention: observer.kernel(attention, site) for attention, site in attentions(model).items()}
     sites = layers(model)
@@ -163,37 +157,15 @@ def measure_heads(
     return {site: [observer.found[attention] for attention in modules] for site, modules in sites.items()}
 
 
-def _averages(measured: list[list[Measured]], has_intervals: bool) -> SiteAverages:
-    """Average the measurements of all layers of one site."""
-    names = list(dict.fromkeys(name for chunks in measured for chunk in chunks for name in chunk.mass))
+def _columns(measured: list[list[Measured]]) -> dict[tuple[str, str], np.ndarray]:
+    """Return each statistic as (examples, layers, heads), with NaN for examples without the pattern."""
 
-    def column(kind: str, name: str | None = None) -> np.ndarray:
-        """Return one statistic as (examples, layers, heads)."""
-        return np.stack([_joined(chunks, kind, name) for chunks in measured], axis=1)
+    def joined(chunks: list[Measured], key: tuple[str, str]) -> np.ndarray:
+        missing = (torch.full_like(chunk["entropy", ""], torch.nan) for chunk in chunks)
+        return torch.cat([chunk.get(key, nan) for chunk, nan in zip(chunks, missing, strict=True)]).numpy()
 
-    patterns = {}
-    for name in names:
-        mass, uniform = column("mass", name), column("uniform", name)
-        patterns[name] = {
-            "mass": _average(mass, has_intervals),
-            "above_uniform": _average(mass - uniform, has_intervals),
-            "value_weighted": _average(column("value_weighted", name), has_intervals),
-        }
-    length = column("value_length")
-    share = length / length.sum(-1, keepdims=True)
-    others = (column("entropy"), column("distance"), share)
-    return SiteAverages(patterns, *(_average(values, has_intervals) for values in others))
-
-
-def _joined(chunks: Sequence[Measured], kind: str, name: str | None) -> np.ndarray:
-    """Join one statistic of all chunks as (examples, heads); NaN for examples without the pattern."""
-    found = []
-    for chunk in chunks:
-        values = getattr(chunk, kind)
-        if name is not None:
-            values = values.get(name, torch.full_like(chunk.entropy, torch.nan))
-        found.append(values.numpy())
-    return np.concatenate(found)
+    keys = dict.fromkeys(key for chunks in measured for chunk in chunks for key in chunk)
+    return {key: np.stack([joined(chunks, key) for chunks in measured], axis=1) for key in keys}
 
 
 def _average(values: np.ndarray, has_intervals: bool) -> Average:
@@ -204,7 +176,7 @@ def _average(values: np.ndarray, has_intervals: bool) -> Average:
 
 
 class HeadProbe:
-    """Probe that the trainer calls every few steps: pattern scores of every head."""
+    """Probe that the trainer calls every `every` steps to log each head's attention on patterns."""
 
     def __init__(self, task: Task, every: int, examples: int, keeps_snapshots: bool = False) -> None:
         self.task = task
@@ -217,32 +189,30 @@ class HeadProbe:
         return group_examples(self.task, "validation", self.examples)
 
     def is_due(self, step: int) -> bool:
-        """Return True if this step is probed."""
+        """Return True if the heads are measured at this step."""
         return step % self.every == 0
 
     def measure(self, model: Model) -> dict[str, Any]:
-        """Return the fields of a `head_probe` event.
+        """Return the fields of a `head_probe` event as a JSON-serialisable dict.
 
-        `scores[site][pattern][layer][head]` is the share of attention on a pattern.
+        `scores[site][pattern][layer][head]` is the share of the head's attention on the pattern.
         """
         averages = average_heads(model, self.task, self._groups, has_intervals=False)
         return {
             "examples": sum(len(group.inputs) for group in self._groups),
-            "scores": {site: _scores(found) for site, found in averages.items()},
-            "uniform": {site: _uniform(found) for site, found in averages.items()},
+            "scores": {
+                site: {name: nested(pattern.mass.mean) for name, pattern in found.patterns.items()}
+                for site, found in averages.items()
+            },
+            "uniform": {
+                site: {name: _uniform(pattern) for name, pattern in found.patterns.items()}
+                for site, found in averages.items()
+            },
             "entropy": {site: nested(found.entropy.mean) for site, found in averages.items()},
         }
 
 
-def _scores(averages: SiteAverages) -> dict[str, Any]:
-    return {name: nested(kinds["mass"].mean) for name, kinds in averages.patterns.items()}
-
-
-def _uniform(averages: SiteAverages) -> dict[str, float | None]:
-    """Return the share that a head with equal weights has on each pattern; it is the same for all heads."""
-
-    def level(mass: Average, above: Average) -> float | None:
-        values = (mass.mean - above.mean).ravel()
-        return None if np.isnan(values).all() else round(float(np.nanmean(values)), 6)
-
-    return {name: level(kinds["mass"], kinds["above_uniform"]) for name, kinds in averages.patterns.items()}
+def _uniform(pattern: Pattern[Average]) -> float | None:
+    """Return the mass of a head with equal weights, the same for all heads; None if no row has a cell."""
+    values = (pattern.mass.mean - pattern.above_uniform.mean).ravel()
+    return None if np.isnan(values).all() else round(float(np.nanmean(values)), 6)

@@ -1,11 +1,11 @@
-"""Attention maps as data: weights, axis labels, checks, and the selection of maps to record."""
+"""Attention maps as data: weights, axis labels, checks, and the selection of layers and heads to record."""
 
 from __future__ import annotations
 
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.core.system import available_memory, peak_memory
 
 Trust = Literal["fact", "cause", "hint"]
-"""Reliability of a result: an observation, the effect of an intervention, or a heuristic."""
+"""Kind of evidence: a measured fact, the effect of a change to the model, or a heuristic that can mislead."""
 
 MEANING: dict[Trust, str] = {
     "fact": "measured on the attention weights; shows what a head reads, not what it is for",
@@ -24,23 +24,24 @@ MEANING: dict[Trust, str] = {
 }
 
 Site = Literal["encoder", "decoder", "cross"]
-"""Attention site in a model. A model with a single stack has only `encoder`."""
+"""Attention site: where in the model an attention module sits. A model with one stack has only `encoder`."""
 SITES: tuple[Site, ...] = get_args(Site)
 
 AXES = ("layer", "head", "query", "key")
 CAPTION = "Attention shows where a head read, not why the model answered."
 
 ROW_TOLERANCE = 1e-5
+"""Largest accepted deviation of a row's sum from 1."""
 LOGIT_TOLERANCE = 1e-4
-"""Relative to the largest logit: two kernels sum the same numbers in different orders."""
+"""Largest accepted difference of logits relative to the largest logit. Two kernels round differently."""
 
 FORMAT = 1
-"""Version of the NPZ layout."""
+"""Version of the NPZ file format. Files of other versions are rejected."""
 
 
 @dataclass(frozen=True)
 class Checks:
-    """Errors measured while the maps were recorded, over all heads, also those not selected."""
+    """Numerical errors measured while the maps were recorded, over all heads including those not selected."""
 
     row_error: float
     """Largest deviation of a row's sum from 1, or from 0 if the row may attend to nothing."""
@@ -62,7 +63,7 @@ class Checks:
         return self.rows_agree and self.logits_agree
 
     def lines(self) -> list[tuple[bool, str]]:
-        """Return (passed, text) of each check, for display under a figure."""
+        """Return one pair (passed, text) per check, for display under a figure."""
         rows = f"each row sums to 1, within {self.row_error:.1g}"
         logits = f"logits equal the fused kernel's, within {self.logit_error:.1g}"
         if not self.rows_agree:
@@ -73,12 +74,13 @@ class Checks:
         return [(passed, f"{'✓' if passed else '✗'} {line}") for passed, line in lines]
 
     def document(self) -> dict[str, Any]:
+        """Return the measured errors as a JSON-serialisable dict."""
         return {"passed": self.passed, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class AxisLabels:
-    """Labels on the axes of one site's maps."""
+    """Axis labels for the attention maps of one site (encoder, decoder or cross)."""
 
     queries: list[str]
     keys: list[str]
@@ -96,7 +98,7 @@ class SiteMaps:
     """Display name, such as `encoder self-attention`."""
     weights: np.ndarray
     allowed: np.ndarray | None
-    """True where a query may attend; broadcasts to `weights`. None: everywhere."""
+    """True where a query may attend to a key; broadcasts to `weights`. None if nothing is masked."""
     layers: list[int]
     heads: list[int]
     queries: list[str]
@@ -128,42 +130,31 @@ class SiteMaps:
         return self.allowed is not None and not bool(self.allowed.all())
 
     def layer_name(self, row: int) -> str:
-        """Return the label of a row of maps."""
+        """Return the label of the layer at index `row` of `weights`."""
         return "all layers" if self.is_summary else f"layer {self.layers[row]}"
 
     def head_name(self, column: int) -> str:
-        """Return the label of a column of maps."""
+        """Return the label of the head at index `column` of `weights`."""
         return "all heads" if self.is_summary else f"head {self.heads[column]}"
 
     def allowed_at(self, layer: int, head: int) -> np.ndarray | None:
-        """Return the mask of one map, by its indices in `weights`; None: everything is allowed."""
+        """Return the attention mask of one map, by its indices in `weights`; None if nothing is masked."""
         if self.allowed is None:
             return None
         return self.allowed[min(layer, len(self.allowed) - 1), min(head, self.allowed.shape[1] - 1)]
 
     def document(self) -> dict[str, Any]:
-        """Return everything except the arrays, for JSON."""
-        return {
-            "name": self.name,
-            "layers": self.layers,
-            "heads": self.heads,
-            "queries": self.queries,
-            "keys": self.keys,
-            "query_axis": self.query_axis,
-            "key_axis": self.key_axis,
-            "outputs": self.outputs,
-            "is_cross": self.is_cross,
-            "first_query": self.first_query,
-            "is_part": self.is_part,
-            "is_summary": self.is_summary,
-        }
+        """Return all fields except the arrays as a JSON-serialisable dict."""
+        arrays = ("weights", "allowed", "value_norms", "patterns")
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in arrays}
 
 
 MAX_COMPRESSION_RATIO = 200
-"""Largest accepted ratio of content to file size; a zip bomb of zeros reaches 1,000."""
+"""Largest accepted ratio of decompressed size to file size. A zip bomb of zeros reaches a ratio of 1,000."""
 
 
 def _reject_zip_bomb(path: Path) -> None:
+    """Raise ValueError if a file is not regular, or would decompress to far more bytes than it has."""
     if not path.is_file() and path.exists():
         raise ValueError("it is not a regular file")
     with zipfile.ZipFile(path) as archive:
@@ -174,7 +165,7 @@ def _reject_zip_bomb(path: Path) -> None:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention maps of one input, by site.
+    """Attention maps of one input, by attention site: `encoder`, `decoder`, `cross`.
 
     maps["encoder"].weights          # (layers, heads, queries, keys)
     maps.save("map.png")             # or .svg, .html, .npz
@@ -183,7 +174,7 @@ class AttentionMaps:
     sites: dict[str, SiteMaps]
     checks: Checks
     about: dict[str, str] = field(default_factory=dict)
-    """Origin of the maps: run, checkpoint, input, output."""
+    """Descriptions of where the maps come from, under the keys `run`, `checkpoint`, `input` and `output`."""
 
     def __getitem__(self, site: str) -> SiteMaps:
         return self.sites[site]
@@ -203,7 +194,7 @@ class AttentionMaps:
         write(self, Path(path))
 
     def write_npz(self, file: IO[bytes]) -> None:
-        """Write all arrays and a JSON description; `load` reads them back."""
+        """Write all arrays and a JSON description to an NPZ file, which `load` can read."""
         arrays: dict[str, np.ndarray] = {}
         for site, maps in self.sites.items():
             arrays[f"{site}.weights"] = maps.weights
@@ -226,7 +217,7 @@ class AttentionMaps:
 
     @classmethod
     def load(cls, path: str | Path) -> AttentionMaps:
-        """Read an NPZ file that `save` wrote."""
+        """Return the attention maps from an NPZ file that `save` wrote."""
         try:
             _reject_zip_bomb(Path(path))
             with np.load(path, allow_pickle=False) as arrays:
@@ -235,13 +226,14 @@ class AttentionMaps:
             raise user_error("no such file", path=str(path), hint="check the path") from None
         except Exception as error:  # a foreign file can fail anywhere in zipfile, NumPy or json
             raise user_error(
-                f"does not contain attention maps: {error}",
+                f"the file does not contain attention maps: {error}",
                 path=str(path),
-                hint="give a file that glassformer attention --out map.npz wrote",
+                hint="write the file again: glassformer attention RUN INPUT --out map.npz",
             ) from None
 
     @classmethod
     def _read(cls, arrays: Mapping[str, np.ndarray]) -> AttentionMaps:
+        """Return the attention maps from the arrays of an NPZ file."""
         document = json.loads(str(arrays["about"]))
         if document["format"] != FORMAT:
             raise ValueError(f"its format is {document['format']}; this version reads {FORMAT}")
@@ -273,23 +265,23 @@ class AttentionMaps:
 
 
 Sizes = Mapping[Site, list[int]]
-"""Number of heads in each layer of each site."""
+"""Number of heads in each layer, by attention site."""
 Lengths = Mapping[Site, tuple[int, int]]
-"""Number of queries and keys of each site."""
+"""Number of queries and keys, by attention site."""
 
 BYTES_PER_WEIGHT = 4
 WORKING_COPIES = 4
-"""Arrays per block while it is computed: scores, masked scores, exponentials and weights."""
+"""Arrays in memory per block of rows: scores, masked scores, exponentials and weights."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Layers, heads, rows and site to record, counted from 0. None selects all."""
+    """Layers, heads, rows and attention site to record, numbered from 0. None selects all."""
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
     rows: tuple[int, int] | None = None
-    """Half-open range of queries: first, stop."""
+    """First query to record, and the query after the last one."""
     site: Site | None = None
 
     def has(self, site: Site, layer: int) -> bool:
@@ -297,11 +289,11 @@ class Selection:
         return self.site in (None, site) and (self.layers is None or layer in self.layers)
 
     def heads_of(self, count: int) -> list[int]:
-        """Return the selected heads of a layer with `count` heads."""
+        """Return the numbers of the selected heads in a layer with `count` heads."""
         return list(range(count)) if self.heads is None else list(self.heads)
 
     def rows_of(self, count: int) -> range:
-        """Return the selected rows of a map with `count` queries."""
+        """Return the range of selected rows in a map with `count` queries."""
         start, stop = self.rows or (0, count)
         return range(min(start, count), min(stop, count))
 
@@ -322,40 +314,52 @@ def check_selection(selection: Selection, sizes: Sizes, lengths: Lengths) -> Non
         )
     sites = [site for site in sizes if selection.site in (None, site)]
     layers = max(len(sizes[site]) for site in sites)
-    _check_numbers("layers", selection.layers, range(layers))
+    _check_numbers("layer", selection.layers, layers)
     counts = {
         heads for site in sites for layer, heads in enumerate(sizes[site]) if selection.has(site, layer)
     }
     if len(counts) > 1 and selection.heads is None:
         raise ErrorDetail(
-            "layers differ in their number of heads", path="heads", hint="select heads, or one layer"
+            "layers differ in their number of heads", path="heads", hint="add --layers 0, or --heads 0"
         )
-    _check_numbers("heads", selection.heads, range(min(counts)))
+    _check_numbers("head", selection.heads, min(counts))
     if selection.rows is not None:
         start, stop = selection.rows
         shortest = min(lengths[site][0] for site in sites if site in lengths)
         if not 0 <= start < min(stop, shortest):
             raise ErrorDetail(
-                f"no such rows: there are {shortest}",
+                f"no such rows: the map has {shortest} rows",
                 path="rows",
                 value=f"{start}:{stop}",
-                hint=f"0:{shortest}",
+                hint=f"select rows within 0:{shortest}",
             )
 
 
-def _check_numbers(path: str, wanted: Sequence[int] | None, known: range) -> None:
+def check_index(name: str, number: int, count: int, path: str = "", hint: str = "") -> None:
+    """Raise ErrorDetail if `number` is not one of `count` items that are numbered from 0."""
+    if not 0 <= number < count:
+        raise ErrorDetail(
+            f"no such {name}: they are numbered from 0 to {count - 1}",
+            path=path or name,
+            value=number,
+            hint=hint or f"choose a number from 0 to {count - 1}",
+        )
+
+
+def _check_numbers(name: str, wanted: Sequence[int] | None, count: int) -> None:
+    """Raise ErrorDetail if selected layers or heads do not exist, repeat, or are an empty list."""
     if wanted is None:
         return
+    path = f"{name}s"
     for number in wanted:
-        if number not in known:
-            numbers = ", ".join(map(str, known[:4])) + (f" … {known[-1]}" if len(known) > 4 else "")
-            raise ErrorDetail(f"no number {number}: there are {numbers}", path=path, value=number)
+        check_index(name, number, count, path)
     if not wanted or len(set(wanted)) < len(wanted):
-        raise ErrorDetail("give each number once", path=path, value=list(wanted), hint="0,1")
+        message = "a number is repeated" if wanted else "the list is empty"
+        raise ErrorDetail(message, path=path, value=list(wanted), hint=f"--{path} 0,1")
 
 
 def needed_bytes(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> int:
-    """Return an upper bound of the memory to record these maps and write them to a file, in bytes."""
+    """Return an upper bound, in bytes, of the memory needed to record these maps and write them to a file."""
     recorded, largest_layer, mask = 0, 0, 0
     for site, (queries, keys) in lengths.items():
         rows = len(selection.rows_of(queries))
@@ -371,7 +375,7 @@ def needed_bytes(selection: Selection, sizes: Sizes, lengths: Lengths, block_cel
 
 
 def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cells: int) -> None:
-    """Raise ErrorDetail with smaller selections as hints if the maps do not fit into memory."""
+    """Raise ErrorDetail if the maps do not fit into memory; its hint lists smaller selections that do."""
     available = available_memory()
     if available is None:
         return
@@ -380,7 +384,7 @@ def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cel
     if needed <= free:
         return
     offers = [
-        f"{words} ({_size(smaller)})"
+        f"add {words} ({_size(smaller)})"
         for words, offer in _offers(selection, lengths)
         if (smaller := needed_bytes(offer, sizes, lengths, block_cells)) <= free
     ]
@@ -392,7 +396,7 @@ def check_memory(selection: Selection, sizes: Sizes, lengths: Lengths, block_cel
 
 
 def _offers(selection: Selection, lengths: Lengths) -> list[tuple[str, Selection]]:
-    """Return smaller selections with their command-line options, largest first."""
+    """Return (command-line options, selection) for three smaller selections, largest first."""
     layer = selection.layers[0] if selection.layers else 0
     head = selection.heads[0] if selection.heads else 0
     start = selection.rows[0] if selection.rows else 0

@@ -1,22 +1,22 @@
-"""Record attention weights and hidden states of any model that is built from our blocks.
+"""Recording of attention weights and hidden states, for any model built from the blocks of this package.
 
     with record(model) as tape:
         model(tokens)
     tape.attention["encoder"][0]     # layer 0: (batch, heads, queries, keys)
     tape.residual["encoder"][-1]     # after the last block: (batch, length, hidden)
 
-`capture` records attention alone, of chosen layers, heads and rows. `attention_maps` adds axis labels and
-checks the recorded pass against the model's own kernel.
+`capture` records attention weights alone, for selected layers, heads and rows. `attention_maps` adds axis
+labels, and compares the logits of the recorded pass with those of the model's own attention kernel.
 
 Axes: B batch, H heads, L queries, M keys, K head width, D hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from glassformer.inspection.maps import (
     Selection,
     Site,
     SiteMaps,
+    check_index,
     check_memory,
     check_selection,
 )
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from glassformer.generation.predict import Prediction
 
 BLOCK_CELLS = 1 << 22
-"""Attention weights computed at a time. It bounds the memory of a pass beyond what is recorded."""
+"""Maximum number of attention weights computed at a time, which bounds the memory besides the records."""
 
 SITE_NAMES: dict[Site, str] = {
     "encoder": "encoder self-attention",
@@ -55,7 +56,7 @@ SITE_NAMES: dict[Site, str] = {
 
 @dataclass(frozen=True)
 class HeadId:
-    """One attention head: site, layer and head, counted from 0."""
+    """Address of one attention head: site (encoder, decoder or cross), layer and head, numbered from 0."""
 
     site: Site
     layer: int
@@ -66,7 +67,7 @@ class HeadId:
 
 
 def attentions(model: nn.Module) -> dict[MultiHeadAttention, Site]:
-    """Return every attention module with its site.
+    """Return every attention module of a model with its site: `encoder`, `decoder` or `cross`.
 
     Self-attention belongs to the decoder if its block also has a cross-attention, else to the encoder.
     """
@@ -83,7 +84,7 @@ def attentions(model: nn.Module) -> dict[MultiHeadAttention, Site]:
 
 
 def layers(model: nn.Module) -> dict[Site, list[MultiHeadAttention]]:
-    """Return the attention modules of each site, one per layer."""
+    """Return the attention modules by site (encoder, decoder or cross), one per layer."""
     found: dict[Site, list[MultiHeadAttention]] = {}
     for attention, site in attentions(model).items():
         found.setdefault(site, []).append(attention)
@@ -91,30 +92,22 @@ def layers(model: nn.Module) -> dict[Site, list[MultiHeadAttention]]:
 
 
 def attention_at(model: nn.Module, where: HeadId) -> MultiHeadAttention:
-    """Return the attention module of this head; raise ErrorDetail if the model has no such head."""
+    """Return the attention module that contains a head; raise ErrorDetail if the model has no such head."""
     sites = layers(model)
     if where.site not in sites:
         raise ErrorDetail(
             "the model has no such attention site", path="site", value=where.site, allowed=list(sites)
         )
     modules = sites[where.site]
-    for name, number, count in (
-        ("layer", where.layer, len(modules)),
-        ("head", where.head, modules[min(max(where.layer, 0), len(modules) - 1)].num_heads),
-    ):
-        if not 0 <= number < count:
-            raise ErrorDetail(
-                f"no such {name}: they are numbered from 0 to {count - 1}",
-                path=name,
-                value=number,
-                hint="glassformer heads RUN lists them",
-            )
+    hint = "list the layers and heads: glassformer heads RUN"
+    check_index("layer", where.layer, len(modules), hint=hint)
+    check_index("head", where.head, modules[where.layer].num_heads, hint=hint)
     return modules[where.layer]
 
 
 @contextmanager
 def swap_kernels(model: nn.Module, kernels: Mapping[MultiHeadAttention, Kernel]) -> Iterator[None]:
-    """Context: eval mode, with these attention kernels. Mode and kernels are restored on exit."""
+    """Replace attention kernels inside a `with` block, in eval mode; restore kernels and mode at its end."""
     before = {attention: attention.kernel for attention in kernels}
     with evaluating(model):
         try:
@@ -129,8 +122,8 @@ def swap_kernels(model: nn.Module, kernels: Mapping[MultiHeadAttention, Kernel])
 def value_norms(attention: MultiHeadAttention, v_BHMK: Tensor) -> Tensor | None:
     """Return the norm of each value vector after the head's slice of the output projection (B, H, M).
 
-    A weight times this norm is the length of what a token adds to a row (Kobayashi et al. 2020).
-    None if the output projection is not a Linear layer.
+    An attention weight times this norm is the length of the vector that the key's token adds to the query's
+    output (Kobayashi et al. 2020). The result is None if the output projection is not a Linear layer.
     """
     output: nn.Module = attention.output  # a user's model may have another module here
     if not isinstance(output, nn.Linear):
@@ -141,20 +134,20 @@ def value_norms(attention: MultiHeadAttention, v_BHMK: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Record:
-    """Weights of one call of one attention module, for the selected heads and rows."""
+    """Attention weights from one call of one attention module, for the selected heads and rows."""
 
     number: int
-    """Index of the call at its site; in a pass over a whole input, the layer."""
+    """Number of the call among those at its site. In a pass over a whole input, it is the layer."""
     heads: list[int]
     rows: range
     queries: int
     weights_BHLM: Tensor
     allowed_BHLM: Tensor | None
-    """True where a query may attend. The axes B and H may have length 1. None: everything is allowed."""
+    """True where a query may attend to a key; B and H may have length 1. None if nothing is masked."""
     value_norms_BHM: Tensor | None = None
 
     def store(self, block_BHLM: Tensor, start: int) -> None:
-        """Store the selected part of a block of rows that begins at row `start`."""
+        """Copy the selected heads and rows from a block of weights whose first row is row `start`."""
         first, stop = max(start, self.rows.start), min(start + block_BHLM.shape[2], self.rows.stop)
         if first < stop:
             selected = block_BHLM[:, self.heads, first - start : stop - start].detach()
@@ -162,7 +155,7 @@ class Record:
 
 
 class AttentionRecorder:
-    """Records of every attention call, in call order: one per layer in a pass over a whole input."""
+    """Recorder of attention weights: one record per attention call and site, in call order."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -172,13 +165,13 @@ class AttentionRecorder:
 
     @property
     def row_error(self) -> float:
-        """Largest deviation of a row's sum from 1 (or from 0 if fully masked), over all rows of all heads."""
+        """Largest deviation of a row's sum from 1, or from 0 for a fully masked row, over all heads."""
         return float(np.max(self._row_errors, initial=0.0))  # np.max propagates NaN
 
     def kernel(self, site: Site, attention: MultiHeadAttention | None = None) -> Kernel:
-        """Return an explicit softmax kernel that records its weights, before dropout.
+        """Return an attention kernel with an explicit softmax that records its weights, without dropout.
 
-        With `attention`, the norms of its value vectors are recorded too.
+        If `attention` is given, the kernel also records the norms of its value vectors.
         """
 
         def record(
@@ -211,7 +204,7 @@ class AttentionRecorder:
         allowed: Tensor | None,
         norms_BHM: Tensor | None,
     ) -> Record | None:
-        """Allocate the record of this call; None if it is not selected."""
+        """Count the call and allocate its record; return None if the call is not selected."""
         number = self._calls.get(site, 0)
         self._calls[site] = number + 1
         if not self.selection.has(site, number):
@@ -220,35 +213,34 @@ class AttentionRecorder:
         chosen, rows = self.selection.heads_of(heads), self.selection.rows_of(queries)
         weights_BHLM = torch.empty(batch, len(chosen), len(rows), keys)
         norms_BHM = None if norms_BHM is None else norms_BHM[:, chosen].detach()
-        mask = _mask(allowed, queries, keys, chosen, rows)
+        mask = None if allowed is None else select_rows(allowed, queries, keys, chosen, rows)
         record = Record(number, chosen, rows, queries, weights_BHLM, mask, norms_BHM)
         self.records.setdefault(site, []).append(record)
         return record
 
     def _check(self, weights_BHLM: Tensor, allowed: Tensor | None) -> None:
+        """Store the largest deviation of a row's sum from 1, or from 0 for a fully masked row."""
         expected = 1.0 if allowed is None else allowed.any(-1).to(weights_BHLM.dtype)
         errors_BHL = (weights_BHLM.detach().sum(-1) - expected).abs()
         self._row_errors.append(float(errors_BHL.max()))
 
 
 def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
-    """Slice the rows of a tensor that broadcasts to (B, H, L, M)."""
+    """Return these rows of a tensor that broadcasts to (B, H, L, M)."""
     return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
 
 
-def _mask(allowed: Tensor | None, queries: int, keys: int, heads: list[int], rows: range) -> Tensor | None:
-    """Expand a mask to four axes and select heads and rows."""
-    if allowed is None:
-        return None
-    while allowed.ndim < 4:
-        allowed = allowed[None]
-    allowed_BHLM = allowed.expand(-1, -1, queries, keys)[:, :, rows.start : rows.stop]
-    return allowed_BHLM[:, heads] if allowed_BHLM.shape[1] > 1 else allowed_BHLM
+def select_rows(tensor: Tensor, queries: int, keys: int, heads: list[int], rows: range) -> Tensor:
+    """Return heads and rows of a tensor that broadcasts to (B, H, L, M), such as a mask or a score bias."""
+    while tensor.ndim < 4:
+        tensor = tensor[None]
+    selected_BHLM = tensor.expand(-1, -1, queries, keys)[:, :, rows.start : rows.stop]
+    return selected_BHLM[:, heads] if selected_BHLM.shape[1] > 1 else selected_BHLM
 
 
 @contextmanager
 def capture(model: nn.Module, selection: Selection = EVERYTHING) -> Iterator[AttentionRecorder]:
-    """Context: eval mode, with every attention call recorded. The model is restored on exit."""
+    """Record every attention call inside a `with` block, in eval mode; restore the model at its end."""
     recorder = AttentionRecorder(selection)
     kernels = {attention: recorder.kernel(site, attention) for attention, site in attentions(model).items()}
     with swap_kernels(model, kernels):
@@ -257,15 +249,15 @@ def capture(model: nn.Module, selection: Selection = EVERYTHING) -> Iterator[Att
 
 @dataclass(frozen=True)
 class Tape:
-    """Attention weights and hidden states of the forward passes inside `record`.
+    """Attention weights and hidden states of the forward passes inside a `with record(model)` block.
 
-    Tensors are detached from the graph. Several passes append to the same lists.
+    Tensors are detached from the graph. A second forward pass appends to the lists of the first.
     """
 
     recorder: AttentionRecorder
     residual: dict[Site, list[Tensor]] = field(default_factory=dict)
-    """Hidden states (B, L, D) of the `encoder` and the `decoder`: before the first block, then after each
-    block. The final norm is not applied."""
+    """Hidden states (B, L, D) of the `encoder` and the `decoder`: the input of the first block, then the
+    output of each block. The final norm is not applied."""
 
     @property
     def attention(self) -> dict[Site, list[Tensor]]:
@@ -283,25 +275,24 @@ class Tape:
 
 @contextmanager
 def record(model: nn.Module) -> Iterator[Tape]:
-    """Context: record attention and the residual stream of every forward pass, in eval mode.
+    """Record attention weights and the residual stream of every forward pass inside a `with` block.
 
-    It works for every model class and for a user's own module that contains our blocks. Results are those
-    of the fused kernel up to rounding. Kernels, hooks and mode are restored on exit.
+    The model may be any module that contains blocks of this package. It runs in eval mode, and its outputs
+    equal those of the fused attention kernel up to rounding. Kernels and mode are restored at the end.
     """
     with capture(model) as recorder, ExitStack() as stack:
         tape = Tape(recorder)
         for block, site in _blocks(model).items():
             is_first = site not in tape.residual
-            states = tape.residual.setdefault(site, [])
-            hooks = _residual_hooks(states)
+            hook = _append_to(tape.residual.setdefault(site, []))
             if is_first:
-                stack.callback(block.register_forward_pre_hook(hooks[0]).remove)
-            stack.callback(block.register_forward_hook(hooks[1]).remove)
+                stack.callback(block.register_forward_pre_hook(hook).remove)
+            stack.callback(block.register_forward_hook(hook).remove)
         yield tape
 
 
 def _blocks(model: nn.Module) -> dict[nn.Module, Site]:
-    """Return the modules that directly contain self-attention, with the site of that attention."""
+    """Return the blocks (the parent modules of self-attention) with their site, `encoder` or `decoder`."""
     sites = attentions(model)
     return {
         block: sites[child]
@@ -311,30 +302,27 @@ def _blocks(model: nn.Module) -> dict[nn.Module, Site]:
     }
 
 
-def _residual_hooks(states: list[Tensor]) -> tuple[Any, Any]:
-    """Return hooks that append the input of the first block, and the output of a block."""
+def _append_to(states: list[Tensor]) -> Callable[..., None]:
+    """Return a hook that appends a block's input as a forward pre-hook, and its output as a forward hook."""
 
-    def before(block: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        states.append(arguments[0].detach())
+    def hook(block: nn.Module, arguments: tuple[Tensor, ...], output: Tensor | None = None) -> None:
+        states.append((arguments[0] if output is None else output).detach())
 
-    def after(block: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        states.append(output.detach())
-
-    return before, after
+    return hook
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Tensors of one forward pass over one input, with the labels of its attention maps."""
+    """Tensors for one forward pass over one input, with the axis labels of its attention maps."""
 
     inputs: Mapping[str, Tensor | None]
     labels: Mapping[Site, AxisLabels]
     prediction: Prediction | None = None
     patterns: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    """Patterns of the task for the maps of each site: True on the cells (query, key) of each pattern."""
+    """Attention patterns that the task defines, by site and name: True on the cells (query, key)."""
 
     def lengths(self) -> dict[Site, tuple[int, int]]:
-        """Return the number of queries and keys of each site."""
+        """Return the number of queries and keys by attention site."""
         return {site: (len(labels.queries), len(labels.keys)) for site, labels in self.labels.items()}
 
 
@@ -344,7 +332,7 @@ def attention_maps(
     selection: Selection = EVERYTHING,
     about: Mapping[str, str] | None = None,
 ) -> AttentionMaps:
-    """Return the attention maps of one input, from two passes: one with the model's kernel, one recorded."""
+    """Return the attention maps of one input; a second pass with the model's own kernel checks the logits."""
     sizes, lengths = _sizes(model), model_input.lengths()
     check_selection(selection, sizes, lengths)
     check_memory(selection, sizes, lengths, BLOCK_CELLS)
@@ -365,12 +353,12 @@ def attention_maps(
 
 
 def _sizes(model: nn.Module) -> dict[Site, list[int]]:
-    """Return the number of heads in each layer of each site."""
+    """Return the number of heads in each layer, by attention site."""
     return {site: [each.num_heads for each in modules] for site, modules in layers(model).items()}
 
 
 def _site_maps(name: str, site: Site, records: list[Record], model_input: ModelInput) -> SiteMaps:
-    """Stack the records of one site; `records` is emptied to free their memory early."""
+    """Stack the records of one attention site into maps; `records` is emptied to free memory early."""
     first, labels = records[0], model_input.labels.get(site)
     patterns = model_input.patterns.get(site, {})
     _, heads, rows, keys = first.weights_BHLM.shape
@@ -406,12 +394,13 @@ def _site_maps(name: str, site: Site, records: list[Record], model_input: ModelI
 
 
 def _stack_norms(norms: list[Tensor | None]) -> np.ndarray | None:
+    """Stack the value norms of all layers (layers, heads, keys); None if a layer has none."""
     known = [norms_BHM[0].float().cpu().numpy() for norms_BHM in norms if norms_BHM is not None]
     return np.stack(known) if len(known) == len(norms) else None
 
 
 def _stack_masks(masks: list[Tensor | None], heads: int, rows: int, keys: int) -> np.ndarray | None:
-    """Stack the masks of all layers; an axis that all layers or heads share has length 1."""
+    """Stack the attention masks of all layers; the layer axis has length 1 if all masks are equal."""
     if all(mask is None for mask in masks):
         return None
     everything = torch.ones(1, 1, rows, keys, dtype=torch.bool)

@@ -1,8 +1,8 @@
-"""Statistics of attention maps: mass on patterns, entropy, distance. They describe; they do not explain.
+"""Statistics of attention maps: attention on patterns such as the diagonal, entropy, distance.
 
-The mass of a pattern is the share of a row's attention on it, averaged over the rows that have such a cell.
-`uniform` is the share of a head with equal weights. The value-weighted mass multiplies each weight by the
-norm of what it adds to the row, since a large weight may read a value close to zero.
+The mass of a pattern is the share of a row's attention on the cells of that pattern, averaged over the rows
+that have such a cell. The value-weighted mass multiplies each weight by the norm of what the weight adds to
+the row, because a large weight may read a value vector close to zero.
 
 Axes: B examples, H heads, L queries, M keys.
 """
@@ -10,8 +10,8 @@ Axes: B examples, H heads, L queries, M keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,92 +19,80 @@ from torch import Tensor
 
 from glassformer.inspection.maps import SiteMaps
 
-Template = Callable[[np.ndarray, np.ndarray], np.ndarray]
+T = TypeVar("T")
+U = TypeVar("U")
 
-PATTERNS: dict[str, Template] = {
+PATTERNS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "diagonal": lambda query, key: key == query,
     "anti-diagonal": lambda query, key: key == key.size - 1 - query,
     "previous token": lambda query, key: key == query - 1,
     "first token": lambda query, key: (key == 0) & (query >= 0),
 }
-"""Functions of query indices (L, 1) and key indices (M) that are True on the cells of a pattern."""
+"""Functions of query indices (L, 1) and key indices (M) that return True on the cells of a pattern."""
 
 
 def templates(
     queries: int, keys: int, own: Mapping[str, np.ndarray] | None = None, first_query: int = 0
 ) -> dict[str, Tensor]:
-    """Return the general patterns and the task's own as masks (L, M)."""
+    """Return the patterns in `PATTERNS` and the task's `own` patterns as boolean masks (L, M), by name."""
     query, key = np.arange(first_query, first_query + queries)[:, None], np.arange(keys)
     found = {name: template(query, key) for name, template in PATTERNS.items()}
     return {name: torch.from_numpy(np.asarray(cells)) for name, cells in {**found, **(own or {})}.items()}
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Attention on one pattern. Each array is (layers, heads), NaN where no row has a cell of it."""
+class Pattern(Generic[T]):
+    """Attention on one pattern, for every head. NaN where no row has a cell of the pattern."""
 
-    mass: np.ndarray
-    uniform: np.ndarray
-    value_weighted: np.ndarray
-    """Mass with each weight multiplied by the norm of its value. NaN if the norms are unknown."""
-
-    @property
-    def above_uniform(self) -> np.ndarray:
-        return self.mass - self.uniform
+    mass: T
+    """Share of a row's attention on the pattern, between 0 and 1."""
+    above_uniform: T
+    """Mass minus the mass of a head with equal weights on all keys."""
+    value_weighted: T
+    """Mass with each weight multiplied by the norm of its value vector. NaN if the norms are unknown."""
 
 
 @dataclass(frozen=True)
-class HeadStatistics:
-    """Statistics of all heads of one attention site. Each array is (layers, heads)."""
+class Statistics(Generic[T]):
+    """Statistics of all heads at one attention site. The last axes of each array are (layers, heads)."""
 
-    patterns: dict[str, Pattern]
-    entropy: np.ndarray
+    patterns: dict[str, Pattern[T]]
+    entropy: T
     """Entropy divided by that of uniform attention: 1 is uniform, 0 is a single token."""
-    distance: np.ndarray
+    distance: T
     """Mean distance between query and key, in positions; NaN for cross-attention."""
-    value_share: np.ndarray
+    value_share: T
     """Share of this head in the summed length of what all heads of a layer add; NaN if unknown."""
 
-    def document(self) -> dict[str, Any]:
-        """Return nested lists for JSON, with None for NaN."""
+    def map(self, change: Callable[[T], U]) -> Statistics[U]:
+        """Return the statistics with `change` applied to every array."""
         patterns = {
-            name: {
-                "mass": nested(pattern.mass),
-                "above_uniform": nested(pattern.above_uniform),
-                "value_weighted": nested(pattern.value_weighted),
-            }
+            name: Pattern(*map(change, (pattern.mass, pattern.above_uniform, pattern.value_weighted)))
             for name, pattern in self.patterns.items()
         }
-        return {
-            "patterns": patterns,
-            "entropy": nested(self.entropy),
-            "distance": nested(self.distance),
-            "value_share": nested(self.value_share),
-        }
+        return Statistics(patterns, *map(change, (self.entropy, self.distance, self.value_share)))
+
+    def document(self: HeadStatistics) -> dict[str, Any]:
+        """Return the statistics as a JSON-serialisable dict of nested lists, with None for NaN."""
+        return asdict(self.map(nested))
+
+
+HeadStatistics: TypeAlias = Statistics[np.ndarray]
 
 
 def nested(values: np.ndarray) -> list[Any]:
-    """Return nested lists for JSON, rounded to 6 digits, with None for NaN."""
+    """Return an array as JSON-serialisable nested lists, rounded to 6 decimal places, with None for NaN."""
     if values.ndim > 1:
         return [nested(part) for part in values]
     return [None if np.isnan(value) else round(float(value), 6) for value in values]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Statistics of one attention call; each tensor is (B, H)."""
-
-    mass: dict[str, Tensor]
-    uniform: dict[str, Tensor]
-    value_weighted: dict[str, Tensor]
-    entropy: Tensor
-    distance: Tensor
-    value_length: Tensor
-    """Mean over rows of the summed value norms that a row reads, an upper bound of what it adds."""
+Measured = dict[tuple[str, str], Tensor]
+"""Statistics (B, H) of one attention call. The key is (statistic, pattern); the pattern may be empty."""
 
 
 class Layout:
-    """Mask and pattern cells, computed once and shared by many maps."""
+    """Attention mask and pattern cells of a map, computed once and shared by all maps with the same mask."""
 
     def __init__(
         self,
@@ -116,7 +104,7 @@ class Layout:
         first_query: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        """`allowed` and the patterns broadcast to (B, H, L, M)."""
+        """Precompute the cells; `allowed` and the patterns broadcast to (B, H, L, M)."""
         if allowed is None:
             allowed = torch.ones(queries, keys, dtype=torch.bool, device=device)
         self.choices = allowed.sum(-1)
@@ -129,7 +117,7 @@ class Layout:
         self.distance_LM = (query - torch.arange(keys, device=device)).abs().float()
 
     def on(self, name: str, values_BHLM: Tensor) -> Tensor:
-        """Sum the values of each row on a pattern (B, H, L)."""
+        """Return the sum of each row's values on the cells of a pattern (B, H, L)."""
         if name not in self._indices:
             return (values_BHLM * self.cells[name]).sum(-1)
         rows, columns = self._indices[name]
@@ -144,63 +132,67 @@ def measure(
     is_cross: bool = False,
     value_norms_BHM: Tensor | None = None,
 ) -> Measured:
-    """Compute all statistics of a call, as means over the rows for which each is defined."""
+    """Compute all statistics of one attention call, each as a mean over the rows for which it is defined."""
     nothing = torch.full(weights_BHLM.shape[:2], torch.nan, dtype=torch.float64)
     added_BHLM = None if value_norms_BHM is None else weights_BHLM * value_norms_BHM[:, :, None]
     length_BHL = None if added_BHLM is None else added_BHLM.sum(-1)
-    mass, uniform, value_weighted = {}, {}, {}
+    found: Measured = {}
     for name, has_cell in layout.has_cell.items():
-        mass[name] = _mean(layout.on(name, weights_BHLM), has_cell)
-        uniform[name] = _mean(layout.uniform[name].expand(weights_BHLM.shape[:3]), has_cell)
-        value_weighted[name] = nothing
+        found["mass", name] = _mean(layout.on(name, weights_BHLM), has_cell)
+        found["uniform", name] = _mean(layout.uniform[name].expand(weights_BHLM.shape[:3]), has_cell)
+        found["value_weighted", name] = nothing
         if added_BHLM is not None and length_BHL is not None:
             share_BHL = layout.on(name, added_BHLM) / length_BHL.clamp(min=torch.finfo().tiny)
-            value_weighted[name] = _mean(share_BHL, has_cell)
+            found["value_weighted", name] = _mean(share_BHL, has_cell)
     choices = layout.choices
     entropy_BHL = torch.special.entr(weights_BHLM).sum(-1) / choices.clamp(min=2).log()
-    distance = nothing
+    found["entropy", ""] = _mean(entropy_BHL, choices > 1)
+    found["distance", ""] = nothing
     if not is_cross:
-        distance = _mean(torch.einsum("bhlm,lm->bhl", weights_BHLM, layout.distance_LM), choices > 0)
-    value_length = nothing if length_BHL is None else _mean(length_BHL, choices > 0)
-    entropy = _mean(entropy_BHL, choices > 1)
-    return Measured(mass, uniform, value_weighted, entropy, distance, value_length)
+        distance_BHL = torch.einsum("bhlm,lm->bhl", weights_BHLM, layout.distance_LM)
+        found["distance", ""] = _mean(distance_BHL, choices > 0)
+    # The summed norms that a row reads are an upper bound of the length of what the head adds to it.
+    found["value_length", ""] = nothing if length_BHL is None else _mean(length_BHL, choices > 0)
+    return found
+
+
+def arrange(found: Mapping[tuple[str, str], np.ndarray]) -> HeadStatistics:
+    """Arrange the arrays of all statistics, keyed as in `Measured`, whose last axes are (layers, heads)."""
+    length = found["value_length", ""]
+    patterns = {
+        name: Pattern(mass, mass - found["uniform", name], found["value_weighted", name])
+        for (kind, name), mass in found.items()
+        if kind == "mass"
+    }
+    share = length / length.sum(-1, keepdims=True)
+    return Statistics(patterns, found["entropy", ""], found["distance", ""], share)
 
 
 def _mean(values_BHL: Tensor, where: Tensor) -> Tensor:
-    """Average over the rows selected by `where` (B, H); NaN if there are none."""
+    """Return the mean (B, H) over the rows selected by `where`; NaN if there are none."""
     where_BHL = where.expand(values_BHL.shape)
     sums_BH = (values_BHL.double() * where_BHL).sum(-1)
     return (sums_BH / where_BHL.sum(-1)).cpu()  # 0 / 0 is NaN
 
 
 def head_statistics(maps: SiteMaps) -> HeadStatistics:
-    """Compute the statistics of one input's maps, one head at a time, since maps may be large."""
+    """Compute the statistics of one input's maps, one head at a time because maps may be large."""
     layers, heads, queries, keys = maps.weights.shape
     patterns = templates(queries, keys, maps.patterns, maps.first_query)
-    arrays = {name: [np.full((layers, heads), np.nan) for _ in range(3)] for name in patterns}
-    entropy, distance, value_length = (np.full((layers, heads), np.nan) for _ in range(3))
+    found: dict[tuple[str, str], np.ndarray] = {}
     layouts: dict[tuple[int, int], Layout] = {}
     for layer, head in np.ndindex(layers, heads):
         layout = _layout(maps, patterns, layer, head, layouts)
         norms = None if maps.value_norms is None else torch.from_numpy(maps.value_norms[layer, head])
-        found = measure(
+        measured = measure(
             torch.from_numpy(maps.weights[layer, head])[None, None],
             layout,
             is_cross=maps.is_cross,
             value_norms_BHM=None if norms is None else norms[None, None],
         )
-        for name, into in arrays.items():
-            measured = (found.mass[name], found.uniform[name], found.value_weighted[name])
-            for array, value in zip(into, measured, strict=True):
-                array[layer, head] = value.item()
-        entropy[layer, head], distance[layer, head] = found.entropy.item(), found.distance.item()
-        value_length[layer, head] = found.value_length.item()
-    return HeadStatistics(
-        {name: Pattern(*values) for name, values in arrays.items()},
-        entropy,
-        distance,
-        value_length / value_length.sum(1, keepdims=True),
-    )
+        for key, value in measured.items():
+            found.setdefault(key, np.full((layers, heads), np.nan))[layer, head] = value.item()
+    return arrange(found)
 
 
 def _layout(
@@ -210,7 +202,7 @@ def _layout(
     head: int,
     known: dict[tuple[int, int], Layout],
 ) -> Layout:
-    """Return the layout of one map; layers or heads that share a mask share it."""
+    """Return the layout of one map. Layers and heads with the same mask share a layout, cached in `known`."""
     shared = (1, 1) if maps.allowed is None else maps.allowed.shape[:2]
     key = (min(layer, shared[0] - 1), min(head, shared[1] - 1))
     if key not in known:

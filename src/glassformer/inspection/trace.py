@@ -1,14 +1,14 @@
-"""Trace of a decoding: alternatives at each step, and the search tree with kept and dropped beams.
+"""Decoding traces: the most likely tokens at each step, and the search tree with kept and dropped beams.
 
-The trace observes the decoding itself; nothing is decoded twice. A model that does not generate has no tree:
-its steps are the labelled positions, or one prediction for the whole sequence.
+A trace is recorded during the decoding itself, so nothing is decoded twice. A model that does not generate
+has no search tree. Its steps are the labelled positions, or one prediction for the whole sequence.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +19,8 @@ from glassformer.core.errors import ErrorDetail
 from glassformer.generation import DecodingConfig, Hypothesis, Step, tracing
 from glassformer.generation import Trace as Observed
 from glassformer.generation.predict import Prediction
-from glassformer.generation.search import Candidate
 from glassformer.inspection.examples import TokenProbability, prepare_generated, row
+from glassformer.inspection.maps import check_index
 from glassformer.inspection.record import ModelInput
 from glassformer.models.base import Model, evaluating
 from glassformer.tasks.base import Task
@@ -30,7 +30,7 @@ State = Literal["kept", "dropped", "finished", "chosen"]
 
 @dataclass(frozen=True)
 class SearchNode:
-    """One candidate token in the search tree. Its number is its index in `Trace.nodes`."""
+    """One candidate token in the search tree. The number of a node is its index in `Trace.nodes`."""
 
     parent: int | None
     step: int
@@ -40,9 +40,9 @@ class SearchNode:
     total: float
     """Sum of the log-probabilities from the first token to this one."""
     state: State
-    """`chosen`: part of the best output. `finished`: the last token of another hypothesis."""
+    """`chosen`: part of the best output. `finished`: last token of another output. Or `kept` or `dropped`."""
     is_truncated: bool = False
-    """True if the length limit ended the hypothesis, not the end token."""
+    """True if the length limit ended the hypothesis before an end token."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class TraceOutput:
     tokens: list[str]
     node: int | None = None
     score: float | None = None
-    """Score by which the search ranks hypotheses."""
+    """Score by which the search ranks hypotheses; None if the model does not generate."""
     is_returned: bool = True
     """False if the output was found but is not among the n best that the strategy returns."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Trace of one input: outputs, steps of the best output, and the search tree."""
+    """Decoding trace of one input: outputs, steps of the best output, and the search tree."""
 
     input: list[str]
     outputs: list[TraceOutput]
@@ -90,29 +90,19 @@ class Trace:
             raise ErrorDetail(
                 "this model does not generate, so it has no search tree",
                 path="node",
-                hint="leave out node and decoding",
+                hint="leave out --node and --decoding",
             )
         return node
 
     def generated(self, node: int | None = None) -> list[int]:
-        """Return the tokens up to this node, end token included; by default those of the best output."""
+        """Return the tokens up to a node, end token included; by default those of the best output."""
         best, nodes = self.chosen, self.nodes or []
-        at: int | None = best if node is None else node
-        if at is None or not 0 <= at < len(nodes):
-            raise ErrorDetail(
-                f"no such node: they are numbered from 0 to {len(nodes) - 1}",
-                path="node",
-                value=node,
-                hint="glassformer trace lists them",
-            )
-        tokens = []
-        while at is not None:
-            tokens.append(nodes[at].token)
-            at = nodes[at].parent
-        return tokens[::-1]
+        last = best if node is None else node
+        check_index("node", last, len(nodes), hint="list the nodes: glassformer trace RUN INPUT --json")
+        return [nodes[number].token for number in _ancestors(nodes, last)]
 
     def document(self) -> dict[str, Any]:
-        """Return the trace for JSON."""
+        """Return the trace as a JSON-serialisable dict."""
         tree = None
         if self.nodes is not None:
             tree = {"nodes": [_node(number, node) for number, node in enumerate(self.nodes)]}
@@ -126,16 +116,10 @@ class Trace:
 
 
 def _node(number: int, node: SearchNode) -> dict[str, Any]:
-    return {
-        "id": number,
-        "parent": node.parent,
-        "step": node.step,
-        "token": node.name,
-        "log_probability": node.log_probability,
-        "total": node.total,
-        "state": node.state,
-        "is_truncated": node.is_truncated,
-    }
+    """Return a node of the search tree as a JSON-serialisable dict, with the token as text."""
+    document = {"id": number, **asdict(node), "token": node.name}
+    del document["name"]
+    return document
 
 
 def trace(
@@ -145,9 +129,11 @@ def trace(
     decoding: DecodingConfig | None = None,
     alternatives: int = 5,
 ) -> Trace:
-    """Decode one input and trace it, with the `alternatives` most likely tokens of each step."""
+    """Decode one input and return its trace, with the `alternatives` most likely tokens at each step."""
     if alternatives < 1:
-        raise ErrorDetail("at least 1", path="alternatives", value=alternatives, hint="5")
+        raise ErrorDetail(
+            "must be at least 1", path="alternatives", value=alternatives, hint="--alternatives 5"
+        )
     names = task.input_symbols(tokens.tolist())
     with evaluating(model), tracing(alternatives) as observed:
         (predictions,) = task.predict(model, [tokens], decoding)
@@ -159,9 +145,10 @@ def trace(
 def prepare_node(
     model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig, node: int | None
 ) -> tuple[ModelInput, dict[str, str]]:
-    """Return the pass that generates the tokens up to a node, kept or dropped, and a description of it.
+    """Return the model input of the forward pass that generates the tokens up to a node of the search tree.
 
-    By default the node is the last one of the best output.
+    The node may be kept or dropped; by default it is the last one of the best output. The second value is a
+    dict that describes the output, the decoding and the node for display.
     """
     traced = trace(model, task, tokens, decoding)
     generated = traced.generated(node)
@@ -176,104 +163,77 @@ def prepare_node(
 
 
 def _trace_search(task: Task, names: list[str], observed: Observed, returned: int) -> Trace:
-    """Build the trace of a decoding that returned the `returned` best hypotheses."""
+    """Return the trace of an observed decoding that returned its `returned` best hypotheses."""
     (steps,), (found,) = observed.rows, observed.hypotheses
-    drafts = _tree(steps)
-    ends = {tuple(_path(drafts, number)): number for number, draft in enumerate(drafts) if _is_last(draft)}
+    nodes = _tree(task, steps)
+    alternatives = [step.alternatives[candidate.beam] for step in steps for candidate in step.candidates]
+    paths = {
+        number: _ancestors(nodes, number) for number, node in enumerate(nodes) if node.state == "finished"
+    }
+    ends = {tuple(nodes[at].token for at in path): number for number, path in paths.items()}
     hypotheses = {ends[tuple(_with_end(hypothesis, observed.end))]: hypothesis for hypothesis in found}
-    best = next(iter(hypotheses))
-    path = _ancestors(drafts, best)
-    tokens = task.output_symbols([draft.candidate.token for draft in drafts])
-    nodes = [
-        SearchNode(
-            draft.parent,
-            draft.step,
-            draft.candidate.token,
-            name,
-            draft.candidate.log_probability,
-            draft.candidate.sum,
-            _state(draft.candidate, is_chosen=number in path),
-            is_truncated=draft.candidate.status == "truncated",
-        )
-        for number, (draft, name) in enumerate(zip(drafts, tokens, strict=True))
-    ]
     outputs = [
         TraceOutput(
             task.show_output(hypothesis.tokens),
             math.exp(hypothesis.log_probability),
-            [nodes[number].name for number in _ancestors(drafts, node)],
-            node,
+            [nodes[number].name for number in paths[last]],
+            last,
             hypothesis.score,
             is_returned=rank < returned,
         )
-        for rank, (node, hypothesis) in enumerate(hypotheses.items())
+        for rank, (last, hypothesis) in enumerate(hypotheses.items())
     ]
-    chosen = [
-        TraceStep(
-            nodes[number].step,
-            nodes[number].name,
-            math.exp(nodes[number].log_probability),
-            _named(task, steps[nodes[number].step].alternatives[drafts[number].candidate.beam]),
-            number,
-        )
-        for number in path
-    ]
+    chosen = []
+    for number in paths[next(iter(hypotheses))]:
+        node = nodes[number] = replace(nodes[number], state="chosen")
+        likely = _named(task, alternatives[number])
+        chosen.append(TraceStep(node.step, node.name, math.exp(node.log_probability), likely, number))
     return Trace(names, outputs, chosen, nodes, observed.end)
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A candidate with its step and the number of its parent in the tree."""
-
-    parent: int | None
-    step: int
-    candidate: Candidate
-
-
-def _tree(steps: Sequence[Step]) -> list[_Draft]:
-    """Number all candidates in step order and link each to its parent."""
-    drafts: list[_Draft] = []
+def _tree(task: Task, steps: Sequence[Step]) -> list[SearchNode]:
+    """Return one node per candidate, in step order, each linked to its parent."""
+    names = iter(task.output_symbols([each.token for step in steps for each in step.candidates]))
+    nodes: list[SearchNode] = []
     beams: list[int | None] = [None]
     for number, step in enumerate(steps):
         kept: list[int | None] = []
-        for candidate in step.candidates:
-            if candidate.status == "kept":
-                kept.append(len(drafts))
-            drafts.append(_Draft(beams[candidate.beam], number, candidate))
+        for each in step.candidates:
+            if each.status == "kept":
+                kept.append(len(nodes))
+            nodes.append(
+                SearchNode(
+                    beams[each.beam],
+                    number,
+                    each.token,
+                    next(names),
+                    each.log_probability,
+                    each.sum,
+                    "finished" if each.status == "truncated" else each.status,
+                    is_truncated=each.status == "truncated",
+                )
+            )
         beams = kept
-    return drafts
+    return nodes
 
 
-def _is_last(draft: _Draft) -> bool:
-    return draft.candidate.status in ("finished", "truncated")
-
-
-def _state(candidate: Candidate, *, is_chosen: bool) -> State:
-    if is_chosen:
-        return "chosen"
-    return "finished" if candidate.status == "truncated" else candidate.status
-
-
-def _ancestors(drafts: Sequence[_Draft], number: int) -> list[int]:
-    """Return the numbers of all nodes from the first token to this one."""
+def _ancestors(nodes: Sequence[SearchNode], number: int) -> list[int]:
+    """Return the numbers of all nodes on the path from the first token to this node."""
     path: list[int] = []
     at: int | None = number
     while at is not None:
         path.append(at)
-        at = drafts[at].parent
+        at = nodes[at].parent
     return path[::-1]
 
 
-def _path(drafts: Sequence[_Draft], number: int) -> list[int]:
-    return [drafts[at].candidate.token for at in _ancestors(drafts, number)]
-
-
 def _with_end(hypothesis: Hypothesis, end: int | None) -> list[int]:
-    """Return the tokens of a hypothesis, end token included if it reached it."""
+    """Return the tokens of a hypothesis, followed by the end token if the hypothesis is finished."""
     return [*hypothesis.tokens, end] if hypothesis.is_finished and end is not None else hypothesis.tokens
 
 
 def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[TokenProbability]:
+    """Return tokens as text with their probabilities."""
     names = task.output_symbols([token for token, _ in likely])
     return [TokenProbability(name, value) for name, (_, value) in zip(names, likely, strict=True)]
 
@@ -281,7 +241,7 @@ def _named(task: Task, likely: Sequence[tuple[int, float]]) -> list[TokenProbabi
 def _trace_labels(
     model: Model, task: Task, names: list[str], tokens: np.ndarray, prediction: Prediction, alternatives: int
 ) -> Trace:
-    """Build the trace of a model that labels tokens, classifies or predicts a number."""
+    """Return the trace of a model that labels tokens, classifies or predicts a number."""
     if isinstance(model.head, RegressionHead):
         value = f"{prediction.value:.6g}"
         return Trace(names, [TraceOutput(value, None, [value])], [TraceStep(0, value, None, [])], None)
