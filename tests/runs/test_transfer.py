@@ -438,7 +438,10 @@ def test_a_module_is_selected_by_its_whole_name() -> None:
         ({"training.freeze": ["encoder.layers.2"]}, "did you mean 'encoder.layers.1'?"),
         ({"training.freeze": ["nonsense"]}, "training.freeze: no such module in the model"),
         ({"training.freeze": ["backbone", "head"]}, "training.freeze: every parameter is frozen"),
-        ({"training.unfreeze.every": 2}, "training.unfreeze.every: no module is frozen"),
+        (
+            {"training.unfreeze.every": 2},
+            "training.unfreeze.every: there is nothing to unfreeze, because no module is frozen",
+        ),
         ({"training.freeze": [3]}, "training.freeze.0: must be a valid string"),
         (
             {"training.layerwise_lr_decay": 1.5},

@@ -432,7 +432,7 @@ def test_options_that_fsdp_does_not_support_are_rejected(
             Experiment(config, ragged_task).build_trainer(TrainingContext(process_group=process_group))
         return str(refused.value)
 
-    assert "training.freeze: is not supported with sharded weights" in together(work)[0]
+    assert "training.freeze: this option is not supported with sharded weights" in together(work)[0]
 
 
 # ---------------------------------------------------------------- parts

@@ -47,7 +47,7 @@ def test_an_unsupported_precision_is_an_error_of_a_few_lines(
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == (
-        f"glassformer: training.precision: does not run on cpu: {words}\n"
+        f"glassformer: training.precision: this precision does not run on cpu: {words}\n"
         "  given:   'bf16'\n"
         "  try:     training.precision=fp32\n"
     )

@@ -1,7 +1,7 @@
 """Checkpoints: safetensors and a JSON manifest with one SHA-256 per file, without pickle.
 
-A checkpoint is written to a new folder, fsynced, read back, verified and renamed. Then `latest` moves, and
-then old checkpoints are deleted. A crash at any moment leaves a complete older checkpoint.
+A checkpoint is written to a new folder, fsynced, read back, verified and renamed. Then the file `latest` is
+updated, and then old checkpoints are deleted. A crash at any moment leaves a complete older checkpoint.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ from glassformer.storage.files import (
 )
 
 FORMAT = 1
-"""Version of the manifest."""
+"""Version of the manifest format."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
 POINTERS = ("best", "latest")
 SAVING = ".saving-"
 EXTRA = "-extra"
-"""Suffix of a checkpoint saved on a stop request; it is deleted when a newer checkpoint is saved."""
+"""Name suffix of a checkpoint saved on a stop request. The next checkpoint replaces it."""
 
 SNAPSHOT = "-snapshot"
-"""Suffix of weights saved for inspection: never deleted automatically, and not resumable."""
+"""Name suffix of weights saved for inspection. They are kept, but a run cannot resume from them."""
 
 Tensors = Mapping[str, Tensor]
 
 
 class DamagedCheckpoint(Exception):
-    """A file of a checkpoint is missing, or its content has changed."""
+    """Exception for a checkpoint with a file that is missing or that was changed."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Named groups of tensors (`model`, `optimizer`, …) and a JSON state."""
+    """Content of a checkpoint: groups of tensors (`model`, `optimizer`, …) and a JSON-serialisable state."""
 
     tensors: Mapping[str, Tensors]
     state: Mapping[str, Any]
 
 
 class CheckpointStore:
-    """Folder of checkpoints with the pointers `best` and `latest`."""
+    """Folder of checkpoints, with the files `best` and `latest` that each contain a checkpoint name."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
 
     def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> None:
-        """Write and verify a checkpoint, move the pointers, then delete old checkpoints."""
+        """Write and verify a checkpoint, update `latest` (and `best`), then delete old checkpoints."""
         self._save(name, checkpoint, POINTERS if is_best else ("latest",))
 
     def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> None:
-        """Save weights for inspection; no pointer moves, and no checkpoint is deleted."""
+        """Save weights for inspection. `best` and `latest` stay unchanged, and no checkpoint is deleted."""
         self._save(name + SNAPSHOT, checkpoint, ())
 
     def _save(self, name: str, checkpoint: Checkpoint, pointers: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class CheckpointStore:
         sync_folder(self.folder)
 
     def verify(self, path: Path) -> None:
-        """Read every file back and compare it with the manifest."""
+        """Raise DamagedCheckpoint if a file of the checkpoint differs from the checksum in its manifest."""
         for file, entry in self._manifest(path).items():
             target = path / file
             if not target.is_file():
@@ -119,7 +119,7 @@ class CheckpointStore:
                 raise DamagedCheckpoint(f"{target} was changed after it was written")
 
     def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
-        """Read a checkpoint, or some groups of its tensors; raise DamagedCheckpoint if a file was changed."""
+        """Load a checkpoint, or only these tensor groups; raise DamagedCheckpoint if a file was changed."""
         path = self.folder / name
         self.verify(path)
         saved = [Path(file).stem for file in self._manifest(path) if file.endswith(".safetensors")]
@@ -134,7 +134,7 @@ class CheckpointStore:
     def load_newest(
         self, warn: Callable[[str], None] | None = None, *, only_regular: bool = False
     ) -> tuple[str, Checkpoint] | None:
-        """Return the newest intact checkpoint; report damaged ones and skip them."""
+        """Return name and content of the newest intact checkpoint, or None; warn about damaged ones."""
         latest, names = self.pointed("latest"), self.regular() if only_regular else self.states()
         if latest is None and names and warn is not None:
             warn(f"{self.folder / 'latest'} does not name a checkpoint; using the newest")
@@ -154,16 +154,16 @@ class CheckpointStore:
         return None
 
     def names(self) -> list[str]:
-        """All names from oldest to newest; a snapshot only if no checkpoint of its step is left."""
+        """Return all names, oldest first. A snapshot is listed only if its step has no checkpoint."""
         there = self._folders()
         return [n for n in there if not n.endswith(SNAPSHOT) or n.removesuffix(SNAPSHOT) not in there]
 
     def states(self) -> list[str]:
-        """Checkpoints that a run can resume from, oldest first."""
+        """Return the names of the checkpoints that a run can resume from, oldest first."""
         return [name for name in self._folders() if not name.endswith(SNAPSHOT)]
 
     def regular(self) -> list[str]:
-        """Checkpoints that an uninterrupted run would have too."""
+        """Return the names of all checkpoints that were not saved on a stop request, oldest first."""
         return [name for name in self.states() if not name.endswith(EXTRA)]
 
     def _folders(self) -> list[str]:
@@ -172,18 +172,18 @@ class CheckpointStore:
         return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and p.name.startswith("step-"))
 
     def delete_snapshots_after(self, after_step: int) -> None:
-        """Delete snapshots of steps after this one, which will be recomputed."""
+        """Delete the snapshots of later steps, because a resumed run saves them again."""
         for name in self._folders():
             if name.endswith(SNAPSHOT) and name >= checkpoint_name(after_step + 1):
                 shutil.rmtree(self.folder / name)
 
     def before(self, name: str) -> list[str]:
-        """Regular checkpoints before this one, newest first; the untrained one of step 0 is left out."""
+        """Return the regular checkpoints before this one, newest first, without the one of step 0."""
         earlier = [other for other in reversed(self.regular()) if other < name]
         return [other for other in earlier if not other.startswith(checkpoint_name(0))]
 
     def pointed(self, pointer: str) -> str | None:
-        """Return the name stored in `latest` or `best` if that checkpoint exists."""
+        """Return the checkpoint name in the file `latest` or `best`, or None if no such checkpoint exists."""
         try:
             content = read_regular_file(self.folder / pointer)
         except (OSError, ValueError):
@@ -191,17 +191,17 @@ class CheckpointStore:
         return next((name for name in self.names() if content == _pointer(name)), None)
 
     def damaged_pointer(self, pointer: str) -> UserError | None:
-        """Return an error if the pointer exists but does not name a checkpoint."""
+        """Return a UserError if the file `latest` or `best` exists but names no checkpoint, else None."""
         if self.pointed(pointer) or not os.path.lexists(self.folder / pointer):
             return None
         return user_error(
-            "does not name a checkpoint",
+            "this file does not name an existing checkpoint",
             path=str(self.folder / pointer),
-            hint=f"choose one: --checkpoint {self.names()[-1]}" if self.names() else "restore the folder",
+            hint=f"--checkpoint {self.names()[-1]}" if self.names() else "restore the folder from a backup",
         )
 
     def repair_pointers(self, best: int | None, latest: int, report: Callable[[str], None]) -> None:
-        """Point damaged pointers to these steps again, and report it."""
+        """Rewrite the files `best` and `latest` for these steps if they are damaged; report each repair."""
         for pointer, step in (("best", best), ("latest", latest)):
             if step is None or self.damaged_pointer(pointer) is None:
                 continue
@@ -211,11 +211,13 @@ class CheckpointStore:
                 report(f"{self.folder / pointer} did not name a checkpoint; repaired: {of_step[-1]}")
 
     def find(self, which: str) -> str:
-        """Return the name of the checkpoint given as `best`, `latest`, a step number or a name."""
+        """Return the checkpoint name for `best`, `latest`, a step number or a name; raise if not found."""
         names = self.names()
         if not names:
             raise user_error(
-                "no checkpoint yet", path=str(self.folder), hint="continue with glassformer train … --resume"
+                "no checkpoint yet",
+                path=str(self.folder),
+                hint="continue the run: glassformer train … --resume",
             )
         if which in POINTERS:
             damage = self.damaged_pointer(which)
@@ -279,10 +281,10 @@ def _load_tensors(path: Path) -> Tensors:
 
 
 def _pointer(name: str) -> bytes:
-    """Content of a pointer: the name and its checksum; one changed digit may name another checkpoint."""
+    """Return the content of `best` or `latest`: a checkpoint name and the checksum of that name."""
     return f"{name} {hashlib.sha256(name.encode()).hexdigest()[:16]}\n".encode()
 
 
 def checkpoint_name(step: int, rollbacks: int = 0, *, is_extra: bool = False) -> str:
-    """Name of a checkpoint; names sort by step, then by roll-back."""
+    """Return the name of a checkpoint, such as `step-00000100`. Names sort by step, then by roll-back."""
     return f"step-{step:08d}" + (f"-rollback-{rollbacks}" if rollbacks else "") + (EXTRA if is_extra else "")

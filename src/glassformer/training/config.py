@@ -1,4 +1,4 @@
-"""Options of the training loop."""
+"""Training options: optimizer, batches, limits, checkpoints and hardware."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class DivergenceConfig(Node):
-    """Guard against a loss that is not finite, or that jumps."""
+    """Divergence guard: action on a loss that is NaN, infinite or spiking."""
 
     action: Literal["stop", "roll-back"] = Field(
         "stop",
@@ -26,31 +26,36 @@ class DivergenceConfig(Node):
     spike_factor: float | None = Field(
         8.0,
         gt=1,
-        description="a loss above this multiple of the recent median diverges; null: only NaN and infinity",
+        description="a loss above this multiple of the recent median counts as divergence;"
+        " null: only NaN and infinity do",
     )
     max_rollbacks: Count = Field(5, description="number of roll-backs before training ends with an error")
 
 
 class StoppingConfig(Node):
-    """Early stopping by the primary metric of the validation split."""
+    """Early stopping by the primary metric on the validation split."""
 
-    target: float | None = Field(None, description="stop when the metric reaches this value")
+    target: float | None = Field(
+        None, description="stop when the primary metric reaches this value; null: no target"
+    )
     consecutive: Count = Field(1, description="number of consecutive validations that must reach the target")
-    patience: Count | None = Field(None, description="stop after this many validations without improvement")
+    patience: Count | None = Field(
+        None, description="stop after this many validations without improvement; null: do not"
+    )
 
 
 class UnfreezeConfig(Node):
-    """Gradual unfreezing, layer by layer from the top down (Howard and Ruder 2018)."""
+    """Gradual unfreezing of frozen layers, one by one from the top down (Howard and Ruder 2018)."""
 
     every: Count | None = Field(
         None,
-        description="number of units after which one more layer is unfrozen; null: frozen layers stay frozen",
+        description="unfreeze one more layer after this many epochs or steps; null: keep layers frozen",
     )
-    unit: Literal["epochs", "steps"] = Field("epochs", description="unit of `every`")
+    unit: Literal["epochs", "steps"] = Field("epochs", description="unit of `unfreeze.every`")
 
 
 class TrainingConfig(Node):
-    """Training: optimizer, batches, limits, checkpoints and hardware."""
+    """Config section `training`: optimizer, batches, limits, checkpoints and hardware."""
 
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = WarmupCosineConfig()
@@ -79,19 +84,19 @@ class TrainingConfig(Node):
         description="decay of an exponential moving average of the weights, used for evaluation; null: none",
     )
     average_last: Count | None = Field(
-        None, description="average this many last checkpoints at the end; null: none"
+        None, description="average the weights of this many last checkpoints at the end; null: do not"
     )
     start_from: str | None = Field(
         None,
         min_length=1,
-        description="folder of a run whose embedding and blocks are copied;"
-        " its head too if both tasks have the same outputs",
+        description="run folder from which the initial embedding and blocks are copied;"
+        " the output head too if both tasks have the same outputs",
     )
     embedding_init: EmbeddingInitConfig = RandomInitConfig()
     freeze: list[str] = Field(
         [],
         description="modules that are not trained: backbone (all but the head), or names such as embedding"
-        " and encoder.layers.0; their dropout stays on",
+        " and encoder.layers.0; dropout in frozen modules stays on",
     )
     unfreeze: UnfreezeConfig = UnfreezeConfig()
     layerwise_lr_decay: float = Field(
@@ -102,17 +107,19 @@ class TrainingConfig(Node):
         " learning rate, the embedding the lowest",
     )
     precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="bf16: matrix products in bfloat16 (autocast), weights in fp32"
+        "fp32", description="fp32, or bf16: autocast to bfloat16, with weights in fp32"
     )
     device: str = Field(
         "auto", description="auto, cpu, cuda, cuda:1 or mps; auto prefers cuda, then mps, then cpu"
     )
     parallel: ParallelConfig = Field(
-        DDPConfig(), description="strategy for several processes (--processes, torchrun)"
+        DDPConfig(), description="strategy for training with several processes (--processes, torchrun)"
     )
     threads: Count | None = Field(None, le=1024, description="CPU threads; null: PyTorch's choice")
-    log_every: Count = Field(10, description="steps between two events in the log")
-    validate_every: Count | None = Field(None, description="steps between validations; null: one epoch")
+    log_every: Count = Field(10, description="steps between two `step` events in the event log")
+    validate_every: Count | None = Field(
+        None, description="steps between validations; null: at the end of each epoch"
+    )
     validation_examples: Count | None = Field(
         None,
         description="validate on this many examples during training; null: all; the last evaluation uses all",
@@ -123,12 +130,12 @@ class TrainingConfig(Node):
     )
     stopping: StoppingConfig = StoppingConfig()
     divergence: DivergenceConfig = DivergenceConfig()
-    tensorboard: bool = Field(False, description="also write TensorBoard events")
+    tensorboard: bool = Field(False, description="also write the events in TensorBoard format")
 
     @field_validator("freeze", mode="before")
     @classmethod
     def _list_names(cls, value: Any) -> Any:
-        """Accept a single name, and null for an empty list."""
+        """Return a list: wrap a single name, and replace null by an empty list."""
         if value is None:
             return []
         return [value] if isinstance(value, str) else value
@@ -137,7 +144,7 @@ class TrainingConfig(Node):
     def _check_unfreeze(self) -> Self:
         if self.unfreeze.every is not None and not self.freeze:
             raise ErrorDetail(
-                "no module is frozen",
+                "there is nothing to unfreeze, because no module is frozen",
                 path="unfreeze.every",
                 value=self.unfreeze.every,
                 hint="training.freeze=backbone",
@@ -147,7 +154,9 @@ class TrainingConfig(Node):
     @model_validator(mode="after")
     def _check_end(self) -> Self:
         if self.max_epochs is None and self.max_steps is None and self.max_minutes is None:
-            raise ErrorDetail("training has no end", path="max_epochs", value="null", hint="max_epochs=10")
+            raise ErrorDetail(
+                "training has no end", path="max_epochs", value="null", hint="training.max_epochs=10"
+            )
         if self.max_epochs is None and self.max_steps is None and self.schedule.needs_end:
             raise ErrorDetail(
                 "this schedule needs a number of steps",
@@ -158,16 +167,16 @@ class TrainingConfig(Node):
         return self
 
     def num_checkpoints_kept(self) -> int:
-        """Number of newest checkpoints to keep, for averaging too."""
+        """Return the number of newest checkpoints to keep, including those that `average_last` needs."""
         return max(self.keep_checkpoints, self.average_last or 0)
 
     def count_steps(self, steps_per_epoch: int) -> int | None:
-        """Number of steps by `max_steps` and `max_epochs`; None without either."""
+        """Return the smaller limit of `max_steps` and `max_epochs` in steps, or None if both are null."""
         by_epochs = None if self.max_epochs is None else self.max_epochs * steps_per_epoch
         return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
 
     def steps_between_unfreezing(self, steps_per_epoch: int) -> int | None:
-        """Number of steps after which one more layer is unfrozen; None if layers stay frozen."""
+        """Return the number of steps after which one more layer is unfrozen; None if layers stay frozen."""
         if self.unfreeze.every is None:
             return None
         return self.unfreeze.every * (steps_per_epoch if self.unfreeze.unit == "epochs" else 1)

@@ -28,55 +28,55 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 TIMEOUT = timedelta(minutes=30)
-"""Longest wait for another rank: rank 0 may be reading data or writing a large checkpoint."""
+"""Maximum wait for another rank. It is long because rank 0 may read data or write a large checkpoint."""
 
 ROLL_CALL_SECONDS = 3.0
-"""Time that the remaining ranks wait for each other before they report which ranks are gone."""
+"""Seconds that the remaining ranks wait for each other before they report which ranks are gone."""
 
 SIOCGIFADDR = 0x8915
-"""Linux ioctl request for the address of a network interface."""
+"""Linux ioctl request code that returns the address of a network interface."""
 
 RUN_ID = "glassformer"
-"""Run ID that the elastic launcher gives to a run started by `--processes`."""
+"""Run ID in PyTorch's elastic launcher for processes started by `--processes`."""
 
 CONNECTION_ERROR = re.compile(r"gloo|nccl|[Cc]onnection|[Ss]ocket|[Tt]imed out|timeout|Broken pipe", re.ASCII)
-"""Matches PyTorch's errors about a rank that does not respond."""
+"""Pattern of PyTorch's error messages about a rank that does not respond."""
 
 
 class LostRanks(Exception):
-    """Ranks that have disappeared; the others cannot continue without them."""
+    """Exception for ranks that ended or do not respond. The other ranks cannot continue without them."""
 
     def __init__(self, lost: Mapping[int, str], count: int) -> None:
         self.lost = dict(lost)
         names = "; ".join(f"rank {rank} of {count} is gone ({where})" for rank, where in lost.items())
-        super().__init__(names or "a rank did not respond, although all of them are running")
+        super().__init__(names or "a rank did not respond, although all ranks are running")
 
 
 class RankZeroFailed(UserError):
-    """Work on rank 0 failed; rank 0 reports the error itself."""
+    """Error on the other ranks if work on rank 0 failed. Rank 0 reports the cause itself."""
 
 
 class ProcessGroup:
-    """Group of one process, and the interface of larger groups."""
+    """Process group with one process, and base class of groups with several processes."""
 
     rank = 0
     world_size = 1
 
     @property
     def is_rank_zero(self) -> bool:
-        """True on the rank that writes events, checkpoints and results, and prints."""
+        """True on rank 0, the only rank that prints and that writes events, checkpoints and results."""
         return self.rank == 0
 
     def sum(self, *numbers: float) -> list[float]:
-        """Sum each number over all ranks."""
+        """Return each number summed over all ranks."""
         return list(numbers)
 
     def max(self, *numbers: float) -> list[float]:
-        """Maximum of each number over all ranks."""
+        """Return the maximum of each number over all ranks."""
         return list(numbers)
 
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's value on all ranks; it must be JSON."""
+        """Return rank 0's value on all ranks. The value must be JSON-serialisable."""
         return value
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,18 +84,18 @@ class ProcessGroup:
         return dict(tensors)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Collect all ranks' tensors: `name` is rank 0's, `name.1` rank 1's. Names and shapes must agree."""
+        """Return the tensors of all ranks: `name` from rank 0, `name.1` from rank 1. Shapes must agree."""
         return dict(tensors)
 
     def select_own(self, gathered: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what this rank gave to `gather`; empty if this rank did not exist then."""
+        """Return the tensors that this rank passed to `gather`; empty if this rank did not exist then."""
         if self.is_rank_zero:
             return {name: tensor for name, tensor in gathered.items() if "." not in name}
         ending = f".{self.rank}"
         return {name.removesuffix(ending): t for name, t in gathered.items() if name.endswith(ending)}
 
     def on_rank_zero(self, work: Callable[[], Any]) -> Any:
-        """Do the work on rank 0 and return its JSON result on all ranks; if it fails, all ranks fail."""
+        """Call `work` on rank 0 and return its JSON result on all ranks. If it fails, all ranks raise."""
         failure: Exception | None = None
         outcome: dict[str, Any] = {}
         if self.is_rank_zero:
@@ -111,19 +111,19 @@ class ProcessGroup:
         return outcome["value"]
 
     def is_reported_by_rank_zero(self, text: str) -> bool:
-        """True if rank 0 already prints this message."""
+        """Return True if rank 0 prints this message, so that this rank need not."""
         return False
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error, or a LostRanks that names the ranks whose loss caused it."""
+        """Return a LostRanks that names the missing ranks if they caused the error, else the error."""
         return error
 
     def leave(self) -> None:
-        """Leave the group."""
+        """Leave the process group and close its connections."""
 
 
 class TorchProcessGroup(ProcessGroup):
-    """Group of several processes, connected by `torch.distributed`."""
+    """Process group with several processes, connected by `torch.distributed`."""
 
     def __init__(self, store: Store, rank: int, count: int) -> None:
         from torch._C._distributed_c10d import PrefixStore
@@ -195,7 +195,7 @@ class TorchProcessGroup(ProcessGroup):
         return LostRanks(self._roll_call(), self.world_size) if is_lost else error
 
     def _roll_call(self) -> dict[int, str]:
-        """Return the ranks that do not respond, by the store: collectives no longer work."""
+        """Return the ranks that do not respond, with their locations. Uses the key-value store only."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # report before the launcher ends this process
         names = [f"present.{rank}" for rank in range(self.world_size)]
@@ -225,7 +225,7 @@ def is_launched() -> bool:
 
 
 def join() -> ProcessGroup:
-    """Join the processes that were started together; a single process forms a group of its own."""
+    """Join the process group of this launch and return it; a single process gets a group of its own."""
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         return ProcessGroup()
     from torch.distributed.rendezvous import rendezvous
@@ -241,7 +241,7 @@ def join() -> ProcessGroup:
                 f"no GPU is left for rank {os.environ['RANK']}",
                 path="processes",
                 value=os.environ.get("LOCAL_WORLD_SIZE"),
-                hint=f"{torch.cuda.device_count()} processes on this machine, one per GPU",
+                hint=f"start {torch.cuda.device_count()} processes on this machine, one per GPU",
             )
         torch.cuda.set_device(local_rank)
     store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
@@ -249,10 +249,10 @@ def join() -> ProcessGroup:
 
 
 def fresh_store(store: Store, rank: int, count: int) -> Store:
-    """Return a namespace of the store that no earlier attempt has used.
+    """Return a view of the key-value store under a prefix that no earlier attempt has used.
 
     A launcher keeps its store when it restarts ranks, with the stale entries of the earlier attempt. Machines
-    may disagree on the number of the attempt. So every rank draws a random name, and all use rank 0's.
+    may count attempts differently. Therefore rank 0 draws a random prefix and passes it to all ranks.
     """
     from torch._C._distributed_c10d import PrefixStore
 
@@ -276,17 +276,17 @@ def fresh_store(store: Store, rank: int, count: int) -> Store:
 
 
 def is_launched_by_us() -> bool:
-    """Return True if `--processes` started this process; then its parent prints the result."""
+    """Return True if `--processes` started this process, in which case the parent prints the result."""
     return os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
 
 
 def restarts() -> int:
-    """Number of times that the launcher has restarted this process."""
+    """Return how often the launcher has restarted this process."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def use_loopback() -> None:
-    """Let ranks listen on the loopback interface only: no access from outside, and no name lookup."""
+    """Restrict Gloo and NCCL to the loopback interface, so that no other machine can connect."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -294,7 +294,7 @@ def use_loopback() -> None:
 
 
 def interface_to(host: str) -> str | None:
-    """Return the network interface that reaches a host; gloo would use that of this machine's host name."""
+    """Return the name of the network interface that reaches a host, for Gloo; None if it is unknown."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # nothing is sent
         address = socket.inet_aton(probe.getsockname()[0])
@@ -307,7 +307,7 @@ def interface_to(host: str) -> str | None:
 
 
 class SharedStore(CheckpointStore):
-    """Checkpoint store that only rank 0 reads and writes; other machines need no access to its folder."""
+    """Checkpoint store whose files only rank 0 reads and writes. Other ranks receive them by broadcast."""
 
     def __init__(self, store: CheckpointStore, process_group: ProcessGroup) -> None:
         super().__init__(store.folder, store.keep)
@@ -344,7 +344,7 @@ class SharedStore(CheckpointStore):
         return self._read(lambda: self._own.load_newest(warn, only_regular=only_regular))
 
     def _read(self, read: Callable[[], tuple[str, Checkpoint] | None]) -> tuple[str, Checkpoint] | None:
-        """Read on rank 0 and broadcast the whole checkpoint to all ranks."""
+        """Call `read` on rank 0 and return its checkpoint, with all tensors, on all ranks."""
         found: tuple[str, Checkpoint] | None = None
 
         def describe() -> dict[str, Any] | None:

@@ -20,16 +20,16 @@ from glassformer.tasks.base import Task
 
 TOKENS_PER_BLOCK = 1 << 20
 OVERSAMPLING = 16
-"""Additional directions of the randomised SVD, whose last directions are the least accurate."""
+"""Number of extra dimensions in the randomised SVD, dropped at the end because they are inaccurate."""
 ITERATIONS = 4
 SMOOTHING = 0.75
-"""Exponent that raises the frequency of rare contexts, so that chance pairs weigh less."""
+"""Exponent on context frequencies that reduces the PPMI of rare contexts."""
 
 
 def co_occurrence_vectors(
     rows: Iterable[np.ndarray], vocabulary: int, dim: int, window: int, report: Callable[[str], None]
 ) -> Tensor:
-    """Unit vectors of tokens by their neighbours in a window; zeros for tokens without neighbours."""
+    """Return a unit vector per token from its neighbours in a window; zeros for one without neighbours."""
     keys, counts = _count_pairs(rows, vocabulary, window)
     report(f"{len(keys):,} pairs of tokens occur within {window} positions of each other")
     if not len(keys):
@@ -43,9 +43,9 @@ def co_occurrence_vectors(
 def same_text_vectors(
     texts: Iterable[np.ndarray], vocabulary: int, dim: int, report: Callable[[str], None]
 ) -> Tensor:
-    """Unit vectors of tokens by the texts that they occur in; zeros for tokens that are equally frequent.
+    """Return a unit vector per token from the texts that contain it; zeros for one without information.
 
-    Topic and opinion extend over a whole text, further than a window.
+    Whole texts show topic and opinion, which a window of a few tokens may not.
     """
     found = [np.unique(np.asarray(text, dtype=np.int64), return_counts=True) for text in texts]
     if not found:
@@ -59,7 +59,7 @@ def same_text_vectors(
 def _vectors(
     token: np.ndarray, context: np.ndarray, counts: np.ndarray, shape: tuple[int, int], dim: int
 ) -> Tensor:
-    """Factorise the positive pointwise mutual information of tokens and contexts into unit vectors."""
+    """Return unit vectors per token by an SVD of the PPMI matrix of tokens and contexts."""
     vocabulary, contexts = shape
     totals = np.bincount(context, counts, contexts)
     chances = totals**SMOOTHING / (totals**SMOOTHING).sum()
@@ -77,7 +77,7 @@ def _vectors(
 
 
 def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Count pairs of tokens within the window; a pair is one integer, lower * vocabulary + higher."""
+    """Return token pairs within the window and their counts; a pair is lower ID * vocabulary + higher ID."""
     keys: np.ndarray = np.empty(0, np.int64)
     counts: np.ndarray = np.empty(0)
     for tokens, ends in _blocks(rows):
@@ -95,7 +95,7 @@ def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tu
 
 
 def _blocks(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Concatenate rows into blocks: the tokens, and for each token the end of its row."""
+    """Yield blocks of concatenated rows: the tokens, and for each token the index where its row ends."""
     block: list[np.ndarray] = []
     size = 0
     for row in rows:
@@ -122,7 +122,7 @@ def _sparse(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tu
 
 
 def _factors(matrix_VC: Tensor, transposed_CV: Tensor, dim: int) -> Tensor:
-    """Left singular vectors times the root of the singular values, by randomised SVD (Halko et al. 2011)."""
+    """Return left singular vectors times √(singular values), by randomised SVD (Halko et al. 2011)."""
     width = min(dim + OVERSAMPLING, *matrix_VC.shape)
     start_CK = generator(0, "co-occurrence").standard_normal((matrix_VC.shape[1], width), dtype=np.float32)
     basis_VK = torch.linalg.qr(matrix_VC @ torch.from_numpy(start_CK)).Q
@@ -133,7 +133,7 @@ def _factors(matrix_VC: Tensor, transposed_CV: Tensor, dim: int) -> Tensor:
 
 
 class EmbeddingInitConfig(Kind):
-    """Initial values of the token embedding."""
+    """Base class of configs that set the initial values of the token embedding."""
 
     def apply(self, model: Model, task: Task, report: Callable[[str], None]) -> None:
         """Initialise the token embedding of a new model in place."""
@@ -142,7 +142,7 @@ class EmbeddingInitConfig(Kind):
 
 @register
 class RandomInitConfig(EmbeddingInitConfig):
-    """The model's own random initial values."""
+    """Random initial values, as the model draws them."""
 
     kind: Literal["random"] = "random"
 
@@ -152,7 +152,7 @@ class RandomInitConfig(EmbeddingInitConfig):
 
 @register
 class CoOccurrenceInitConfig(EmbeddingInitConfig):
-    """Vectors from co-occurrence counts in the inputs of the training split, before any training step."""
+    """Embeddings from co-occurrence counts in the training inputs, computed before the first step."""
 
     kind: Literal["co-occurrence"] = "co-occurrence"
     window: int = Field(8, ge=1, le=1000, description="tokens at most this far apart are neighbours")
@@ -181,7 +181,7 @@ class CoOccurrenceInitConfig(EmbeddingInitConfig):
             table_VD[has_vector_V] = vectors_VD[has_vector_V] * length
 
     def _vectors(self, inputs: Sequences, vocabulary: int, dim: int, report: Callable[[str], None]) -> Tensor:
-        """Concatenate window and document vectors, scaled so that their components are equally large."""
+        """Return window and same-text vectors, concatenated and scaled to equally large components."""
         far = round(dim * self.document_fraction)
         texts = inputs.rows if isinstance(inputs, Windows) else inputs
         parts = []

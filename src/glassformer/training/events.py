@@ -13,14 +13,14 @@ from glassformer.core.errors import user_error
 from glassformer.storage.files import ESCAPED, storage_error
 
 CLOCK_FIELDS = frozenset({"elapsed", "seconds", "tokens_per_second", "time"})
-"""Fields measured by a clock: the only ones that differ between two identical runs."""
+"""Event fields with a time or speed, the only ones that differ between two identical runs."""
 
 MAX_LINE_BYTES = 16 << 20
-"""Longer lines are read in pieces, none of which is an event."""
+"""Maximum bytes per line. A longer line is read in pieces, which are not valid events."""
 
 
 class EventLog:
-    """Append-only JSONL file of a run, with a checksum that checkpoints refer to."""
+    """Append-only JSONL file with the events of a run. Checkpoints store its size and SHA-256."""
 
     NO_CHECKSUM: ClassVar[Mapping[str, Any]] = {
         "events_bytes": 0,
@@ -31,11 +31,11 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mirror: Callable[[dict[str, Any]], None] | None = None
-        """Receives every event after it was written."""
+        """Function that receives every event after it was written, such as a TensorBoardMirror."""
         self._hashed, self._hash = 0, hashlib.sha256()
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one event as one line."""
+        """Append one event as one line of JSON."""
         event = {"event": kind, **fields}
         line = json.dumps(event, ensure_ascii=False) + "\n"
         try:
@@ -50,12 +50,12 @@ class EventLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def checksum(self) -> Mapping[str, Any]:
-        """Return size and SHA-256 of the log; only the bytes added since the last call are read."""
+        """Return size and SHA-256 of the log as a dict. Only bytes added since the last call are read."""
         self._hashed = self._update(self._hash, self._hashed, self.size())
         return {"events_bytes": self._hashed, "events_sha256": self._hash.hexdigest()}
 
     def _update(self, digest: Any, start: int, end: int) -> int:
-        """Add these bytes of the log to a digest; return the position that was reached."""
+        """Add the log's bytes from `start` to `end` to a digest; return the position that was reached."""
         if start < end and self.path.exists():
             with open(self.path, "rb") as file:
                 file.seek(start)
@@ -71,20 +71,20 @@ class EventLog:
             report(damage)
 
     def find_damage(self, checksum: Mapping[str, Any]) -> str | None:
-        """Compare the beginning of the log with a checkpoint's checksum; None if it is intact."""
+        """Return a message if the log does not match a checkpoint's size and SHA-256, else None."""
         digest, size = hashlib.sha256(), checksum["events_bytes"]
         if self._update(digest, 0, size) == size and digest.hexdigest() == checksum["events_sha256"]:
             return None
         return f"{self.path} was changed after it was written: the curves of this run may be wrong"
 
     def sync(self) -> None:
-        """Flush the log to disk; called before a checkpoint refers to it."""
+        """Flush the log to disk with fsync. Call this before a checkpoint stores the log's checksum."""
         if self.path.exists():
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
 
     def truncate(self, size: int) -> None:
-        """Delete the events after a checkpoint; a resumed run writes them again."""
+        """Truncate the log to `size` bytes. A resumed run writes the removed events again."""
         try:
             if self.size() > size:  # truncating to a larger size would append zeros
                 os.truncate(self.path, size)
@@ -93,7 +93,7 @@ class EventLog:
             raise storage_error(error, self.path, 0) from error
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield every complete event; a line that a crash cut short is skipped."""
+        """Yield every event as a dict. Skip invalid JSON, such as a line that a crash cut short."""
         for line in read_lines(self.path):
             try:
                 event = json.loads(line)
@@ -104,14 +104,14 @@ class EventLog:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a regular file; a line above 16 MiB comes in pieces."""
+    """Yield the lines of a regular file. A line above 16 MiB is split into pieces."""
     if path.is_file():
         with open(path, "rb") as file:
             yield from iter(lambda: file.readline(MAX_LINE_BYTES), b"")
 
 
 class TensorBoardMirror:
-    """Writes the numbers of each event to TensorBoard."""
+    """Callable that writes the numbers of each event to a TensorBoard folder."""
 
     def __init__(self, folder: Path, from_step: int) -> None:
         try:

@@ -30,22 +30,22 @@ from glassformer.training.distributed import RUN_ID
 LOOPBACK = "127.0.0.1"
 BACKEND = "glassformer-loopback"
 SECONDS_TO_SAVE = 50
-"""Time between a stop signal and the kill of the processes."""
+"""Seconds that processes have to save a checkpoint after a stop signal, before they are killed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a launch."""
+    """Result of a launch: exit code, output of rank 0, and failure."""
 
     exit_code: int
     output: str
     """Standard output of rank 0."""
     failure: str = ""
-    """The rank that failed and why, if no rank could report it."""
+    """Description of the rank that failed, if no rank printed it; else empty."""
 
 
 def launch(command: Sequence[str], processes: int, max_restarts: int) -> Outcome:
-    """Run a command as the ranks of one group until it ends; restart all ranks if one dies."""
+    """Run a command in several processes until they end, and return the result; restart all if one dies."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SECONDS_TO_SAVE))
@@ -72,7 +72,7 @@ def launch(command: Sequence[str], processes: int, max_restarts: int) -> Outcome
 
 
 def _first_failure(failed: ChildFailedError) -> tuple[int, str]:
-    """Exit code and description of the first failure; within one second, a killed process is the cause."""
+    """Return exit code and description of the first failure; in a tie, that of a killed process."""
     rank, failure = min(failed.failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode >= 0))
     if failure.exitcode >= 0:
         return failure.exitcode, "" if failure.exitcode > 1 else f"rank {rank} failed"
@@ -81,14 +81,14 @@ def _first_failure(failed: ChildFailedError) -> tuple[int, str]:
 
 
 def _output_of_rank_zero(folder: Path) -> str:
-    """Read what rank 0 printed in the last attempt."""
+    """Return the standard output of rank 0 in the last attempt."""
     attempts = {int(path.parts[-3].split("_")[1]): path for path in folder.glob("*/attempt_*/0/stdout.log")}
     return attempts[max(attempts)].read_text(encoding="utf-8") if attempts else ""
 
 
 @contextlib.contextmanager
 def _quiet_agent() -> Iterator[None]:
-    """Context: silence the agent's log, which repeats `Outcome`; restore our signal handlers afterwards."""
+    """Context manager that silences the elastic agent's log and restores our signal handlers at the end."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     handlers = {number: signal.getsignal(number) for number in numbers}
     logging.disable(logging.ERROR)
@@ -101,7 +101,7 @@ def _quiet_agent() -> Iterator[None]:
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """Rendezvous of one agent; its store listens on loopback only, PyTorch's own on all interfaces."""
+    """Rendezvous for one machine. Its store listens on loopback only, unlike PyTorch's own rendezvous."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -115,7 +115,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return BACKEND
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Create a new store for every attempt."""
+        """Create a new key-value store for each attempt and return its rendezvous info."""
         listener = socket.create_server((LOOPBACK, 0))
         port = listener.getsockname()[1]
         options: dict[str, Any] = {"wait_for_workers": False, "master_listen_fd": listener.detach()}

@@ -15,25 +15,31 @@ from torch import Tensor, nn
 from glassformer.core.errors import user_error
 from glassformer.core.registry import Kind, register
 
-LearningRate = Annotated[float, Field(gt=0, description="peak learning rate; the schedule multiplies it")]
-Beta = Annotated[float, Field(ge=0, lt=1, description="decay of a moving average of gradients")]
-Decay = Annotated[float, Field(ge=0, description="weight decay of matrices; biases and norms have none")]
+LearningRate = Annotated[
+    float, Field(gt=0, description="peak learning rate, multiplied by the schedule's factor")
+]
+Beta = Annotated[
+    float, Field(ge=0, lt=1, description="decay of a moving average of the gradients or their squares")
+]
+Decay = Annotated[
+    float, Field(ge=0, description="weight decay of matrices; biases and norms are not decayed")
+]
 
 
 class OptimizerConfig(Kind):
-    """Optimizer, with weight decay on matrices only."""
+    """Base class of optimizer configs. Weight decay applies to matrices only."""
 
     learning_rate: LearningRate = 1e-3
     weight_decay: Decay = 0.0
     state_floats_per_parameter: ClassVar[int] = 0
-    """Upper bound of the optimizer state per parameter, for the memory estimate."""
+    """Maximum number of floats of optimizer state per parameter, for the memory estimate."""
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return an optimizer of the model's parameters."""
+        """Build the PyTorch optimizer for the model's trainable parameters."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups: matrices with weight decay, vectors without."""
+        """Return two parameter groups for the optimizer: matrices with weight decay, vectors without."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         return [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
@@ -59,7 +65,7 @@ class AdamWConfig(OptimizerConfig):
 
 @register
 class AdamConfig(AdamWConfig):
-    """Adam (Kingma and Ba 2015); weight decay, if any, is added to the gradient."""
+    """Adam (Kingma and Ba 2015). Weight decay is added to the gradient, as L2 regularisation."""
 
     kind: Literal["adam"] = "adam"  # type: ignore[assignment]
     beta2: Beta = 0.999
@@ -85,7 +91,7 @@ class SGDConfig(OptimizerConfig):
 
 
 class Lion(torch.optim.Optimizer):
-    """Update by the sign of an interpolated momentum (Chen et al. 2023): one state per parameter, not two."""
+    """Lion optimizer (Chen et al. 2023): the sign of an interpolated momentum is the update direction."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, beta1: float, beta2: float) -> None:
         super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2})
@@ -107,7 +113,7 @@ class Lion(torch.optim.Optimizer):
 
 @register
 class LionConfig(OptimizerConfig):
-    """Lion (Chen et al. 2023): the sign of the momentum decides the direction."""
+    """Lion (Chen et al. 2023): updates by the sign of the momentum, with one state per parameter."""
 
     kind: Literal["lion"] = "lion"
     beta1: Beta = 0.9
@@ -120,26 +126,28 @@ class LionConfig(OptimizerConfig):
 
 Steps = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-FinalRatio = Annotated[float, Field(ge=0, le=1, description="factor of the learning rate at the last step")]
+FinalRatio = Annotated[
+    float, Field(ge=0, le=1, description="learning rate at the last step, as a fraction of the peak")
+]
 
 
 class ScheduleConfig(Kind):
-    """Factor of the learning rate at each step: a linear warm-up, then the schedule."""
+    """Base class of learning-rate schedules: a linear warm-up, then the curve of the subclass."""
 
     warmup_steps: Steps = Field(
         0, description="steps over which the learning rate rises linearly to its peak"
     )
     needs_end: ClassVar[bool] = True
-    """True if the schedule needs the total number of steps."""
+    """True if the schedule depends on the total number of steps."""
 
     def factor(self, step: int, total_steps: int) -> float:
-        """Return the factor for step 1, 2, …, total_steps."""
+        """Return the learning-rate factor for a step, counted from 1 to `total_steps`."""
         if step <= self.warmup_steps:
             return step / self.warmup_steps
         return self.after_warmup(step - self.warmup_steps, max(1, total_steps - self.warmup_steps))
 
     def after_warmup(self, step: int, total_steps: int) -> float:
-        """Return the factor; steps are counted from the end of the warm-up."""
+        """Return the learning-rate factor. Both step counts start at the end of the warm-up."""
         raise NotImplementedError
 
 
@@ -156,7 +164,7 @@ class ConstantConfig(ScheduleConfig):
 
 @register
 class WarmupCosineConfig(ScheduleConfig):
-    """Half a cosine from the peak down to `final_ratio`."""
+    """Cosine decay from the peak learning rate down to `final_ratio` of it, after the warm-up."""
 
     kind: Literal["warmup-cosine"] = "warmup-cosine"
     final_ratio: FinalRatio = 0.0
@@ -168,7 +176,7 @@ class WarmupCosineConfig(ScheduleConfig):
 
 @register
 class InverseSquareRootConfig(ScheduleConfig):
-    """Decay with the inverse square root of the step, from the end of the warm-up (Vaswani et al. 2017)."""
+    """Decay with the inverse square root of the step after the warm-up (Vaswani et al. 2017)."""
 
     kind: Literal["inverse-square-root"] = "inverse-square-root"
     needs_end: ClassVar[bool] = False
@@ -180,7 +188,7 @@ class InverseSquareRootConfig(ScheduleConfig):
 
 @register
 class LinearConfig(ScheduleConfig):
-    """Linear decay from the peak down to `final_ratio`."""
+    """Linear decay from the peak learning rate down to `final_ratio` of it, after the warm-up."""
 
     kind: Literal["linear"] = "linear"
     final_ratio: FinalRatio = 0.0
@@ -191,10 +199,12 @@ class LinearConfig(ScheduleConfig):
 
 @register
 class WarmupStableDecayConfig(ScheduleConfig):
-    """Constant for most of the run, then a linear decay."""
+    """Constant learning rate after the warm-up, then a linear decay over the last steps."""
 
     kind: Literal["warmup-stable-decay"] = "warmup-stable-decay"
-    decay_fraction: Fraction = Field(0.2, description="fraction of the steps that decay")
+    decay_fraction: Fraction = Field(
+        0.2, description="fraction of the steps after the warm-up in which the learning rate decays"
+    )
     final_ratio: FinalRatio = 0.0
 
     def after_warmup(self, step: int, total_steps: int) -> float:
@@ -206,25 +216,25 @@ class WarmupStableDecayConfig(ScheduleConfig):
 # ---------------------------------------------------------------- layers
 
 BACKBONE = "backbone"
-"""Name for all modules but the head, which `training.freeze` accepts besides module names."""
+"""Value of `training.freeze` that means all modules except the output head."""
 
 _NUMBERED = re.compile(r"(.+?)\.(\d+)\.")
 
 
 def is_head(name: str) -> bool:
-    """Return True for a parameter of the output head, pooling included."""
+    """Return True if this parameter name belongs to the output head or to pooling."""
     return name.split(".")[0] in ("head", "pooling")
 
 
 def is_in_block(name: str) -> bool:
-    """Return True for a parameter of a block, neither embedding nor head."""
+    """Return True if this parameter name belongs to a block, not to the embedding or the output head."""
     return not is_head(name) and _NUMBERED.match(name) is not None
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """Number the layer of each parameter in data-flow order: embeddings 0, then the blocks, then the head.
+    """Return the layer number of each parameter: 0 for embeddings, then one per block, then the head.
 
-    Parameters beside the blocks of a stack, such as its final norm, belong to its last block.
+    Parameters of an encoder or decoder outside its blocks, such as the final norm, count as its last block.
     """
     numbers: dict[str, int] = {}
     uppermost: dict[str, int] = {}
@@ -240,7 +250,7 @@ def layers_of(model: nn.Module) -> dict[str, int]:
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float) -> None:
-    """Split the optimizer's groups by layer; `lr_scale` is the factor of the group's learning rate."""
+    """Split the parameter groups by layer and set `lr_scale`, the learning-rate factor of the layer."""
     layers = layers_of(model)
     top = max(layers.values())
     scales = {parameter: decay ** (top - layers[name]) for name, parameter in model.named_parameters()}
@@ -252,14 +262,14 @@ def scale_learning_rates(optimizer: torch.optim.Optimizer, model: nn.Module, dec
 
 
 class Freezing:
-    """Frozen parameters of each step. They depend on the step alone, so that resume needs no extra state.
+    """Frozen parameters at each step. They depend on the step alone, so that resume needs no extra state.
 
-    The optimizer holds all parameters from the start; it skips those without a gradient, weight decay and
-    momentum included.
+    The optimizer holds all parameters from the start. It skips parameters without a gradient, so that weight
+    decay and momentum do not change them either.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], steps_between: int | None) -> None:
-        """Freeze modules by name; if given, unfreeze the uppermost layer every `steps_between` steps."""
+        """Freeze these modules. Unfreeze the uppermost frozen layer every `steps_between` steps, if given."""
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         frozen, layers = _matching(list(trainable), names), layers_of(model)
         self._parameters = {name: parameter for name, parameter in trainable.items() if name in frozen}
@@ -271,35 +281,35 @@ class Freezing:
                 "every parameter is frozen",
                 path="training.freeze",
                 value=", ".join(names),
-                hint="freeze less: training.freeze=embedding",
+                hint="freeze fewer modules, for example training.freeze=embedding",
             )
 
     def apply(self, step: int) -> None:
-        """Enable gradients of exactly the parameters that this step trains."""
+        """Set `requires_grad` of each parameter as this step needs it: False if frozen, else True."""
         frozen = self.frozen(step)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name not in frozen)
 
     def frozen(self, step: int) -> dict[str, int]:
-        """Return the frozen parameters of a step, counted from 1, with their sizes."""
+        """Return the names and sizes of the parameters that are frozen in a step; steps count from 1."""
         released = 0 if self._steps_between is None else max(0, step - 1) // self._steps_between
         still = set(self._downwards[released:])
         return {name: p.numel() for name, p in self._parameters.items() if self._layers[name] in still}
 
     def released(self, step: int) -> list[str]:
-        """Return the modules that this step is the first to train."""
+        """Return the names of the modules that are unfrozen at this step."""
         now = self.frozen(step)
         return list(dict.fromkeys(_module_of(name) for name in self.frozen(step - 1) if name not in now))
 
 
 def _module_of(name: str) -> str:
-    """Return the block of a parameter, or else its module."""
+    """Return the name of the block that holds a parameter, or of its module if it is outside the blocks."""
     numbered = _NUMBERED.match(name)
     return name.rpartition(".")[0] if numbered is None else ".".join(numbered.groups())
 
 
 def _matching(known: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Return the parameters of these modules; `layers.1` does not match `layers.10`."""
+    """Return the parameter names under these module names; raise a UserError for an unknown module."""
     found: set[str] = set()
     for name in names:
         under = [other for other in known if other == name or other.startswith(f"{name}.")]
@@ -322,13 +332,13 @@ def _matching(known: Sequence[str], names: Sequence[str]) -> set[str]:
 
 NEWTON_SCHULZ_STEPS = 5
 FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315
-"""Coefficients of a quintic that moves singular values of 0 to 1 near 1, fast rather than exactly."""
+"""Newton-Schulz coefficients of x, x³ and x⁵, which move singular values between 0 and 1 close to 1."""
 ADAM_RMS = 0.2
-"""Root mean square of an Adam update: with it, one learning rate serves both (Liu et al. 2025)."""
+"""Typical RMS of an Adam update. Muon scales to it to share one learning rate (Liu et al. 2025)."""
 
 
 def orthogonal(matrices_BNM: Tensor) -> Tensor:
-    """Move all singular values near 1 and keep the singular vectors, by a Newton-Schulz iteration."""
+    """Return nearly orthogonal matrices by Newton-Schulz: singular values near 1, same singular vectors."""
     is_tall = matrices_BNM.shape[-2] > matrices_BNM.shape[-1]
     x = matrices_BNM.mT if is_tall else matrices_BNM
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -340,9 +350,9 @@ def orthogonal(matrices_BNM: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Orthogonalised momentum for matrices of blocks (Jordan et al. 2024), Adam for other parameters.
+    """Muon optimizer (Jordan et al. 2024) for the matrices in blocks, and Adam for all other parameters.
 
-    `torch.optim.Muon` takes matrices only and one at a time; this one batches matrices of equal shape.
+    `torch.optim.Muon` takes only matrices, one at a time. This class batches matrices of equal shape.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, **constants: float) -> None:
@@ -397,7 +407,7 @@ class Muon(torch.optim.Optimizer):
 
 @register
 class MuonConfig(OptimizerConfig):
-    """Muon (Jordan et al. 2024) for matrices of blocks and Adam for the rest, with one learning rate."""
+    """Muon (Jordan et al. 2024) for the matrices in blocks, Adam for the rest, with one learning rate."""
 
     kind: Literal["muon"] = "muon"
     momentum: Beta = 0.95
@@ -409,10 +419,10 @@ class MuonConfig(OptimizerConfig):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
             raise user_error(
-                "Muon needs whole matrices, and these are sharded over processes",
+                "Muon cannot be used with FSDP, because it needs whole matrices and FSDP shards them",
                 path="training.optimizer.kind",
                 value=self.kind,
-                hint="training.optimizer.kind=adamw",
+                hint="set training.optimizer.kind=adamw or training.parallel.kind=ddp",
             )
         matrices = {p for name, p in model.named_parameters() if p.ndim == 2 and is_in_block(name)}
         groups = []

@@ -1,7 +1,7 @@
 """Choice of the device, and a test that a precision works on it.
 
-A CPU may advertise bf16 and still stop the process with an illegal instruction, so a precision is tested in
-a child process.
+A CPU may advertise bf16 and still stop the process with an illegal instruction. Therefore a precision is
+tested in a child process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ assert torch.isfinite(x.grad).all()
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 PROBE_SECONDS = 120
-"""Time limit of the test."""
+"""Time limit in seconds for the test of a precision."""
 
 
 @cache
 def probe(precision: str, device: str = "cpu") -> str | None:
-    """Test a forward and a backward pass: None if they work in this precision, else the error in one line."""
+    """Test a forward and a backward pass in this precision. Return None, or the error in one line."""
     command = [sys.executable, "-c", _PROBE, DTYPES[precision], device]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -48,13 +48,13 @@ def probe(precision: str, device: str = "cpu") -> str | None:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise a user error if the precision does not work on the device."""
+    """Raise a UserError if this precision (`fp32` or `bf16`) does not work on the device."""
     if precision == "fp32":
         return
     failure = probe(precision, str(device))
     if failure:
         raise user_error(
-            f"does not run on {device}: {failure}",
+            f"this precision does not run on {device}: {failure}",
             path="training.precision",
             value=precision,
             hint="training.precision=fp32",
@@ -62,7 +62,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this name; `auto` prefers CUDA, then MPS, then the CPU."""
+    """Return the PyTorch device with this name; `auto` prefers CUDA, then MPS, then the CPU."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

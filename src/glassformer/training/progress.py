@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
-"""Shortest time between two progress lines."""
+"""Minimum number of seconds between two progress lines."""
 STATUS_DELAY_SECONDS = 2.0
-"""A status line is printed only if the work takes longer than this."""
+"""Number of seconds that work must take before its status line is printed."""
 
 
 class Reporter:
-    """Silent reporter and base class of the others."""
+    """Progress reporter that prints nothing; base class of the other reporters."""
 
     is_active = False
-    """False if the output is discarded: then work done only for the reader is skipped."""
+    """False if the output is discarded, so that work done only for the output can be skipped."""
 
     def begin(self, step: int, total_steps: int | None) -> None: ...
 
     def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None: ...
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Report how far a validation or a test is."""
+        """Report the progress of a validation or a test as `done` of `total`."""
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None: ...
 
@@ -40,7 +40,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def status(self, what: str) -> Iterator[None]:
-        """Context: print what is being done if it takes longer than two seconds."""
+        """Context manager that prints a status line if the work inside takes longer than two seconds."""
         timer = threading.Timer(STATUS_DELAY_SECONDS, self.info, [f"{what} …"])
         timer.daemon = True
         timer.start()
@@ -51,7 +51,7 @@ class Reporter:
 
 
 class LineReporter(Reporter):
-    """One line per validation, and a progress line at most every five seconds."""
+    """Reporter with one line per validation, and a progress line at most every five seconds."""
 
     is_active = True
 
@@ -83,7 +83,7 @@ class LineReporter(Reporter):
 
 
 class BarReporter(Reporter):
-    """Rich progress bar with loss, accuracy, speed and remaining time."""
+    """Reporter with a Rich progress bar that shows loss, accuracy, speed and remaining time."""
 
     is_active = True
 
@@ -137,7 +137,7 @@ class BarReporter(Reporter):
 
 
 def reporter_for(stream: TextIO) -> Reporter:
-    """Return a bar for a terminal, otherwise plain lines."""
+    """Return a progress-bar reporter if the stream is a terminal, otherwise one that prints plain lines."""
     return BarReporter() if stream.isatty() else LineReporter(stream)
 
 

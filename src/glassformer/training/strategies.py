@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from glassformer.training.config import TrainingConfig
 
 BatchLoss = tuple[float, int]
-"""Summed loss of a micro-batch, and the number of targets predicted correctly."""
+"""Sum of the losses of a micro-batch, and number of its targets that were predicted correctly."""
 
 
 class IdleBatch(Batch):
-    """Stand-in for a rank without examples: it computes, to keep collectives in step, and counts nothing."""
+    """Dummy batch for a rank without examples, so that the rank joins all collectives. It has zero weight."""
 
     def target_count(self) -> int:
         return 0
@@ -42,7 +42,7 @@ class IdleBatch(Batch):
 
 
 class SingleProcessStrategy:
-    """Sequential micro-batches in one process; base class of the other strategies."""
+    """Strategy that runs micro-batches one after another in one process; base class of all strategies."""
 
     def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
         self.model = model
@@ -50,11 +50,11 @@ class SingleProcessStrategy:
         self.training = training
 
     def count_micro_batches(self, lengths: np.ndarray) -> int:
-        """Number of micro-batches for a batch of examples with these lengths."""
+        """Return the number of micro-batches to split a batch of examples with these lengths into."""
         return 1
 
     def forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
-        """Accumulate the gradient of the mean loss of a step; its micro-batches have `count` targets."""
+        """Accumulate gradients of the loss divided by `count`, all targets of the step; return each loss."""
         losses = []
         for number, batch in enumerate(batches, start=1):
             with self.accumulating(is_last=number == len(batches)):
@@ -68,7 +68,7 @@ class SingleProcessStrategy:
         return losses
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Context of a forward pass in the precision of this run."""
+        """Return an autocast context for the run's precision; it does nothing in fp32."""
         if self.training.precision == "bf16":
             return torch.autocast(next(self.model.parameters()).device.type, torch.bfloat16)
         return contextlib.nullcontext()
@@ -77,35 +77,35 @@ class SingleProcessStrategy:
         return self.model.compute_loss(batch.inputs, batch.targets, self.training.label_smoothing)
 
     def backward(self, loss: Tensor) -> None:
-        """Add to the gradient; after the last micro-batch it is the sum over all ranks."""
+        """Add the gradient of this loss. After the last micro-batch, `.grad` is the sum over all ranks."""
         loss.backward()
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Context of one micro-batch; gradients are synchronised between ranks only in the last."""
+        """Return a context for one micro-batch. Ranks synchronise gradients only in a step's last one."""
         return contextlib.nullcontext()
 
     def clip(self, limit: float) -> float:
-        """Clip the gradient to this norm and return the norm before clipping."""
+        """Clip the gradient to the norm `limit` and return the norm before clipping."""
         return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
 
     def should_interrupt(self, is_requested: bool) -> bool:
-        """Return True if this rank interrupts a validation between two batches."""
+        """Return True if this rank must interrupt the validation. `is_requested`: it got a stop request."""
         return is_requested
 
     def shard(self, model: Model) -> Model:
-        """Shard another model, such as the averaged weights, like the trained one."""
+        """Shard another model, such as the averaged weights, like the trained one, and return that model."""
         return model
 
     def weights(self, model: Model) -> dict[str, Tensor]:
-        """Return the full weights, at least on rank 0."""
+        """Return the full, unsharded weights by name. Ranks other than 0 may get empty tensors."""
         return model.state_dict()
 
     def load(self, model: Model, weights: Mapping[str, Tensor]) -> None:
-        """Load full weights into the model."""
+        """Load full, unsharded weights into the model."""
         model.load_state_dict(dict(weights))
 
     def optimizer_tensors(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """Return the full optimizer state as `{parameter index}.{state name}`, at least on rank 0."""
+        """Return the unsharded optimizer state by `{parameter index}.{state name}`, at least on rank 0."""
         return {
             f"{number}.{name}": value
             for number, parameter in enumerate(_parameters(optimizer))
@@ -114,7 +114,7 @@ class SingleProcessStrategy:
         }
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-        """Load a full optimizer state."""
+        """Load an unsharded optimizer state with the keys of `optimizer_tensors`."""
         optimizer.state.clear()
         parameters = _parameters(optimizer)
         for key, value in tensors.items():
@@ -131,16 +131,16 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 # ---------------------------------------------------------------- threads
 
 MIN_FLOPS_TO_SPLIT = 1e10
-"""FLOPs of a step, forward and backward; a smaller step ends before splitting pays off."""
+"""Minimum FLOPs (forward and backward) of a step that is split, because splitting a smaller one is slower."""
 FLOPS_PER_MICRO_BATCH, TOKENS_PER_MICRO_BATCH = 2e10, 512
-"""Minimum work of a micro-batch if there are more than two.
+"""Minimum FLOPs and tokens of each micro-batch if a batch is split into more than two.
 
-Then the overhead of Python, and of summing the gradients of a large model, is small.
+The limits keep the overhead of Python and of summing the gradients small.
 """
 
 
 def count_micro_batches(parameters: int, lengths: np.ndarray) -> int:
-    """Number of micro-batches for examples of these lengths: a power of two, to keep all threads busy."""
+    """Return into how many micro-batches to split a batch: a power of two, at most one per example."""
     tokens = int(lengths.sum())
     flops = _step_flops(parameters, tokens)
     if flops < MIN_FLOPS_TO_SPLIT or tokens < 2 * TOKENS_PER_MICRO_BATCH or len(lengths) < 2:
@@ -150,12 +150,12 @@ def count_micro_batches(parameters: int, lengths: np.ndarray) -> int:
 
 
 def count_gradient_copies(micro_batches: int, threads: int) -> int:
-    """Gradients of the whole model held at a time: the sum, and those of micro-batches not yet added."""
+    """Return the peak number of gradient copies: the sum, and those of micro-batches not yet added to it."""
     return 1 if micro_batches == 1 else 1 + min(micro_batches, _in_flight(min(micro_batches, threads)))
 
 
 def concurrent_fraction(micro_batches: int, threads: int) -> float:
-    """Fraction of a batch whose activations are in memory at a time."""
+    """Return the fraction of a batch that threads process at a time, whose activations are in memory."""
     return min(micro_batches, threads) / micro_batches
 
 
@@ -164,7 +164,7 @@ def _step_flops(parameters: int, tokens: int) -> float:
 
 
 def _in_flight(workers: int) -> int:
-    """Micro-batches in flight: one more than workers, so that a worker that is done early need not wait."""
+    """Return the limit of unfinished micro-batches: workers + 1, so that a fast worker need not wait."""
     return workers + 1 if workers > 1 else 1
 
 
@@ -173,10 +173,10 @@ Result = TypeVar("Result")
 
 
 class ThreadedStrategy(SingleProcessStrategy):
-    """Micro-batches of a step on several threads of one process, with one model.
+    """Strategy that runs the micro-batches of a step on several threads of one process, with one model.
 
-    Each micro-batch has its own random generator and its own gradients. They are added in order, so that
-    the result does not depend on the timing of threads.
+    Each micro-batch has its own random generator and its own gradients. The gradients are added in the order
+    of the micro-batches, so that the result does not depend on the timing of threads.
     """
 
     def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
@@ -208,7 +208,7 @@ class ThreadedStrategy(SingleProcessStrategy):
         return losses
 
     def _is_worth_threads(self, batches: Sequence[Batch]) -> bool:
-        """Return False if batches of gradient accumulation are too small for a thread each."""
+        """Return True if the batches of a step are large enough for threads to be faster than a loop."""
         positions = sum(max(x.numel() for x in batch.inputs.values() if x is not None) for batch in batches)
         return _step_flops(self._parameters, positions) >= len(batches) * MIN_FLOPS_TO_SPLIT / 4
 
@@ -222,7 +222,7 @@ class ThreadedStrategy(SingleProcessStrategy):
 
 
 def _add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
-    """Add the gradients of one micro-batch; called in order, so that sums round the same in each run."""
+    """Add gradients to `parameter.grad`. Call it in micro-batch order, so that sums are bit-identical."""
     pairs = [(p, g.contiguous()) for p, g in zip(parameters, gradients, strict=True) if g is not None]
     for parameter, gradient in pairs:
         if parameter.grad is None:
@@ -233,7 +233,7 @@ def _add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tenso
 
 
 def supports_threads(model: Model) -> bool:
-    """Return True on a CPU, if only our dropout draws random numbers: threads cannot share a generator."""
+    """Return True if the model is on the CPU and no module but our Dropout may draw random numbers."""
     return all(map(is_local, model.parameters())) and not any(map(_may_use_random_numbers, model.modules()))
 
 
@@ -246,7 +246,7 @@ def _may_use_random_numbers(module: nn.Module) -> bool:
 
 
 class ParallelConfig(Kind):
-    """Strategy for several processes; unused in a single process."""
+    """Config of the strategy for training with several processes. A single process ignores it."""
 
     def build(self, model: Model, group: ProcessGroup, training: TrainingConfig) -> SingleProcessStrategy:
         raise NotImplementedError
@@ -255,14 +255,14 @@ class ParallelConfig(Kind):
 def make_strategy(
     model: Model, process_group: ProcessGroup, training: TrainingConfig
 ) -> SingleProcessStrategy:
-    """Return the strategy for this model and process group."""
+    """Build the strategy: threaded or sequential for one process, else the one of `training.parallel`."""
     if process_group.world_size == 1:
         strategy = ThreadedStrategy if supports_threads(model) else SingleProcessStrategy
         return strategy(model, process_group, training)
     device = next(model.parameters()).device
     if device.type not in ("cpu", "cuda"):
         raise user_error(
-            "several processes need CPUs or CUDA devices",
+            "this device cannot be used by several processes, only CPUs and CUDA devices can",
             path="training.device",
             value=str(device),
             hint="training.device=cpu",
@@ -274,7 +274,7 @@ def make_strategy(
 
 
 class _LossModule(nn.Module):
-    """Module whose `forward` is `compute_loss`: DistributedDataParallel synchronises `forward` only."""
+    """Module whose `forward` returns the loss, because DistributedDataParallel wraps only `forward`."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -288,17 +288,17 @@ class _LossModule(nn.Module):
 
 
 class DDPStrategy(SingleProcessStrategy):
-    """PyTorch's DistributedDataParallel: gradients are exchanged during the backward pass."""
+    """Strategy with PyTorch's DistributedDataParallel, which sums gradients during the backward pass."""
 
     def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
         super().__init__(model, process_group, training)
         self._wrap()
 
     def _wrap(self) -> None:
-        """Wrap the model, again whenever a layer is unfrozen: the wrapper expects a fixed set of gradients.
+        """Wrap the model in DistributedDataParallel, again whenever the set of trained parameters changes.
 
-        `find_unused_parameters` allows kinds with unused parameters. It also disables the rebuilding of
-        buckets, so that a resumed run's sums are equal to the bit.
+        `find_unused_parameters` allows models with unused parameters. It also keeps DistributedDataParallel
+        from rebuilding its gradient buckets, so that the gradient sums of a resumed run are bit-identical.
         """
         self._trained = [parameter.requires_grad for parameter in self.model.parameters()]
         with warnings.catch_warnings():
@@ -321,7 +321,7 @@ class DDPStrategy(SingleProcessStrategy):
 
 @register
 class DDPConfig(ParallelConfig):
-    """Each process holds the whole model and takes a share of each batch."""
+    """DistributedDataParallel: each process holds the whole model and takes a share of each batch."""
 
     kind: Literal["ddp"] = "ddp"
 
@@ -333,10 +333,10 @@ class DDPConfig(ParallelConfig):
 
 
 class FSDPStrategy(SingleProcessStrategy):
-    """PyTorch's FSDP2: each rank holds a shard of every weight, gradient and optimizer state.
+    """Strategy with PyTorch's FSDP2: each rank holds a shard of every weight, gradient and optimizer state.
 
-    A layer is gathered when it is needed and released after use. All ranks must therefore call the model
-    together, in validation too.
+    The weights of a layer are gathered before use and released after it. All ranks must therefore call the
+    model at the same time, also during validation.
     """
 
     def __init__(self, model: Model, process_group: ProcessGroup, training: TrainingConfig) -> None:
@@ -379,7 +379,7 @@ class FSDPStrategy(SingleProcessStrategy):
         return float(norm)
 
     def should_interrupt(self, is_requested: bool) -> bool:
-        """Interrupt on all ranks at the same batch; a remaining rank would wait for the others' shards."""
+        """Return True on all ranks if one requests a stop, because a rank cannot go on without the others."""
         return bool(*self.process_group.max(is_requested))
 
     def weights(self, model: Model) -> dict[str, Tensor]:
@@ -393,7 +393,7 @@ class FSDPStrategy(SingleProcessStrategy):
         return self._gathered(super().optimizer_tensors(optimizer))
 
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Gather one tensor at a time into rank 0's main memory; all together may not fit on a device."""
+        """Return unsharded CPU tensors on rank 0, empty ones on other ranks. Gathers one at a time."""
         gathered = {}
         for name, tensor in tensors.items():
             whole = _full_tensor(tensor)
@@ -417,7 +417,7 @@ def _full_tensor(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _fill(tensor: Tensor, whole: Tensor) -> None:
-    """Copy a full tensor, which all ranks hold, into this rank's shard."""
+    """Copy a full tensor into a tensor that may be sharded. All ranks must hold the full tensor."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     whole = whole.to(tensor.device)
@@ -428,7 +428,7 @@ def _fill(tensor: Tensor, whole: Tensor) -> None:
 
 @register
 class FSDPConfig(ParallelConfig):
-    """Shard weights, gradients and optimizer state too, for a model larger than a device's memory."""
+    """FSDP: weights, gradients and optimizer state are sharded, for models larger than a device's memory."""
 
     kind: Literal["fsdp"] = "fsdp"
 
@@ -436,8 +436,8 @@ class FSDPConfig(ParallelConfig):
         for option in ("freeze", "average_last"):
             if getattr(training, option):
                 raise user_error(
-                    "is not supported with sharded weights",
+                    "this option is not supported with sharded weights",
                     path=f"training.{option}",
-                    hint=f"training.parallel.kind=ddp, or without {option}",
+                    hint=f"set training.parallel.kind=ddp, or remove training.{option}",
                 )
         return FSDPStrategy(model, group, training)

@@ -35,12 +35,12 @@ from glassformer.training.progress import Reporter
 from glassformer.training.strategies import IdleBatch, make_strategy
 
 RECENT_LOSSES = 64
-"""Number of losses that the divergence guard takes the median of."""
+"""Number of recent step losses whose median the divergence guard compares a new loss with."""
 
 
 @dataclass
 class Window:
-    """Sums since the last `step` event."""
+    """Loss, counts and seconds summed over the steps since the last `step` event in the event log."""
 
     loss: float = 0.0
     correct: int = 0
@@ -65,28 +65,28 @@ class TrainingState:
     steps_in_epoch: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    """Time spent in training steps; the speed is measured by it."""
+    """Seconds spent in training steps alone, from which tokens per second are computed."""
     elapsed: float = 0.0
-    """Time spent in steps, validations and saves; `training.max_minutes` limits it."""
+    """Seconds spent in steps, validations and saves. `training.max_minutes` limits this time."""
     best: float | None = None
     best_loss: float | None = None
-    """Loss of the best validation; it breaks ties of the primary metric."""
+    """Loss of the best validation. It decides if two validations have the same primary metric."""
     best_step: int | None = None
     validations_without_best: int = 0
     consecutive_targets: int = 0
-    """Validations in a row that reached `training.stopping.target`."""
+    """Number of consecutive validations that reached `training.stopping.target`."""
     last_metrics: dict[str, float] = field(default_factory=dict)
     last_validation: int = 0
     rollbacks: int = 0
     lr_factor: float = 1.0
-    """Halved by each roll-back."""
+    """Learning-rate factor: 1 at first, halved at each roll-back to a checkpoint after a divergence."""
     first_loss: float | None = None
     recent_losses: list[float] = field(default_factory=list)
     order: str = ""
-    """Running SHA-256 over the indices of all examples so far, in order."""
+    """Running SHA-256 of the indices of all training examples so far, in the order they were used."""
     window: Window = field(default_factory=Window)
     ended: str = ""
-    """Reason why training ended; empty while it runs."""
+    """Reason why training ended, such as `max_steps`. Empty until training has ended."""
 
     def record_loss(self, loss: float) -> None:
         if self.first_loss is None:
@@ -94,9 +94,9 @@ class TrainingState:
         self.recent_losses = [*self.recent_losses, loss][-RECENT_LOSSES:]
 
     def typical_loss(self) -> float | None:
-        """Median of the recent losses, at least a fifth of the first loss.
+        """Return the median of the recent losses, but at least a fifth of the first loss; None before step 1.
 
-        The floor keeps the loss of a random guess from counting as a spike of a well-trained model.
+        The lower limit keeps a single random guess of a well-trained model from counting as a loss spike.
         """
         if self.first_loss is None:
             return None
@@ -111,7 +111,7 @@ class TrainingState:
 
 
 def random_tensors() -> dict[str, Tensor]:
-    """Return the states of PyTorch's random-number generators."""
+    """Return the states of PyTorch's CPU and CUDA random-number generators, by device name."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -119,7 +119,7 @@ def random_tensors() -> dict[str, Tensor]:
 
 
 def restore_random(tensors: Mapping[str, Tensor]) -> None:
-    """Restore generator states; one that was not saved, as for an additional rank, is left unchanged."""
+    """Restore the states of PyTorch's random-number generators. A state that is missing stays unchanged."""
     if "cpu" in tensors:
         torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
@@ -130,28 +130,28 @@ def restore_random(tensors: Mapping[str, Tensor]) -> None:
 
 
 class Probe(Protocol):
-    """Periodic measurement during training; it changes neither the model nor any random state."""
+    """Periodic measurement during training that changes neither the model nor any random state."""
 
     @property
     def keeps_snapshots(self) -> bool:
-        """True if a snapshot of the weights is kept for each measurement."""
+        """True if the weights are saved as a snapshot at each measurement."""
         ...
 
     def is_due(self, step: int) -> bool:
-        """Return True if this step is measured."""
+        """Return True if the probe measures the model after this step."""
         ...
 
     def measure(self, model: Model) -> Mapping[str, Any]:
-        """Return the fields of a `head_probe` event."""
+        """Measure the attention heads and return the fields of a `head_probe` event for the event log."""
         ...
 
 
 class Interrupted(Exception):
-    """A stop was requested during work that a resumed run repeats, such as a validation."""
+    """Exception that ends a validation early on a stop request. A resumed run repeats the validation."""
 
 
 class StopSignals:
-    """Context: catch SIGINT and SIGTERM and remember the first; later ones are ignored."""
+    """Context manager that catches SIGINT and SIGTERM, stores the first signal and ignores later ones."""
 
     def __init__(self, report: Callable[[str], None] = lambda text: None) -> None:
         self.number: int | None = None
@@ -179,13 +179,13 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """128 + signal number, or 0 without a signal."""
+        """Exit code of the process: 128 + signal number, or 0 if no signal arrived."""
         return 0 if self.number is None else 128 + self.number
 
 
 @dataclass
 class TrainingContext:
-    """Services that a Trainer uses; each is optional."""
+    """Optional services that a Trainer uses: checkpoint store, event log, reporter, probe and others."""
 
     store: CheckpointStore | None = None
     events: EventLog | None = None
@@ -193,35 +193,35 @@ class TrainingContext:
     heartbeat: Callable[[TrainingState], None] = lambda state: None
     stop_requested: Callable[[], bool] = lambda: False
     probe: Probe | None = None
-    """Called before the first step, whenever it is due, and after the last step."""
+    """Measures the model before the first step, after each step for which it is due, and after the last."""
     process_group: ProcessGroup = field(default_factory=ProcessGroup)
-    """Processes that train together; only rank 0 has an event log and a reporter that prints."""
+    """Processes that train together. Only rank 0 has an event log and a reporter that prints."""
 
 
 # ---------------------------------------------------------------- loop
 
 
 class Diverged(Exception):
-    """The loss or the gradient is not finite, or the loss jumped; the weights were not updated."""
+    """Exception for a loss or gradient that is not finite, or a loss spike. The step changed no weight."""
 
     def __init__(self, step: int, reason: str, indices: list[int]) -> None:
         self.step, self.reason, self.indices = step, reason, indices
         super().__init__(f"step {step}: {reason}")
 
     def to_user_error(self, learning_rate: float) -> UserError:
-        """Describe the divergence and suggest options against it."""
+        """Return a UserError that describes the divergence and suggests options that prevent it."""
         shown = ", ".join(map(str, self.indices[:8])) + (" …" if len(self.indices) > 8 else "")
         return user_error(
             f"training diverged at step {self.step}: {self.reason} (examples {shown})",
             path="training.optimizer.learning_rate",
             value=learning_rate,
-            hint=f"learning_rate={learning_rate / 3:.1g}, more schedule.warmup_steps,"
-            " model.norm_placement=pre, or divergence.action=roll-back; the last good checkpoint is intact",
+            hint=f"set learning_rate={learning_rate / 3:.1g}, raise schedule.warmup_steps, set"
+            " model.norm_placement=pre or divergence.action=roll-back; the last good checkpoint is intact",
         )
 
 
 class Trainer:
-    """Training loop of one model on one task; checkpoints save and restore its state."""
+    """Training loop for one model on one task. Checkpoints save and restore the state of the loop."""
 
     def __init__(
         self,
@@ -259,11 +259,11 @@ class Trainer:
 
     @property
     def eval_model(self) -> Model:
-        """Model to evaluate: the averaged weights if there are any."""
+        """Model to evaluate: the one with averaged weights if there is one, else the trained model."""
         return self.averaged or self.model
 
     def fit(self) -> TrainingState:
-        """Train until the end or a stop request; `state.ended` is empty after a stop request."""
+        """Train until a limit or a stop request; return the state. After a stop, `state.ended` is empty."""
         self.model.train()
         if self.state.step == 0 and self._saved is None:
             self._run_probe()
@@ -286,7 +286,7 @@ class Trainer:
         return self.state
 
     def _has_ended(self) -> bool:
-        """Return True if nothing is left to do; the limits may have changed since the run was saved."""
+        """Return True if a limit is reached. A resumed run checks again because limits may have changed."""
         if self._is_validation_missing():
             return False
         had_ended, self.state.ended = self.state.ended, self._reason_to_end()
@@ -310,7 +310,7 @@ class Trainer:
                 return
 
     def _finish_step(self) -> bool:
-        """Validate, probe and save if due; return True if training ends or stops here."""
+        """Validate, probe and save if due. Return True if training ends here or a stop was requested."""
         if self._is_validation_due():
             self.validate()
         if self._is_probe_due():
@@ -330,7 +330,7 @@ class Trainer:
         return bool(self.state.ended or is_stopping)
 
     def step_batches(self) -> Iterator[list[Batch]]:
-        """Yield the micro-batches of each step, from the current state to the last step."""
+        """Yield one list of micro-batches per step, from the step after the current one to the last step."""
         while self.total_steps is None or self.state.step < self.total_steps:
             epoch = self.state.epoch
             if self._planned is None or self._planned[0] != epoch:
@@ -339,7 +339,7 @@ class Trainer:
             yield self.micro_batches(self._planned[1][self.state.steps_in_epoch], epoch)
 
     def plan(self, epoch: int) -> StepPlan:
-        """Plan an epoch: for each step, the example indices of its batches."""
+        """Return the plan of an epoch: for each step, the indices of the examples in each of its batches."""
         batches = plan_batches(
             self.lengths,
             seed=self.seed,
@@ -352,7 +352,7 @@ class Trainer:
         return StepPlan(batches, self.config.gradient_accumulation)
 
     def micro_batches(self, batches: list[np.ndarray], epoch: int) -> list[Batch]:
-        """Load this process's share of the batches of a step, split into micro-batches of balanced work."""
+        """Load this process's share of a step's batches, split into micro-batches of about equal work."""
         examples = self.task.splits["train"]
         loaded = []
         for batch in batches:
@@ -361,14 +361,14 @@ class Trainer:
         return loaded
 
     def _load(self, indices: np.ndarray, epoch: int) -> Batch:
-        """Load this rank's share; the batch keeps the indices of all ranks, for the checksum of the order."""
+        """Load this rank's share of the examples. `batch.indices` lists the examples of all ranks."""
         share = indices[self.process_group.rank :: self.process_group.world_size]
         batch_type = Batch if len(share) else IdleBatch
         batch = self.task.batch("train", share if len(share) else indices[:1], epoch)
         return batch_type(batch.inputs, batch.targets, indices).to(self.device)
 
     def step(self, batches: list[Batch]) -> None:
-        """Update the weights once from the micro-batches of a step."""
+        """Run one optimizer step on these micro-batches; raise Diverged if the loss is not usable."""
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
         self._unfreeze(number)
@@ -401,7 +401,7 @@ class Trainer:
             )
 
     def _sums(self, pairs: Iterable[tuple[float, int]]) -> list[float]:
-        """Sum over the micro-batches of a step and over all ranks."""
+        """Return both elements of the pairs, summed over the micro-batches of a step and over all ranks."""
         return self.process_group.sum(*(sum(column) for column in zip(*pairs, strict=True)))
 
     def _check_divergence(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
@@ -430,7 +430,7 @@ class Trainer:
                 torch._foreach_lerp_(averaged, trained, 1 - decay)
 
     def learning_rate(self, step: int) -> float:
-        """Learning rate of a step, before layer-wise decay."""
+        """Return the learning rate for a step, before layer-wise decay."""
         factor = self.config.schedule.factor(step, self.total_steps or step)
         return self.config.optimizer.learning_rate * factor * self.state.lr_factor
 
@@ -445,11 +445,11 @@ class Trainer:
         return state.step > 0 and (state.steps_in_epoch if every is None else state.step % every) == 0
 
     def _is_validation_missing(self) -> bool:
-        """Return True if a restored run was stopped during this validation."""
+        """Return True if the validation of the current step is due but was interrupted before a resume."""
         return self._is_validation_due() and self.state.last_validation != self.state.step
 
     def validate(self, *, can_interrupt: bool = True) -> dict[str, float]:
-        """Evaluate on the validation split. A stop request raises Interrupted; a resumed run repeats it."""
+        """Evaluate on the validation split and return its metrics; raise Interrupted on a stop request."""
 
         def progress(what: str, done: int, total: int) -> None:
             if can_interrupt and self.strategy.should_interrupt(self.context.stop_requested()):
@@ -483,7 +483,7 @@ class Trainer:
         return metrics
 
     def primary_metric(self, metrics: Mapping[str, float]) -> str:
-        """Name of the metric that decides which checkpoint is best; `loss` if the task's is not measured."""
+        """Return the metric that decides which checkpoint is best: the task's if measured, else `loss`."""
         return self.task.primary_metric if self.task.primary_metric in metrics else "loss"
 
     def _reaches_target(self, metrics: Mapping[str, float]) -> bool:
@@ -504,7 +504,7 @@ class Trainer:
             store.keep_snapshot(name, Checkpoint(weights, {"training": state.to_json()}))
 
     def _reason_to_end(self) -> str:
-        """Name of the limit that was reached; empty if none."""
+        """Return the name of the limit that was reached, such as `patience`, or an empty string."""
         state, stopping = self.state, self.config.stopping
         if state.last_metrics and state.last_validation == state.step:
             # The target may have changed since it was reached.
@@ -528,14 +528,14 @@ class Trainer:
         self._log_event("end", step=self.state.step, reason=self.state.ended)
 
     def _average_checkpoints(self, store: CheckpointStore, count: int) -> None:
-        """Average the last checkpoints; keep the average if it is better than the best validation so far."""
+        """Average the weights of the last checkpoints. Keep the average if it gives the best validation."""
         before, others = self.averaged, []
         group = "model" if before is None else "averaged"
         for name in store.before(checkpoint_name(self.state.step, self.state.rollbacks))[: count - 1]:
             try:
                 others.append(store.load(name, [group]).tensors[group])
             except DamagedCheckpoint as damage:
-                self.context.reporter.info(f"{damage}; averaging without it")
+                self.context.reporter.info(f"{damage}; averaging without this checkpoint")
         self.averaged = copy.deepcopy(self.eval_model).requires_grad_(False)
         for name, weight in self.averaged.state_dict().items():
             weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in others)]).mean(0))
@@ -554,7 +554,7 @@ class Trainer:
         return self.state.step % self.config.save_every == 0 or self.state.best_step == self.state.step
 
     def save(self, *, is_extra: bool = False) -> None:
-        """Save a checkpoint unless this state is already saved; `is_extra` after a stop request."""
+        """Save a checkpoint unless this step is saved. `is_extra` marks a save on a stop request."""
         name = checkpoint_name(self.state.step, self.state.rollbacks, is_extra=is_extra)
         if self.context.store is None or self._saved == name:
             return
@@ -565,7 +565,7 @@ class Trainer:
         self._saved = name
 
     def checkpoint(self) -> Checkpoint:
-        """Collect everything that exact resume needs."""
+        """Return a checkpoint with everything that a bit-identical resume needs, gathered from all ranks."""
         tensors = {
             "model": self.strategy.weights(self.model),
             "optimizer": self.strategy.optimizer_tensors(self.optimizer),
@@ -578,7 +578,7 @@ class Trainer:
         return Checkpoint(tensors, {"training": self.state.to_json(), **checksum, "processes": processes})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Return to the state of a checkpoint, random-number generators and event log included."""
+        """Restore weights, optimizer, random-number generators, counters and event log from a checkpoint."""
         store, report = self.context.store, self.context.reporter.info
         try:
             self.strategy.load(self.model, checkpoint.tensors["model"])
@@ -603,7 +603,7 @@ class Trainer:
             store.delete_snapshots_after(self.state.step)
 
     def _roll_back_or_raise(self, divergence: Diverged) -> None:
-        """Return to the last checkpoint with half the learning rate, or end with a user error."""
+        """Restore the last checkpoint and halve the learning rate, or raise a UserError if not allowed."""
         guard, store = self.config.divergence, self.context.store
         newest = None
         if guard.action == "roll-back" and self.state.rollbacks < guard.max_rollbacks and store is not None:
