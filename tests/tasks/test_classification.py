@@ -115,7 +115,7 @@ class TestLabels:
         [
             ([("a", "x"), ("b", "")], "the label is empty"),
             ([("a", "x"), ("b", "  ")], "the label is empty"),
-            ([("a", "x"), ("b", "y"), ("c", None)], "null as target"),
+            ([("a", "x"), ("b", "y"), ("c", None)], "the target is null"),
             ([("a", "x"), ("b", "x")], "only one label, 'x'"),
             ([(f"text {i}", f"label {i}") for i in range(1001)], "more than 1,000 different labels"),
         ],

@@ -190,8 +190,8 @@ def test_unknown_target_symbols_of_a_sequence_are_marked(tmp_path: Path) -> None
         ("number", "a\tseven", "not a number"),
         ("number", "a\tnan", "not a number"),
         ("number", "a\tinf", "not a number"),
-        ("label", "a <unknown>\tx", "reserved symbol"),
-        ("sequence", "a\tx <end>", "reserved symbol"),
+        ("label", "a <unknown>\tx", "symbol is reserved"),
+        ("sequence", "a\tx <end>", "symbol is reserved"),
     ],
 )
 def test_wrong_rows_are_named(tmp_path: Path, target: str, row: str, message: str) -> None:

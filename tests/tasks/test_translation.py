@@ -135,7 +135,7 @@ class TestOmitted:
         assert task.splits["train"].lengths().max() == 12
 
     def test_nothing_is_left(self, make: Make) -> None:
-        with pytest.raises(UserError, match="no training pairs are left"):
+        with pytest.raises(UserError, match="all pairs are empty or too long"):
             make(max_length=2)
 
     def test_elsewhere_every_line_counts(self, make: Make) -> None:
@@ -157,7 +157,7 @@ class TestOmitted:
         assert "test: omitted, also in train: 3 of 5" in unseen.notes
         assert unseen.text_pairs("test")[0] == [source for source, _ in TEST[:2]]
         assert not any("WARNING" in note for note in make(test=[TEST[0], TEST[4]]).notes)
-        with pytest.raises(UserError, match="nothing is left of test"):
+        with pytest.raises(UserError, match="the test set is empty"):
             make(test=[("yes", "oui")], unseen_only=True)
 
     def test_a_part_that_is_split_off_shares_no_source_with_train(self, make: Make) -> None:

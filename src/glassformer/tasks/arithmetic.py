@@ -1,4 +1,4 @@
-"""Arithmetic, digit by digit: `BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS` → `BOS POSITIVE 0 4 EOS`.
+"""Arithmetic task, digit by digit: `BOS NEGATIVE 3 0 subtract NEGATIVE 3 4 EOS` → `BOS POSITIVE 0 4 EOS`.
 
 Expressions are generated, or read from a file. Both are converted to integers first, so that each expression
 has one spelling: zero is POSITIVE.
@@ -65,10 +65,10 @@ class ArithmeticConfig(TaskConfig):
     roles: ClassVar[Mapping[str, str]] = ROLES
     digits: int = Field(2, ge=1, le=18, description="digits per operand")
     smallest: int | None = Field(
-        None, description="smallest operand; none: such that sums need no further digit, -49 for 2 digits"
+        None, description="smallest operand; none: the smallest whose sums fit into digits, -49 for 2 digits"
     )
     largest: int | None = Field(
-        None, description="largest operand; none: such that sums need no further digit"
+        None, description="largest operand; none: the largest whose sums fit into digits, 49 for 2 digits"
     )
     operations: list[Literal["add", "subtract", "multiply"]] = Field(
         ["add", "subtract"], min_length=1, description="operations between the two operands"
@@ -82,7 +82,7 @@ class ArithmeticConfig(TaskConfig):
     )
     overfit: bool = Field(
         False,
-        description="train and evaluate on the same max_examples expressions, to check learning",
+        description="train and evaluate on the same max_examples expressions, to test memorisation",
     )
     data: DataConfig | None = Field(None, description="your own expressions; none: generated expressions")
     leaky: bool = Field(
@@ -96,24 +96,24 @@ class ArithmeticConfig(TaskConfig):
         for name, value in (("smallest", self.smallest), ("largest", self.largest)):
             if value is not None and abs(value) > limit:
                 raise ErrorDetail(
-                    f"has more than {self.digits} digits", path=name, value=value, hint="more digits"
+                    f"has more than {self.digits} digits", path=name, value=value, hint="increase task.digits"
                 )
         low, high = self.operand_range
         if low > high:
             raise ErrorDetail(
-                f"above the largest operand, {high}", path="smallest", value=low, hint="swap them"
+                f"must be at most {high}, the largest operand", path="smallest", value=low, hint="swap them"
             )
         if len(set(self.operations)) != len(self.operations):
             raise ErrorDetail("an operation appears twice", path="operations", value=self.operations)
         if "multiply" in self.operations and self.digits > 9:
-            raise ErrorDetail("products of more than 9 digits", path="digits", value=self.digits, hint="9")
+            raise ErrorDetail("at most 9 to multiply", path="digits", value=self.digits, hint="task.digits=9")
         if self.train_fraction + self.validation_fraction >= 1:
             raise ErrorDetail(
                 "leaves nothing for the test set", path="train_fraction", value=self.train_fraction
             )
         if self.leaky and self.data is None:
             raise ErrorDetail(
-                "applies to the rows of a file", path="leaky", value=True, hint="task.data.train=FILE.json"
+                "applies only to data from a file", path="leaky", value=True, hint="task.data.train=FILE.json"
             )
         return self
 
@@ -125,7 +125,7 @@ class ArithmeticConfig(TaskConfig):
 
     @property
     def result_digits(self) -> int:
-        """Digits of the results: as many as the operands have, or as the largest result needs."""
+        """Number of digits per result: that of the operands, or more if the largest result needs more."""
         ends = self.operand_range
         results = [OPERATIONS[name].compute(a, b) for name in self.operations for a in ends for b in ends]
         return max(self.digits, *(len(str(abs(result))) for result in results))
@@ -136,7 +136,7 @@ class ArithmeticConfig(TaskConfig):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Fractions of the training file to split off, by split; 80/10/10 by default."""
+        """Fractions of the training file to split off, by split. By default, 80 % remain for training."""
         if self.data is None:
             return {}
         found = {} if self.data.validation else {"validation": self.data.validation_fraction}
@@ -152,7 +152,7 @@ class ArithmeticConfig(TaskConfig):
         return ArithmeticTask(self)
 
     def space(self) -> Space:
-        """All expressions, as rows of first operand, operation index and second operand."""
+        """Return the space of all expressions: rows of first operand, operation index, second operand."""
         low, high = self.operand_range
         operands, operations = high - low + 1, len(self.operations)
         size = operands * operands * operations
@@ -168,7 +168,7 @@ class ArithmeticConfig(TaskConfig):
         return Space(size, enumerate_all, draw)
 
     def counts(self) -> dict[str, int]:
-        """Number of generated expressions in each split."""
+        """Return the number of generated expressions in each split."""
         total = min(self.max_examples, self.space().size)
         if self.overfit:
             return {"train": total}
@@ -186,7 +186,7 @@ class ArithmeticConfig(TaskConfig):
 
 
 class ArithmeticTask(Seq2SeqTask):
-    """Seq2seq task on expressions; unencoded rows are first operand, operation index, second operand."""
+    """Seq2seq task on expressions. Before encoding, a row is (operand, operation index, operand)."""
 
     begin, end = BOS, EOS
 
@@ -215,7 +215,7 @@ class ArithmeticTask(Seq2SeqTask):
         }
 
     def _read(self, data: DataConfig) -> dict[str, np.ndarray]:
-        """Read the expressions of the files, and split off the splits without a file."""
+        """Read the expressions from files. Splits without a file are split off from train."""
         config = self.config
         given = {split: data.read(split, ROLES) for split in ("train", "validation", "test")}
         rows = {split: self._check_rows(part) for split, part in given.items() if part is not None}
@@ -233,7 +233,7 @@ class ArithmeticTask(Seq2SeqTask):
         return rows
 
     def _check_rows(self, rows: Rows) -> np.ndarray:
-        """Parse the expressions of a file; malformed rows and wrong results are errors."""
+        """Return the parsed expressions of a file; raise UserError for malformed rows and wrong results."""
         expressions, details = [], []
         pairs = zip(rows.values["input"], rows.values["target"], strict=True)
         for index, (question, result) in enumerate(pairs):
@@ -253,7 +253,7 @@ class ArithmeticTask(Seq2SeqTask):
         return np.array(expressions, dtype=np.int64)
 
     def _without_duplicates(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Remove duplicates; an expression stays in the first of train, validation and test that has it."""
+        """Remove duplicates. An expression stays only in the first of train, validation, test that has it."""
         seen: set[tuple[int, ...]] = set()
         unique = {}
         for split, part in rows.items():
@@ -281,7 +281,7 @@ class ArithmeticTask(Seq2SeqTask):
         return np.hstack([ones * BOS, _spell(numbers, self.config.result_digits), ones * EOS])
 
     def parse(self, text: str) -> np.ndarray:
-        """Parse `4 + -11`, `4+-11`, `4 add -11` or `BOS POSITIVE 04 add NEGATIVE 11 EOS`."""
+        """Return the tokens of `4 + -11`, `4+-11`, `4 add -11` or `BOS POSITIVE 04 add NEGATIVE 11 EOS`."""
         return self._encode_inputs(np.array([self._read_expression(text)]))[0].astype(np.int64)
 
     def _read_expression(self, text: str) -> tuple[int, int, int]:
@@ -312,7 +312,7 @@ class ArithmeticTask(Seq2SeqTask):
         return self.vocabulary.decode(tokens)
 
     def show_input(self, tokens: Sequence[int]) -> str:
-        """Expression as a user would type it: `4 + -11`."""
+        """Return the expression as a user would type it, such as `4 + -11`."""
         first, operation, second = self._read_expression(" ".join(self.input_symbols(tokens)))
         return f"{first} {OPERATIONS[self.config.operations[operation]].words[0]} {second}"
 
@@ -320,7 +320,7 @@ class ArithmeticTask(Seq2SeqTask):
         return self.vocabulary.decode(tokens)
 
     def show_output(self, tokens: Sequence[int]) -> str:
-        """Number, such as `-7`; the tokens themselves if they do not form one."""
+        """Return the number, such as `-7`, or the joined tokens if they do not form a number."""
         sign, *digits = [token for token in tokens if token not in (BOS, EOS)] or [BOS]
         if sign not in (POSITIVE, NEGATIVE) or not digits or max(digits) > 9:
             return super().show_output(tokens)
@@ -331,7 +331,7 @@ class ArithmeticTask(Seq2SeqTask):
         return self._encode_numbers(self._compute(np.array([row])))[0, 1:-1].tolist()
 
     def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
-        """Patterns from each digit to the operands' digits of the same significance."""
+        """Return patterns in which each digit attends to operand digits of the same power of ten."""
         operands, result = _significance(tokens), _significance(generated)
         is_digit, is_generated = operands >= 0, result >= 0
         same = (operands[:, None] == operands) & is_digit[:, None]
@@ -342,14 +342,14 @@ class ArithmeticTask(Seq2SeqTask):
 
 
 def _spell(numbers: np.ndarray, digits: int) -> np.ndarray:
-    """Tokens of numbers: a sign and a fixed number of digits each."""
+    """Return the tokens of each number: a sign and a fixed number of digits."""
     signs = np.where(numbers < 0, NEGATIVE, POSITIVE)
     values = np.abs(numbers)[:, None] // 10 ** np.arange(digits)[::-1] % 10
     return np.hstack([signs[:, None], values]).astype(np.uint8)
 
 
 def _significance(tokens: Sequence[int]) -> np.ndarray:
-    """Significance of each digit in its number: 0 for ones, 1 for tens; −1 for other tokens."""
+    """Return the power of ten of each digit: 0 for ones, 1 for tens. Other tokens have −1."""
     exponents, exponent = [], -1
     for token in reversed(tokens):
         exponent = exponent + 1 if token < BOS else -1
@@ -364,14 +364,14 @@ def _read_number(text: str) -> int:
 
 
 def _explain(text: str) -> ErrorDetail:
-    """Explain why a line is not an expression."""
+    """Return an error that explains why a line is not an expression."""
     if not text:
-        return ErrorDetail("the line is empty: no expression to compute", hint="4 + -11")
+        return ErrorDetail("the line is empty: no expression to compute", hint="type 4 + -11")
     known = _KNOWN.match(text)
     if known is not None and known.end() < len(text):
         start = len(text[: known.end()]) - len(text[: known.end()].rstrip(ascii_letters))
         word = re.findall(r"[^\W\d_]+|.", text[known.end() - start :], re.DOTALL)[0]
-        return ErrorDetail(f"unknown symbol {shorten(repr(word), 40)}", hint="4 + -11")
+        return ErrorDetail(f"unknown symbol {shorten(repr(word), 40)}", hint="type 4 + -11")
     if len(re.findall(r"\d+", text)) > 2 and not re.search("POSITIVE|NEGATIVE", text, re.IGNORECASE):
         return ErrorDetail("too long: expected one operation between two numbers, such as 4 + -11")
     return ErrorDetail(f"not one operation between two numbers, such as 4 + -11: {shorten(repr(text), 60)}")

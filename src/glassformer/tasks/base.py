@@ -1,4 +1,4 @@
-"""Task base classes: examples in splits, the task type of the model, parsing of inputs, text of outputs."""
+"""Base classes for tasks: examples in splits, collation, parsing of inputs, and display of outputs."""
 
 from __future__ import annotations
 
@@ -38,59 +38,59 @@ Inputs = Sequence[np.ndarray]
 Predictions = list[list[Prediction]]
 Outputs = Sequence[Sequence[int]]
 Patterns = dict[str, dict[str, np.ndarray]]
-"""Masks over (query, key) by stack and name."""
+"""Boolean masks of shape (queries, keys), by stack (`encoder`, `decoder`, `cross`) and pattern name."""
 
 
 def parse_number(value: Any) -> float:
-    """Read a finite float32 number from a cell of a file; raise ErrorDetail if it is not one."""
+    """Return a table cell as a float; raise ErrorDetail if it is not a number or is not finite in float32."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(value, bool) or not abs(number) <= np.finfo(np.float32).max:
-        hint = "a number with a point, such as 0.5; task.data.header=true, if that is a header"
-        raise ErrorDetail("not a number", value=value, hint=f"{hint}; or task.target=label")
+        hint = "write a number such as 0.5; or set task.data.header=true, if the line is a header"
+        raise ErrorDetail("not a number", value=value, hint=f"{hint}; or set task.target=label")
     return number
 
 
 def at_location(detail: ErrorDetail, location: str) -> UserError:
-    """Add the file and line to an error in the data."""
+    """Return a UserError with the content of `detail`, and with a file and line as its path."""
     return user_error(detail.message, path=location, value=detail.value, hint=detail.hint)
 
 
 def check_length(tokens: Sequence[int] | np.ndarray, longest: int) -> np.ndarray:
-    """Convert the tokens of an input to an array; raise ErrorDetail if they are more than `longest`."""
+    """Return token ids as an int64 array; raise ErrorDetail if there are more than `longest` of them."""
     if len(tokens) > longest:
         raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
     return np.array(tokens, dtype=np.int64)
 
 
 class TaskConfig(Kind):
-    """Task to learn, and its data."""
+    """Config of the task to learn, and of its data. Each kind of task has its own subclass."""
 
     def build(self, seed: int) -> Task:
         """Build the task. The `seed` of a run never affects the examples or their splits."""
         raise NotImplementedError
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> Task:
-        """Restore the task of a trained run from its `state`. Data files are read on first use of a split."""
+        """Restore a trained run's task from its `Task.state`. Data files are read on first use of a split."""
         return self.build(seed)
 
 
 class Task:
-    """Examples in the splits `train`, `validation` and, if there is one, `test`."""
+    """Examples in the splits `train`, `validation` and optionally `test`, with their parsing and display."""
 
     primary_metric: ClassVar[str] = "accuracy"
     """Metric that is shown first and selects the best checkpoint."""
     drop_last: ClassVar[bool] = False
-    """Drop the last, incomplete batch of a training epoch."""
+    """True if the last, incomplete batch of each training epoch is dropped."""
     generates_outputs: ClassVar[bool] = False
-    """Outputs are generated token by token, so evaluation decodes them."""
+    """True if outputs are generated token by token. Evaluation then decodes them and scores the result."""
 
     def __init__(
         self, task_type: TaskType, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
     ) -> None:
-        """Pass `splits` as a function to read them on first use. `notes` describe the data for the user."""
+        """Store the splits, or a function that reads them on first use. `notes` describe the data."""
         self.task_type = task_type
         self.notes = list(notes)
         self._splits = splits
@@ -100,21 +100,21 @@ class Task:
         return dict(self._splits() if callable(self._splits) else self._splits)
 
     def state(self) -> dict[str, Any]:
-        """JSON state that `restore` needs besides the config: tokenizers and vocabularies."""
+        """Return the tokenizers and vocabularies that `restore` needs, as a JSON-serialisable dict."""
         return {}
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
         raise NotImplementedError
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """Collate examples into tensors, a function of the arguments alone.
+        """Collate the examples at `indices` into tensors. Equal arguments always give the same batch.
 
         `epoch` is a number in training and None in evaluation.
         """
         return self.collate(self.splits[split], indices)
 
     def checksum(self) -> str:
-        """SHA-256 over all examples of all splits."""
+        """Return the SHA-256 over all examples of all splits, in hexadecimal."""
         digest = hashlib.sha256()
         for name, examples in sorted(self.splits.items()):
             digest.update(f"{name}:{examples.checksum()};".encode())
@@ -125,27 +125,27 @@ class Task:
         raise NotImplementedError
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
-        """Readable input tokens, one string per token."""
+        """Return the input tokens in readable form, one string per token."""
         raise NotImplementedError
 
     def show_input(self, tokens: Sequence[int]) -> str:
-        """Input as a user would type it."""
+        """Return the input as the text that a user would type."""
         return " ".join(self.input_symbols(tokens))
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
-        """Readable output, one string per token, or the label."""
+        """Return the output in readable form: one string per token, or the label of a classifier."""
         raise NotImplementedError
 
     def show_output(self, tokens: Sequence[int]) -> str:
-        """Output as one line."""
+        """Return the output as one line of text."""
         return " ".join(self.output_symbols(tokens))
 
     def predict(self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None) -> Predictions:
-        """Predict for each input, most likely output first."""
+        """Return a list of predictions for each input, the most likely first."""
         return [[prediction] for prediction in self.predict_best(model, rows)]
 
     def predict_best(self, model: Model, rows: Inputs) -> list[Prediction]:
-        """Predict the most likely output of each input."""
+        """Return the most likely prediction for each input."""
         raise NotImplementedError
 
     def decode(
@@ -156,67 +156,67 @@ class Task:
         decoding: DecodingConfig,
         progress: Progress | None = None,
     ) -> Decoded:
-        """Decode these examples of a split, one output per example."""
+        """Generate one output per example of a split. Each of `batches` is an array of example indices."""
         raise NotImplementedError
 
     def compare(self, outputs: Outputs, references: Outputs) -> dict[str, float]:
-        """Metrics of generated outputs against references."""
+        """Return metrics, by name, that compare generated outputs with the references."""
         raise NotImplementedError
 
     def text_pairs(self, split: str) -> tuple[Sequence[str], Sequence[str]] | None:
-        """Inputs and references of a split as text, or None if the outputs are not text.
+        """Return the inputs and references of a split as text, or None if the outputs are not text.
 
-        BLEU, chrF and TER use this text of the data, not its reconstruction from tokens.
+        BLEU, chrF and TER use this original text, not a text that is reconstructed from tokens.
         """
         return None
 
     def locations(self, split: str, numbers: Sequence[int]) -> list[str]:
-        """File and line of examples of a split, for the user."""
+        """Return where each example comes from, as text for the user: a file and line, or a number."""
         return [f"example {number + 1}" for number in numbers]
 
     def count_characters(self, split: str) -> int | None:
-        """Number of characters of the predicted tokens of a split, or None if the outputs are not text.
+        """Return the number of characters in the predicted tokens of a split, or None if they are not text.
 
-        The metric `bits_per_character` divides by it.
+        The metric `bits_per_character` divides by this number.
         """
         return None
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
-        """Reason not to trust the output for this input, or None.
+        """Return a reason not to trust the output for this input, or None if there is none.
 
-        `text` is the complete input, which the tokens may cover only in part.
+        `text` is the complete input. The tokens may cover only the beginning of the text.
         """
         return None
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        """Correct output for an input, or None if the task cannot compute it."""
+        """Return the correct output tokens for an input, or None if the task cannot compute them."""
         return None
 
     def attention_patterns(self, tokens: Sequence[int], generated: Sequence[int] = ()) -> Patterns:
-        """Attention patterns that would solve this task, besides those that every task has.
+        """Return attention patterns that would solve this task, besides those that apply to every task.
 
-        Masks over (query, key) by stack (`encoder`, `decoder`, `cross`) and name. Each generated token is one
-        row of `decoder` and `cross`.
+        The boolean masks of shape (queries, keys) are grouped by stack (`encoder`, `decoder`, `cross`) and by
+        name. Each generated token is one row of the masks for `decoder` and `cross`.
         """
         return {}
 
 
 class TokenClassificationTask(Task):
-    """One class per token."""
+    """Base class for tasks that predict one class per token."""
 
     collate = staticmethod(collate_token_classification)
     predict_best = staticmethod(predict_tokens)
 
 
 class SequenceClassificationTask(Task):
-    """One class or one real value per sequence."""
+    """Base class for tasks that predict one class or one real value per sequence."""
 
     collate = staticmethod(collate_sequence_classification)
     predict_best = staticmethod(predict_sequences)
 
 
 class CausalLMTask(Task):
-    """Causal language model; it predicts a continuation of its input."""
+    """Base class for causal language-model tasks, which predict a continuation of the input."""
 
     primary_metric = "loss"
     collate = staticmethod(collate_causal_lm)
@@ -226,7 +226,7 @@ class CausalLMTask(Task):
 
 
 class Seq2SeqTask(Task):
-    """Generated output sequences; targets start with `begin` and end with `end`."""
+    """Base class for tasks that generate a sequence. Targets start with `begin` and end with `end`."""
 
     primary_metric = "exact_match"
     generates_outputs = True
@@ -234,7 +234,7 @@ class Seq2SeqTask(Task):
     begin: int
     end: int
     forbidden: ClassVar[Sequence[int]] = ()
-    """Tokens that are never generated, besides `begin`."""
+    """Ids of tokens that are never generated, besides `begin`."""
 
     def predict(
         self, model: Model, rows: Inputs, decoding: DecodingConfig | None = None, is_scored: bool = True
@@ -275,7 +275,7 @@ class Seq2SeqTask(Task):
         )
 
     def compare(self, outputs: Outputs, references: Outputs) -> dict[str, float]:
-        """Fraction of exact matches; both sides are without `begin` and `end`."""
+        """Return the fraction of exact matches. Outputs and references are without `begin` and `end`."""
         pairs = zip(outputs, references, strict=True)
         same = sum(list(output) == list(reference) for output, reference in pairs)
         return {"exact_match": same / max(len(references), 1)}

@@ -38,7 +38,7 @@ ADD_LABEL = "add a label, or remove the line"
 
 @register
 class ClassificationConfig(PairConfig):
-    """One label or number per text: your own files, or generated reviews."""
+    """Predict one label or one number per text: your own files, or generated reviews."""
 
     kind: Literal["classification"] = "classification"
     roles: ClassVar[Mapping[str, str]] = ROLES
@@ -54,7 +54,7 @@ class ClassificationConfig(PairConfig):
         0.0,
         ge=0,
         lt=1,
-        description="fraction of training tokens that are masked, different ones in each epoch",
+        description="fraction of training tokens to mask, chosen at random in each epoch",
     )
     unseen_only: bool = Field(
         False, description="omit validation and test examples whose text also appears in train"
@@ -82,7 +82,7 @@ class ClassificationConfig(PairConfig):
         return splits
 
     def _limited(self, texts: Texts, limit: int) -> Texts:
-        """Select `limit` examples from a fixed random order, taking the labels in turn."""
+        """Return `limit` random examples, balanced over the labels. The choice depends on `data_seed`."""
         numbers: dict[str, int] = {}
         labels = _labels(texts) if self.target == "label" else repeat("", len(texts))
         label_of_each = np.fromiter(
@@ -107,15 +107,15 @@ class ClassificationConfig(PairConfig):
 
 
 def _labels(texts: Texts) -> Iterator[str]:
-    """Yield the label of each text, which may be empty but not null."""
+    """Yield the label of each text. A label may be empty; null is an error."""
     for index, value in enumerate(texts.column("target")):
         if value is None:
-            raise user_error("null as target", path=texts.location(index), hint=ADD_LABEL)
+            raise user_error("the target is null", path=texts.location(index), hint=ADD_LABEL)
         yield str(value).strip()
 
 
 def _distinct_labels(splits: Mapping[str, Texts]) -> list[str]:
-    """Collect the labels of all splits, sorted."""
+    """Return the sorted labels of all splits; raise UserError if a label is empty or there is only one."""
     found = set()
     hint = "task.data.columns={input: NAME, target: NAME}"
     for texts in splits.values():
@@ -133,7 +133,7 @@ def _distinct_labels(splits: Mapping[str, Texts]) -> list[str]:
 
 
 class ClassificationTask(PairTask, SequenceClassificationTask):
-    """Classifier of texts. Inputs are encoded as for a language model: a begin token, but no end token."""
+    """Text classification task. As in a language-model prompt, inputs have a begin token but no end token."""
 
     is_regression: ClassVar[bool] = False
 
@@ -175,7 +175,7 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """Collate, and mask tokens in training. The mask is a function of epoch and example index."""
+        """Collate examples, and mask tokens in training. The mask depends on epoch and example index."""
         batch = super().batch(split, indices, epoch)
         tokens_BL = batch.inputs["tokens"]
         if epoch is None or not self.config.masked_fraction or tokens_BL is None:
@@ -200,7 +200,7 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
 
 
 class RegressionTask(ClassificationTask):
-    """Predictor of one number per text."""
+    """Task that predicts one number per text."""
 
     primary_metric = "mean_absolute_error"
     is_regression = True

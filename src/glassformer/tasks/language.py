@@ -1,8 +1,8 @@
 """Causal and masked language modelling on the same texts.
 
 Each text is enclosed in a begin and an end token; the begin token is never predicted. Texts are concatenated
-and cut into windows, so that a pass over a split predicts each token exactly once. Running text is a single
-stream.
+and cut into windows, so that a pass over a split predicts each token exactly once. A running text
+is one long text without begin and end tokens.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ROLES = {"input": "text"}
 
 
 class LanguageConfig(TextTaskConfig):
-    """Options of every language model."""
+    """Options shared by all language-model tasks."""
 
     roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = Field(WordsConfig(), description="tokenizer, trained on the train split")
@@ -87,17 +87,17 @@ class LanguageConfig(TextTaskConfig):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Fractions of train to split off, by split; `data.test_fraction` does not apply."""
+        """Fraction of train to split off, by split: validation only. `data.test_fraction` is ignored."""
         fractions = {} if self.data is None else self.data.fractions
         return {split: part for split, part in fractions.items() if split == "validation"}
 
     @property
     def hash_seed(self) -> int:
-        """Seed of the hashes that choose the validation texts."""
+        """Seed of the hashes that decide which texts are split off for validation."""
         return self.data_seed
 
     def leaks(self, corpora: Mapping[str, Corpus]) -> DataReport:
-        """Report the overlap of the validation and test files with the training file."""
+        """Return a report on texts of the validation and test files that also appear in the training file."""
         report = DataReport()
         if self.data is None:
             return report
@@ -126,7 +126,7 @@ class LanguageConfig(TextTaskConfig):
 
 
 class LanguageTask(TextTask):
-    """Language model on windows of tokens."""
+    """Base class for language-model tasks, whose examples are windows of tokens."""
 
     primary_metric = "loss"
     make_task_type: ClassVar[type[CausalLM] | type[MaskedLM]] = MaskedLM
@@ -169,12 +169,12 @@ class LanguageTask(TextTask):
 
     @property
     def window(self) -> int:
-        """Number of tokens that a window predicts."""
+        """Number of tokens that are predicted in each window."""
         return self.config.max_length
 
     @property
     def stride(self) -> int | None:
-        """Step between evaluation windows in tokens; None: the number that a window predicts."""
+        """Number of tokens from one evaluation window to the next; None if the windows do not overlap."""
         return None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -212,7 +212,7 @@ class LanguageModelConfig(LanguageConfig):
 
 
 class CausalLanguageTask(LanguageTask, CausalLMTask):
-    """Causal language model."""
+    """Causal language-model task: predicts each token from the preceding tokens."""
 
     make_task_type = CausalLM
     config: LanguageModelConfig
@@ -222,7 +222,7 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
         return self.config.stride
 
     def count_characters(self, split: str) -> int:
-        """Number of characters of the predicted tokens; the end of a text counts as one."""
+        """Return the number of characters in the predicted tokens. The end of a text counts as one."""
         return self._rows[split][1]
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
@@ -239,7 +239,7 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
         return check_length(self.start(text), self.config.max_length)
 
     def start(self, text: str) -> list[int]:
-        """Tokens of a prompt, which may be empty. Running text has no begin token; a line end replaces it."""
+        """Return the tokens of a prompt, never empty. They follow a begin token, except for running text."""
         tokens = self.tokenizer.encode(text).tolist()
         if not self.config.is_running:
             return [BEGIN, *tokens]
@@ -255,9 +255,9 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
     def generate(
         self, model: Model, tokens: Sequence[int], length: int, decodings: Iterable[DecodingConfig]
     ) -> Iterator[list[int]]:
-        """Generate up to `length` tokens in chunks, each with its own decoding.
+        """Yield up to `length` generated tokens in chunks, one chunk per decoding config.
 
-        When the context is full, generation continues from its second half.
+        When the context is full, generation continues from the second half of the context.
         """
         generated, left = list(tokens), length
         half = self.config.max_length // 2
@@ -275,7 +275,7 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
 
 @register
 class MaskedLanguageModelConfig(LanguageConfig):
-    """Predict masked tokens from both sides (Devlin et al. 2019): your own texts, or generated reviews."""
+    """Predict masked tokens from bidirectional context (Devlin et al. 2019): your texts, or reviews."""
 
     kind: Literal["masked-language-model"] = "masked-language-model"
     masked_fraction: float = Field(0.15, gt=0, lt=1, description="fraction of tokens to predict")
@@ -285,7 +285,7 @@ class MaskedLanguageModelConfig(LanguageConfig):
 
 
 class MaskedLanguageTask(LanguageTask):
-    """Masked language model: 80 % of the targets are masked, 10 % replaced at random, 10 % unchanged."""
+    """Masked language-model task: 80 % of the target tokens are masked, 10 % replaced, 10 % unchanged."""
 
     config: MaskedLanguageModelConfig
 
@@ -294,7 +294,7 @@ class MaskedLanguageTask(LanguageTask):
         return self.config.max_length - 1  # consecutive windows share one token
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """Collate and mask. The mask is a function of split, epoch and example index."""
+        """Collate examples and mask tokens. The mask depends on seed, split, epoch and example index."""
         plain = collate_token_classification(self.splits[split], indices)
         tokens_BL, targets_BL = plain.inputs["tokens"], plain.targets
         assert tokens_BL is not None
@@ -310,7 +310,7 @@ class MaskedLanguageTask(LanguageTask):
         return replace(plain, inputs={**plain.inputs, "tokens": seen_BL}, targets=targets_BL)
 
     def parse(self, text: str) -> np.ndarray:
-        """Parse a text in which `<mask>` marks each token to predict."""
+        """Return the token ids of a text in which `<mask>` marks each token to predict."""
         parts = text.split(RESERVED[MASK])
         if len(parts) == 1:
             raise ErrorDetail(f"no {RESERVED[MASK]} in the line: nothing to fill in")
@@ -321,11 +321,11 @@ class MaskedLanguageTask(LanguageTask):
         return check_length([BEGIN, *tokens, END], self.config.max_length)
 
     def _without_space_after(self, text: str) -> str:
-        """Remove the space before a mask, which belongs to the masked word unless spaces are tokens."""
+        """Remove the space before a mask if the tokenizer counts that space as part of the masked word."""
         return text.rstrip(" ") if self.tokenizer.has_space_before else text
 
     def _encode_after_mask(self, text: str) -> list[int]:
-        """Encode text after a mask without adding a space, since punctuation may follow directly."""
+        """Return the token ids of text after a mask. No space is added, since punctuation may follow."""
         if not self.tokenizer.has_space_before:
             return self.tokenizer.encode(text).tolist()
         if not text or text.startswith(" "):

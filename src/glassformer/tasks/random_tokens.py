@@ -1,6 +1,6 @@
-"""Random tokens with a learnable rule: the smallest task for a classifier and for a language model.
+"""Task on random tokens with a learnable rule, for a classifier or a language model.
 
-It sizes, checks and times models of a given vocabulary and length without any data.
+It needs no data files, so it can test and time models of any vocabulary size and length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RandomTokensConfig(SequencesConfig):
 
     kind: Literal["random-tokens"] = "random-tokens"
     length: int = Field(32, ge=2, le=1_000_000, description="tokens per sequence")
-    categories: int = Field(100, ge=2, le=1_000_000, description="number of distinct tokens, from 0")
+    categories: int = Field(100, ge=2, le=1_000_000, description="number of distinct tokens, numbered from 0")
     target: Literal["class", "next"] = Field(
         "class",
         description="class: whether most tokens are in the upper half; next: the next token",
@@ -38,17 +38,17 @@ class RandomTokensConfig(SequencesConfig):
 
 
 class RandomTokensTask(SequenceTask):
-    """Base of both targets."""
+    """Base class for the two tasks on random tokens: target `class` and target `next`."""
 
     config: RandomTokensConfig
 
     def random_rows(self, length: int) -> dict[str, np.ndarray]:
-        """Draw distinct rows for each split; training repeats its rows if there are too few."""
+        """Draw distinct rows for each split. If too few exist, the training split repeats its rows."""
         return choose_splits(self.config.sequences(length), self.config.sizes(), self.config.data_seed)
 
 
 class MajorityTask(RandomTokensTask, SequenceClassificationTask):
-    """Classify as `high` if more than half of the tokens are in the upper half of the categories."""
+    """Task with the class `high` if more than half of the tokens are in the upper half of the vocabulary."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
@@ -71,7 +71,7 @@ class MajorityTask(RandomTokensTask, SequenceClassificationTask):
 
 
 class RepetitionTask(RandomTokensTask, CausalLMTask):
-    """Language model of a random first half and its repetition."""
+    """Language-model task on sequences that consist of a random first half and its repetition."""
 
     def __init__(self, config: RandomTokensConfig) -> None:
         self.config = config
@@ -84,7 +84,7 @@ class RepetitionTask(RandomTokensTask, CausalLMTask):
         return {split: Examples(inputs, inputs) for split, inputs in twice.items()}
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        """Remaining tokens, if the input contains the whole first half."""
+        """Return the remaining tokens, or None if the input does not contain the whole first half."""
         if len(tokens) < self.period:
             return None
         return [int(tokens[index % self.period]) for index in range(len(tokens), self.config.length)]
@@ -93,7 +93,7 @@ class RepetitionTask(RandomTokensTask, CausalLMTask):
         tokens = super().parse(text)
         if len(tokens) == self.config.length:
             raise ErrorDetail(
-                f"nothing is left to predict after {len(tokens)} tokens", hint="a shorter input"
+                f"nothing is left to predict after {len(tokens)} tokens", hint="type a shorter input"
             )
         return tokens
 

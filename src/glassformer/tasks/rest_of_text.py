@@ -2,7 +2,7 @@
 
 Topic and opinion run through a whole text, so this teaches what a classifier needs, without labels. Texts are
 cut into windows as for a language model, but never across the end of a text. At some positions of a piece,
-the target is a word from elsewhere in the same text. It does not occur in the piece, so it cannot be copied.
+the target is a word from elsewhere in the same text. That word is not in the piece, so it cannot be copied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RestOfTextConfig(LanguageConfig):
     frequency_threshold: float = Field(
         1e-4,
         gt=0,
-        description="words above this relative frequency are sampled less, by the square root of the ratio",
+        description="words with a relative frequency above this threshold are sampled less often",
     )
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class RestOfTextConfig(LanguageConfig):
                 "running text has no boundaries between texts",
                 path="data.format",
                 value="running-text",
-                hint="task.data.format=text, one text per line",
+                hint="set task.data.format=text, and write one text per line",
             )
         return self
 
@@ -56,7 +56,7 @@ class RestOfTextConfig(LanguageConfig):
 
 
 class RestOfTextTask(LanguageTask):
-    """Predictor of words outside a piece of text."""
+    """Task of predicting words that occur in a text outside the given piece."""
 
     config: RestOfTextConfig
     predict_best = staticmethod(predict_tokens)
@@ -64,12 +64,12 @@ class RestOfTextTask(LanguageTask):
 
     @property
     def window(self) -> int:
-        """Number of tokens of a window, without its begin token and the token shared with the next window."""
+        """Number of tokens per window, without the begin token and the token shared with the next window."""
         return self.config.max_length - 2
 
     @cached_property
     def _weights_V(self) -> np.ndarray:
-        """Sampling weight of each word. Frequent words carry little information."""
+        """Sampling weight of each word, lower for frequent words because they carry little information."""
         windows = self._windows("train")
         counts = np.zeros(len(self.tokenizer))
         for number in range(len(windows.rows)):
@@ -87,7 +87,7 @@ class RestOfTextTask(LanguageTask):
         return windows
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """Collate and sample targets, a function of split, epoch and example index."""
+        """Collate examples and sample their targets. These depend on seed, split, epoch and example index."""
         windows = self._windows(split)
         pieces = [windows[int(index)] for index in indices]
         rows = [np.array([BEGIN, *piece[(piece != BEGIN) & (piece != END)]]) for piece in pieces]

@@ -25,17 +25,17 @@ from glassformer.tasks.base import (
 
 @dataclass(frozen=True)
 class Space:
-    """Set of `size` possible rows of integers, to sample from."""
+    """Set of all `size` possible examples, as rows of integers, from which the splits are drawn."""
 
     size: int
     enumerate: Callable[[], np.ndarray]
-    """Return every row once. Called only if the space is small."""
+    """Function that returns every row once. It is called only if the space is small."""
     draw: Callable[[np.random.Generator, int], np.ndarray]
-    """Draw about `count` rows uniformly, with replacement."""
+    """Function of a generator and a count that draws about that many rows uniformly, with replacement."""
 
 
 def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Number of distinct rows per split: as wanted or, if too few exist, in proportion."""
+    """Return the number of distinct rows per split: as wanted or, if too few exist, in proportion."""
     wanted = {split: count for split, count in wanted.items() if count}
     if size >= sum(wanted.values()):
         return dict(wanted)
@@ -43,7 +43,7 @@ def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
         raise user_error(
             f"only {size} different examples exist, too few for {len(wanted)} splits",
             path="task",
-            hint="a larger task: greater length, more categories, a wider range",
+            hint="increase the length, the number of categories or the range of operands",
         )
     counts = {split: max(1, size * count // sum(wanted.values())) for split, count in wanted.items()}
     largest = max(counts, key=lambda split: counts[split])
@@ -52,7 +52,7 @@ def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def choose_rows(space: Space, counts: Mapping[str, int], data_seed: int) -> dict[str, np.ndarray]:
-    """Choose distinct rows for each split; no row is in two splits."""
+    """Choose distinct rows for each split, so that no row is in two splits."""
     # Train comes last, so that the number of training examples does not affect the other splits.
     splits = sorted(counts, key=lambda split: (split == "train", split))
     total = sum(counts.values())
@@ -69,7 +69,7 @@ def choose_rows(space: Space, counts: Mapping[str, int], data_seed: int) -> dict
 
 
 def _draw_distinct(space: Space, count: int, rng: np.random.Generator, seen: set[bytes]) -> np.ndarray:
-    """Draw `count` distinct rows that are not in `seen`, and add them to it."""
+    """Draw `count` distinct rows that are not in `seen`, and add these rows to `seen`."""
     parts, missing = [], count
     while missing:
         rows = np.ascontiguousarray(space.draw(rng, missing))
@@ -85,13 +85,13 @@ def _draw_distinct(space: Space, count: int, rng: np.random.Generator, seen: set
 
 
 def choose_splits(space: Space, wanted: Mapping[str, int], data_seed: int) -> dict[str, np.ndarray]:
-    """Choose distinct rows for each split; training repeats its rows if there are too few."""
+    """Choose distinct rows for each split. If too few exist, the training split repeats its rows."""
     rows = choose_rows(space, share(space.size, wanted), data_seed)
     return {**rows, "train": repeat_to(rows["train"], wanted["train"])}
 
 
 def repeat_to(rows: np.ndarray, count: int) -> np.ndarray:
-    """Repeat the rows up to `count`; return all of them if there are more."""
+    """Repeat the rows until there are `count`. If there are already more, return them unchanged."""
     return rows if len(rows) >= count else rows[np.arange(count) % len(rows)]
 
 
@@ -99,17 +99,17 @@ PALINDROME_LABELS = ["no palindrome", "palindrome"]
 
 
 class SequencesConfig(TaskConfig):
-    """Options of every task on generated sequences."""
+    """Options shared by all tasks on generated sequences."""
 
     length: int = Field(100, ge=1, le=1_000_000, description="tokens per sequence")
-    categories: int = Field(10, ge=2, le=1_000_000, description="number of distinct tokens, from 0")
+    categories: int = Field(10, ge=2, le=1_000_000, description="number of distinct tokens, numbered from 0")
     train_examples: int = Field(50_000, ge=1, description="number of training examples")
     validation_examples: int = Field(1_000, ge=1, description="number of validation examples")
     test_examples: int = Field(10_000, ge=0, description="number of test examples")
     data_seed: int = Field(0, ge=0, description="seed of the examples, independent of the seed of the run")
 
     def targets(self, inputs: np.ndarray) -> np.ndarray:
-        """Targets of inputs, one row per example."""
+        """Return the targets for these inputs, one row per example."""
         raise NotImplementedError
 
     def sizes(self) -> dict[str, int]:
@@ -124,7 +124,7 @@ class SequencesConfig(TaskConfig):
         return np.min_scalar_type(self.categories - 1)
 
     def sequences(self, length: int) -> Space:
-        """Space of all sequences of this length."""
+        """Return the space of all sequences of this length."""
 
         def enumerate_all() -> np.ndarray:
             numbers = np.arange(self.categories**length)
@@ -137,13 +137,13 @@ class SequencesConfig(TaskConfig):
         return Space(self.number_of_sequences(length), enumerate_all, draw)
 
     def number_of_sequences(self, length: int) -> int:
-        """Number of sequences, capped at 2⁶²: an integer of a million digits takes seconds."""
+        """Return the number of sequences, capped at 2⁶² because huge integers take seconds to compute."""
         bits = length * math.log2(self.categories)
         return self.categories**length if bits < 62 else 1 << 62
 
 
 class SequenceTask(Task):
-    """Parsing and display of sequences of categories."""
+    """Base class for tasks on sequences of integers: parses and shows them."""
 
     config: SequencesConfig
 
@@ -151,7 +151,7 @@ class SequenceTask(Task):
         """Parse `3 1 4`, `3,1,4`, `[3, 1, 4]`, and `314` if every category has one digit."""
         words = text.strip().strip("[]()").replace(",", " ").split()
         if not words:
-            raise ErrorDetail("the line is empty: no sequence to read", hint="3 1 4")
+            raise ErrorDetail("the line is empty: no sequence to read", hint="type 3 1 4")
         if len(words) == 1 and self.config.categories <= 10 and words[0].isdigit():
             words = list(words[0])
         last = self.config.categories - 1
@@ -182,7 +182,7 @@ class SequenceTask(Task):
 
 
 class TokenSequenceTask(SequenceTask, TokenClassificationTask):
-    """Predict one category per token."""
+    """Task that predicts one output token for each input token."""
 
     drop_last = True
 
@@ -201,7 +201,7 @@ class TokenSequenceTask(SequenceTask, TokenClassificationTask):
 
 
 class TokenSequencesConfig(SequencesConfig):
-    """Options of the tasks with one category per token."""
+    """Options shared by the tasks that predict one output token for each input token."""
 
     def build(self, seed: int) -> TokenSequenceTask:
         return TokenSequenceTask(self)
@@ -266,7 +266,7 @@ class PalindromeConfig(SequencesConfig):
         return (inputs == inputs[:, ::-1]).all(axis=1).astype(np.uint8)
 
     def halves(self) -> Space:
-        """Space of left halves (and the middle, if the length is odd) with two unequal tokens to swap."""
+        """Return the space of left halves, with the middle of odd lengths, that have two tokens to swap."""
         half, middle = self.length // 2, self.length % 2
         every = self.sequences(half + middle)
 
@@ -281,7 +281,7 @@ class PalindromeConfig(SequencesConfig):
 
 
 class PalindromeTask(SequenceTask, SequenceClassificationTask):
-    """Palindrome classifier. Each half gives one palindrome and one other sequence, both in one split."""
+    """Palindrome classification task. Each left half gives one palindrome and one other sequence."""
 
     drop_last = True
 
@@ -321,7 +321,7 @@ class PalindromeTask(SequenceTask, SequenceClassificationTask):
 
 
 def _describe_small_space(what: str, size: int, wanted: dict[str, int]) -> list[str]:
-    """Note for the user if the space is too small for the wanted splits."""
+    """Return a note for the user if the space is too small for the wanted splits, else an empty list."""
     counts = share(size, wanted)
     if all(counts.get(split, 0) >= count for split, count in wanted.items()):
         return []

@@ -1,4 +1,4 @@
-"""Common parts of the text tasks: sources of texts, splits, tokenisation, and notes about the data."""
+"""Shared parts of the text tasks: reading texts, splits, tokenisation, and notes about the data."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SPLITS = ("train", "validation", "test")
 TEXTS_PER_BLOCK = 256
 RECORDS_PER_BLOCK = 1 << 16
 MIN_WORDS_PER_LINE = 5
-"""Shorter lines of running text are not compared between splits, since they may repeat by chance."""
+"""Minimum number of words for a line to be compared between splits. Shorter lines repeat by chance."""
 MAX_LINE_CHARACTERS = 1 << 18
 
 
 class TextTaskConfig(TaskConfig):
-    """Options of every text task."""
+    """Options shared by all text tasks."""
 
     roles: ClassVar[Mapping[str, str]]
-    """Roles that the data must provide, with the default column of each."""
+    """Roles of the columns that the task needs (`input`, `target`), each with its default column name."""
 
     data: DataConfig | None = Field(None, description="your own files; none: generated texts")
     tokenizer: TokenizerConfig = Field(BPEConfig(), description="tokenizer, trained on the train split")
@@ -46,19 +46,19 @@ class TextTaskConfig(TaskConfig):
         128, ge=2, le=100_000, description="maximum tokens per example; longer ones are omitted or truncated"
     )
     data_seed: int = Field(
-        0, ge=0, description="seed of generated texts and of the examples that are split off"
+        0, ge=0, description="seed for generated texts and for choosing the examples that are split off"
     )
 
 
 class Texts:
-    """Untokenised examples of a split: one column of values per role, and their locations.
+    """Examples of a split before tokenisation: one column of values per role, such as `input` and `target`.
 
-    Each `iter()` reads a column again, so that texts from files need not fit into memory.
+    Each iteration over a column reads the files again, so that the texts need not fit into memory.
     """
 
     name = "generated"
     files: Sequence[Path] = ()
-    """Source files."""
+    """Files that the texts are read from; empty for generated texts."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -67,27 +67,27 @@ class Texts:
         raise NotImplementedError
 
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Values of these roles, one tuple per example."""
+        """Yield one tuple per example, with the values of these roles."""
         return zip(*(self.column(role) for role in roles), strict=True)
 
     def take(self, is_taken: np.ndarray) -> Texts:
-        """Select examples by a boolean mask."""
+        """Return the examples for which a boolean mask is True."""
         raise NotImplementedError
 
     def location(self, index: int) -> str:
         return self.locations([index])[0]
 
     def locations(self, indices: Sequence[int]) -> list[str]:
-        """File and line of examples; generated examples have a number only."""
+        """Return the file and line of each example, or only its number if it is generated."""
         return [f"example {index + 1}" for index in indices]
 
     def identity(self) -> Any:
-        """JSON value that identifies these texts, together with the bytes of their files."""
+        """Return a JSON value that, with the bytes of the files, identifies these texts in the cache."""
         raise NotImplementedError
 
 
 class GeneratedTexts(Texts):
-    """Texts in memory."""
+    """Generated texts, which are held in memory."""
 
     def __init__(self, values: Mapping[str, Sequence[Any]]) -> None:
         self.values = values
@@ -105,11 +105,11 @@ class GeneratedTexts(Texts):
 
 
 Generate = Callable[[int, int, str], Sequence[tuple[str, str]]]
-"""Function of a count, a seed and a split that returns pairs of input and target."""
+"""Function of (count, seed, split) that returns pairs (input, target)."""
 
 
 def generate_splits(generate: Generate, examples: int, few: int, data_seed: int) -> dict[str, Texts]:
-    """Generate all splits; validation and test have `few` examples."""
+    """Generate all splits: train with `examples` pairs, validation and test with `few` pairs each."""
     splits: dict[str, Texts] = {}
     for split in SPLITS:
         pairs = generate(examples if split == "train" else few, data_seed, split)
@@ -120,14 +120,14 @@ def generate_splits(generate: Generate, examples: int, few: int, data_seed: int)
 
 @dataclass(frozen=True)
 class FileTexts(Texts):
-    """Selected records of a stream."""
+    """Texts from files: the selected records of a stream."""
 
     stream: Stream
     text_roles: Sequence[str]
     data: DataConfig
     split: str
     is_selected: np.ndarray
-    """Mask over all records. For large files it needs less memory than indices."""
+    """Boolean mask over all records. For large files a mask needs less memory than indices."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -146,7 +146,7 @@ class FileTexts(Texts):
                 yield record
 
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Read the files once for all values."""
+        """Yield one tuple per example, reading the files once for all roles."""
         location = self.stream.location
         for values, number in self._records():
             yield tuple(
@@ -163,7 +163,7 @@ class FileTexts(Texts):
         return replace(self, is_selected=is_selected)
 
     def locations(self, indices: Sequence[int]) -> list[str]:
-        """Read the files once for all values."""
+        """Return the file and line of each example, reading the files once."""
         wanted = set(indices)
         records = islice(self._records(), max(wanted, default=-1) + 1)
         numbers = {index: record.number for index, record in enumerate(records) if index in wanted}
@@ -180,7 +180,7 @@ class FileTexts(Texts):
 
 @dataclass(frozen=True)
 class Rereadable:
-    """Iterable that calls `read` for each iteration."""
+    """Iterable that calls `read` for each iteration, so that it can be iterated repeatedly."""
 
     read: Callable[[], Iterator[Any]]
 
@@ -189,12 +189,12 @@ class Rereadable:
 
 
 def read_as(stream: Stream) -> dict[str, str]:
-    """Part of the identity of texts: how the file is read, which changes the texts of the same bytes."""
+    """Return how a table was read, for the cache key: the same bytes can be read as different texts."""
     return {"read_as": stream.read_as} if stream.read_as else {}
 
 
 def as_text(value: object, location: Callable[[int], str], number: int) -> str:
-    """Convert a JSON number to text; reject lists, objects, booleans and null."""
+    """Return a JSON text or number as text; raise UserError for lists, objects, booleans and null."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -208,12 +208,12 @@ def as_text(value: object, location: Callable[[int], str], number: int) -> str:
 
 @dataclass
 class DataReport:
-    """Notes about the data as they were read. They are shown to the user and stored in the event log."""
+    """Notes made while the data are read. They are shown to the user and stored in the event log."""
 
     notes: list[str] = field(default_factory=list)
 
     def count(self, number: int, total: int, note: str) -> None:
-        """Add `note` with the counts, unless `number` is 0."""
+        """Append `note` with the counts `number` and `total`, unless `number` is 0."""
         if number:
             self.notes.append(f"{note}: {number:,} of {total:,}")
 
@@ -221,7 +221,7 @@ class DataReport:
 def read_splits(
     config: TextTaskConfig, data: DataConfig, text_roles: Sequence[str], unseen_only: bool, report: DataReport
 ) -> dict[str, Texts]:
-    """Read every split that has a file, split off a missing validation set, and report overlap with train."""
+    """Read each split from its file, split off the splits without a file, and report overlap with train."""
     splits: dict[str, FileTexts] = {}
     keys: dict[str, RowKeys] = {}
     for split in SPLITS:
@@ -250,12 +250,12 @@ def read_splits(
 
 
 def _has_words(texts: Iterable[str], count: int) -> np.ndarray:
-    """Mask of texts with at least one word. Empty lines in two splits do not count as overlap."""
+    """Return a mask of the texts with at least one word, because empty lines do not count as overlap."""
     return np.fromiter((bool(text.strip()) for text in texts), dtype=bool, count=count)
 
 
 def changed_sets(split: str, stream: Stream) -> list[str]:
-    """Warn if a file with the name of a catalogued dataset differs from the published bytes."""
+    """Return a warning for each file of a public data set that differs from the published bytes."""
     return [
         f"WARNING: {split}: {name} is not the file that the catalogue lists"
         for name in changed_files(stream.files)
@@ -267,7 +267,7 @@ def texts_of(stream: Stream, role: str) -> Iterator[str]:
 
 
 def keys_of(texts: Iterable[str]) -> RowKeys:
-    """Hash texts for comparison, in the token cache: the temporary folder of the system may be in memory."""
+    """Hash texts for comparison. Hashes are stored in the cache folder, since /tmp may be in memory."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -282,9 +282,9 @@ def _compare(
     number = int(np.count_nonzero(is_seen))
     if unseen_only and number == len(texts):
         raise user_error(
-            f"nothing is left of {split}: all its inputs also appear in train",
+            f"the {split} set is empty, because all its inputs also appear in train",
             path=texts.name,
-            hint="other data, or task.unseen_only=false",
+            hint="use other data, or set task.unseen_only=false",
         )
     if unseen_only:
         report.count(number, len(texts), f"{split}: omitted, also in train")
@@ -300,10 +300,10 @@ def encode_texts(
     options: Mapping[str, Any],
     report: DataReport,
 ) -> TokenColumns:
-    """Tokenise the texts of each role: generated texts into memory, others into memory-mapped files.
+    """Tokenise the texts of each role. Tokens of texts from files are stored in memory-mapped files.
 
-    `arrange` returns the rows of an example, or None to omit it, and updates the counts. The cache key
-    includes `options`, which must contain everything that `arrange` depends on.
+    `arrange` returns the rows of an example, or None to omit the example, and updates the counts. The cache
+    key includes `options`, so that `options` must contain everything that `arrange` depends on.
     """
     facts = Counter[str]()
 
@@ -346,7 +346,7 @@ Arrange = Callable[[Sequence[Encoded], Counter[str]], tuple[np.ndarray, ...] | N
 def _encoded(
     examples: Iterable[tuple[str, ...]], tokenizers: Sequence[Tokenizer]
 ) -> Iterator[tuple[Encoded, ...]]:
-    """Tokenise block by block; yield each text with its tokens."""
+    """Tokenise examples in blocks; yield, for each example, one pair (text, tokens) per column."""
     source = iter(examples)
     while block := list(islice(source, TEXTS_PER_BLOCK)):
         columns = list(zip(*block, strict=True))
@@ -364,11 +364,11 @@ def _count_tokens(tokens: np.ndarray, facts: dict[str, int]) -> None:
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """Tokenised examples of a split, one column per role."""
+    """Tokenised examples of a split, one column per role, such as `input` and `target`."""
 
     rows: Mapping[str, RaggedRows]
     facts: Counter[str]
-    """Counts of `arrange`, and the numbers of all tokens and of unknown tokens."""
+    """Counts by name: those that `arrange` made, and the numbers of all tokens and of unknown tokens."""
 
     def __len__(self) -> int:
         return len(self.rows["number"])
@@ -377,7 +377,7 @@ class TokenColumns:
         report.count(self.facts["unknown"], self.facts["tokens"], f"{split}: unknown tokens")
 
     def select(self, texts: Texts) -> Texts:
-        """Select the texts that were not omitted."""
+        """Return the texts of the examples that tokenisation did not omit."""
         if len(self) == len(texts):
             return texts
         is_taken = np.zeros(len(texts), dtype=bool)
@@ -392,7 +392,7 @@ def train_tokenizer(config: TokenizerConfig, columns: Sequence[Iterable[str]]) -
 
 
 class TextTask(Task):
-    """Task with text inputs."""
+    """Base class for tasks whose inputs are texts."""
 
     tokenizer: Tokenizer
 
@@ -411,14 +411,14 @@ class TextTask(Task):
 
 
 class PairConfig(TextTaskConfig):
-    """Options of the text tasks with a target for each text."""
+    """Options shared by the text tasks that have a target for each text."""
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         """Read or generate the examples of each split."""
         raise NotImplementedError
 
     def learn(self, texts: Mapping[str, Texts]) -> PairTask:
-        """Make the task, with tokenizers and labels from these texts."""
+        """Build the task: train its tokenizers on these texts, and collect its labels."""
         raise NotImplementedError
 
     def build(self, seed: int) -> PairTask:
@@ -431,7 +431,7 @@ class PairConfig(TextTaskConfig):
 
 
 class PairTask(TextTask):
-    """Task with a target for each text."""
+    """Base class for text tasks that have a target for each text."""
 
     def __init__(self, config: PairConfig, tokenizer: Tokenizer, task_type: TaskType) -> None:
         self.tokenizer = tokenizer
@@ -445,10 +445,10 @@ class PairTask(TextTask):
 
 
 class Corpus:
-    """Texts of a split for language modelling. Each `iter()` reads them again."""
+    """Texts of one split for language modelling. Each iteration reads the texts again."""
 
     def __init__(self, texts: Stream | Sequence[str], identity: Mapping[str, Any] | None = None) -> None:
-        """Pass `identity`, a JSON object that identifies the texts together with the bytes of their files."""
+        """Store the texts. `identity`, with the bytes of the files, identifies the texts in the cache."""
         self._texts = texts
         self._identity = dict(identity or {})
         self.name = str(self._identity.get("split", ""))
@@ -460,19 +460,19 @@ class Corpus:
         return iter(self._texts)
 
     def notes(self) -> list[str]:
-        """Notes on how the files were read, and on catalogued files that differ."""
+        """Return notes on how files were read, and on files of public data sets that were changed."""
         if not isinstance(self._texts, Stream):
             return []
         return [*self._texts.notes, *changed_sets(self.name, self._texts)]
 
     def comparable(self) -> Iterator[str]:
-        """Parts to compare between splits: texts with words, or the longer lines of running text."""
+        """Yield what is compared between splits: texts with words, or the longer lines of a running text."""
         parts = _lines(self) if self.is_running else self
         least = MIN_WORDS_PER_LINE if self.is_running else 1
         return (part for part in parts if len(part.split(maxsplit=least - 1)) >= least)
 
     def rows(self, tokenizer: Tokenizer, report: DataReport) -> tuple[RaggedRows, int]:
-        """Tokens, cached on disk if the texts come from files, and the number of characters they predict."""
+        """Return the tokens, cached on disk for texts from files, and the number of predicted characters."""
         facts = {"characters": 0, "tokens": 0, "unknown": 0}
         if not isinstance(self._texts, Stream):
             rows = RaggedRows.of(row for (row,) in self._encode(tokenizer, facts))
@@ -499,7 +499,7 @@ class Corpus:
 
 
 def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Split running text into lines. Text without line ends is cut, to bound the memory."""
+    """Yield the lines of a running text. Very long lines are cut, to limit memory use."""
     rest = ""
     for block in blocks:
         *lines, rest = (rest + block).split("\n")

@@ -1,7 +1,7 @@
-"""Token sequences from the user's files; targets are labels of tokens, a label, a number or another sequence.
+"""Tasks on token sequences from the user's files, with labels, numbers or other sequences as targets.
 
-Vocabularies come from the training split and are part of the state of the task, so that a trained model
-predicts without its training files.
+Vocabularies come from the training split and are saved with the run, so that a trained model predicts without
+its training files.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TokensConfig(TaskConfig):
         False, description="for target=sequence: one vocabulary for inputs and targets"
     )
     data_seed: int = Field(
-        0, ge=0, description="seed of the rows that are split off, independent of the seed of the run"
+        0, ge=0, description="seed for choosing the rows that are split off, independent of the run's seed"
     )
 
     def build(self, seed: int) -> TokensTask:
@@ -73,7 +73,7 @@ class TokensConfig(TaskConfig):
         return _TASKS[self.target](self, state)
 
     def tokens(self, value: Any) -> list[str]:
-        """Split a cell of a file, or a typed line, into tokens."""
+        """Split a table cell, or a line that a user typed, into tokens."""
         if isinstance(value, list):
             found = [_symbol(item) for item in value]
         elif self.separator == "":
@@ -90,7 +90,7 @@ def _symbol(value: Any) -> str:
 
 
 class TokensTask(Task):
-    """Base of all types of target. A subclass reads, encodes and shows its targets."""
+    """Base class for tasks on the user's token sequences. Each subclass handles one type of target."""
 
     def __init__(self, config: TokensConfig, state: Mapping[str, Any]) -> None:
         self.config = config
@@ -111,7 +111,7 @@ class TokensTask(Task):
 
     @classmethod
     def target_symbols(cls, rows: Rows) -> Iterable[str]:
-        """Symbols of all targets, concatenated."""
+        """Return the symbols of all targets as one flat iterable."""
         return chain.from_iterable(rows.values["target"])
 
     def encode_targets(self, rows: Rows) -> Sequences:
@@ -119,7 +119,7 @@ class TokensTask(Task):
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
-        """Collect the vocabularies and lengths. Labels of all splits are included."""
+        """Return the state: the input symbols of train, the labels of all splits, and the maximum length."""
         return {
             "symbols": [UNKNOWN, *_distinct(chain.from_iterable(splits["train"].values["input"]))],
             "target_symbols": _distinct(chain.from_iterable(map(cls.target_symbols, splits.values()))),
@@ -128,7 +128,7 @@ class TokensTask(Task):
 
     @classmethod
     def read(cls, config: TokensConfig) -> dict[str, Rows]:
-        """Read the splits; without a validation file, part of train is split off."""
+        """Read the splits from their files. If there is no validation file, split off a part of train."""
         splits = {}
         for split in ("train", "validation", "test"):
             rows = config.data.read(split, ROLES)
@@ -144,7 +144,7 @@ class TokensTask(Task):
 
     @classmethod
     def _parse_rows(cls, config: TokensConfig, rows: Rows) -> Rows:
-        """Replace the cells of a file by tokens and unencoded targets."""
+        """Return the rows with input cells split into tokens, and targets parsed but not yet encoded."""
         inputs, targets = [], []
         for index, (cell, target) in enumerate(zip(rows.values["input"], rows.values["target"], strict=True)):
             try:
@@ -164,7 +164,7 @@ class TokensTask(Task):
         }
 
     def describe(self, splits: Mapping[str, Rows]) -> list[str]:
-        """Notes about the files: how they were read, unknown symbols, and overlap of the splits."""
+        """Return notes for the user: how files were read, symbols missing from train, overlapping splits."""
         notes = list(dict.fromkeys(note for rows in splits.values() for note in rows.notes))
         if self.config.data.validation is None:
             split_off, total = len(splits["validation"]), len(splits["validation"]) + len(splits["train"])
@@ -183,7 +183,7 @@ class TokensTask(Task):
     def parse(self, text: str) -> np.ndarray:
         tokens = self.config.tokens(text)
         if not tokens:
-            raise ErrorDetail("the line is empty: no token to read", hint="tokens as in the training file")
+            raise ErrorDetail("the line is empty: no token to read", hint="type tokens of the training file")
         for position, token in enumerate(tokens, start=1):
             if token not in self.vocabulary.ids or token in RESERVED:
                 near = near_match(token, self.vocabulary.symbols)
@@ -204,7 +204,7 @@ class TokensTask(Task):
 
 
 class TokenLabelTask(TokensTask, TokenClassificationTask):
-    """One label per token."""
+    """Task that predicts one label per token."""
 
     def _task_type(self) -> TaskType:
         return TokenClassification(
@@ -217,7 +217,7 @@ class TokenLabelTask(TokensTask, TokenClassificationTask):
         if len(labels) != len(tokens):
             raise ErrorDetail(
                 f"{len(tokens)} tokens but {len(labels)} labels",
-                hint="one label per token; or task.target=label, number or sequence",
+                hint="write one label per token, or set task.target to label, number or sequence",
             )
         return labels
 
@@ -226,7 +226,7 @@ class TokenLabelTask(TokensTask, TokenClassificationTask):
 
 
 class SequenceLabelTask(TokensTask, SequenceClassificationTask):
-    """One label per sequence."""
+    """Task that predicts one label per sequence."""
 
     def _task_type(self) -> TaskType:
         return SequenceClassification(
@@ -250,7 +250,7 @@ class SequenceLabelTask(TokensTask, SequenceClassificationTask):
 
 
 class SequenceValueTask(TokensTask, SequenceClassificationTask):
-    """One number per sequence."""
+    """Task that predicts one number per sequence."""
 
     primary_metric = "mean_absolute_error"
 
@@ -275,7 +275,7 @@ class SequenceValueTask(TokensTask, SequenceClassificationTask):
 
 
 class TokenTranslationTask(TokensTask, Seq2SeqTask):
-    """One sequence per sequence."""
+    """Task that generates an output sequence of tokens for each input sequence."""
 
     def _task_type(self) -> TaskType:
         self.begin, self.end = self.target_vocabulary.encode([BEGIN, END])
@@ -336,12 +336,12 @@ def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter
 def _reject_reserved(tokens: list[str]) -> list[str]:
     for token in tokens:
         if token in RESERVED:
-            raise ErrorDetail("reserved symbol", value=token, hint="use another symbol")
+            raise ErrorDetail("this symbol is reserved", value=token, hint="use another symbol")
     return tokens
 
 
 def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None = None) -> Sequences:
-    """Encode symbols. An unknown symbol becomes UNKNOWN; an unknown label, with `rows` given, is an error."""
+    """Convert symbols to ids. Unknown symbols become UNKNOWN, or are an error if `rows` is given."""
     number_of = vocabulary.ids
     unknown = number_of[UNKNOWN] if rows is None else None
     dtype = np.min_scalar_type(len(vocabulary))

@@ -1,4 +1,4 @@
-"""Translation from one text to another, generated token by token and scored as text."""
+"""Translation task: a text is generated from another, token by token, and scored as text (BLEU, chrF)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROLES = {"input": "source", "target": "target"}
 
 @register
 class TranslationConfig(PairConfig):
-    """Text to text: your own aligned files, or generated English and French."""
+    """Translate text: your own aligned files, or generated English and French sentences."""
 
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES
@@ -65,7 +65,7 @@ class TranslationConfig(PairConfig):
 
 
 class TranslationTask(PairTask, Seq2SeqTask):
-    """Translator of texts."""
+    """Translation task with a tokenizer for the source and one for the target, which may be the same."""
 
     primary_metric = "bleu"
     begin, end = BEGIN, END
@@ -91,7 +91,7 @@ class TranslationTask(PairTask, Seq2SeqTask):
         return state
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
-        """Omit empty and long examples from training; truncate long examples elsewhere, so that all count."""
+        """Encode a split. Train omits empty and long pairs; other splits keep all pairs and cut long ones."""
         limit, is_training = self.config.max_length, split == "train"
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...] | None:
@@ -115,8 +115,8 @@ class TranslationTask(PairTask, Seq2SeqTask):
             long_note = f"train: omitted, longer than {limit} tokens"
         report.count(columns.facts["long"], len(texts), long_note)
         if is_training and not len(columns):
-            hint = "a larger task.max_length"
-            raise user_error("no training pairs are left", path=texts.name, value=limit, hint=hint)
+            hint = "increase task.max_length"
+            raise user_error("all pairs are empty or too long", path=texts.name, value=limit, hint=hint)
         columns.report_unknown(split, report)
         self.texts[split] = columns.select(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
@@ -134,7 +134,7 @@ class TranslationTask(PairTask, Seq2SeqTask):
         return self.target_tokenizer.decode(tokens)
 
     def text_pairs(self, split: str) -> tuple[list[str], list[str]]:
-        """Sources and references as in the data, unknown words included."""
+        """Return the sources and references as they are in the data, including unknown words."""
         texts = self.texts[split]
         return list(texts.column("input")), list(texts.column("target"))
 
