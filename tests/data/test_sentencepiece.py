@@ -192,7 +192,7 @@ def test_a_truncated_model_is_rejected(size: int) -> None:
         (b'{"model": {}}', "not a SentencePiece model"),
         (whole(1, 10**12) + whole(2, 10**12) + whole(3, 10**12), "not a SentencePiece model"),
         (data(1, b"") + data(2, b"") + data(3, b""), "not a SentencePiece model"),
-        (encode_model([("a", 0.0, NORMAL)], UNIGRAM), "without an unknown piece"),
+        (encode_model([("a", 0.0, NORMAL)], UNIGRAM), "has no unknown piece"),
         (encode_model(HEAD, WORD), "neither unigram nor BPE"),
         (encode_model([*HEAD, ("a", math.nan, NORMAL)], UNIGRAM), "not a SentencePiece model"),
         (encode_model([*HEAD, ("a", math.inf, NORMAL)], BPE), "not a SentencePiece model"),

@@ -1,6 +1,6 @@
 """Examples, their order in an epoch, and their collation into padded batches.
 
-The order is a function of (seed, split, epoch), not a state. That makes resuming exact.
+The order depends only on (seed, split, epoch), so that a resumed run sees the same batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glassformer.data.token_rows import LazySequence, TokenRows
 
 
 class Vocabulary:
-    """Symbols and their ids."""
+    """List of symbols. The id of a symbol is its index in the list."""
 
     def __init__(self, symbols: Iterable[str]) -> None:
         self.symbols = list(symbols)
@@ -53,9 +53,9 @@ Sequences = Sequence[np.ndarray] | TokenRows | np.ndarray
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and targets: one array of rows of equal length, a list of arrays, or rows on disk.
+    """Inputs and targets of a split: each a 2-D array, a list of arrays of any length, or rows on disk.
 
-    A target is a sequence, or one number per example.
+    Targets may also be a 1-D array, with one number per example.
     """
 
     inputs: Sequences
@@ -65,7 +65,7 @@ class Examples:
         return len(self.inputs)
 
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each example: of its input or its target, whichever is longer."""
+        """Return the length of each example in tokens: that of its input or target, whichever is longer."""
         lengths = _lengths(self.inputs)
         if self._has_one_target:
             return lengths
@@ -107,24 +107,24 @@ def _take(side: Sequences, indices: np.ndarray) -> Sequences:
 
 
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Make a random generator that depends only on the seed and the purpose."""
+    """Return a NumPy random generator that depends only on `seed` and `purpose`."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in purpose]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
 
 
 def draw_each(shape: tuple[int, ...], seed: int, *purpose: str | int, indices: np.ndarray) -> torch.Tensor:
-    """Draw uniform numbers for each example, independent of the other examples in the batch."""
+    """Draw uniform numbers for each index, independent of the other examples in the batch."""
     draws = [generator(seed, *purpose, int(index)).random(shape) for index in indices]
     return torch.from_numpy(np.stack(draws))
 
 
 def arange32(count: int) -> np.ndarray:
-    """Return 0 to count - 1 as int32, or as int64 if necessary."""
+    """Return the integers from 0 to count - 1 as int32, or as int64 if int32 is too small."""
     return np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
 
 
 def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
-    """Return the same permutation as `random.permutation(count)`, in half the memory."""
+    """Return the permutation that `random.permutation(count)` would return, with half the memory."""
     order = arange32(count)
     random.shuffle(order)
     return order
@@ -132,7 +132,7 @@ def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan(LazySequence[np.ndarray]):
-    """Batches of an epoch: slices of one order of the examples, themselves in a random order."""
+    """Batches of an epoch, each an array of example indices that is sliced from `order` on access."""
 
     order: np.ndarray
     borders: np.ndarray
@@ -173,8 +173,8 @@ def plan_batches(
 ) -> BatchPlan:
     """Plan the batches of one epoch, each an array of example indices.
 
-    `batch_size` is a number of examples. `batch_tokens` groups examples of similar length, as many as fit
-    when padded to the longest of them.
+    `batch_size` is the number of examples per batch. `batch_tokens` is instead the maximum number of tokens
+    per batch, including padding. Each batch then groups examples of similar length.
     """
     rng = generator(seed, "order", split, epoch)
     count = len(lengths)
@@ -191,7 +191,7 @@ def plan_batches(
 
 
 def split_balanced(examples: Examples, indices: np.ndarray, parts: int) -> list[np.ndarray]:
-    """Split a batch into micro-batches of equal work, grouping similar lengths to reduce padding."""
+    """Split a batch into micro-batches of about equal token counts, with similar lengths in each."""
     if parts == 1:
         return [indices]
     taken = examples.take(indices)
@@ -205,7 +205,7 @@ def split_balanced(examples: Examples, indices: np.ndarray, parts: int) -> list[
 
 
 def _by_length(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Sort by length, stably, in blocks: less memory than one sort of all examples."""
+    """Return the order, stably sorted by length. Sorting in blocks needs less memory than a single sort."""
     blocks = range(0, len(order), EXAMPLES_PER_BLOCK)
     distinct = np.empty(0, dtype=lengths.dtype)
     for start in blocks:
@@ -253,13 +253,13 @@ class Batch:
         return replace(self, inputs=inputs, targets=self.targets.to(device))
 
     def target_count(self) -> int:
-        """Count the targets; padding does not count."""
+        """Return the number of targets, without padding."""
         if self.targets.is_floating_point():
             return self.targets.numel()
         return int((self.targets != IGNORED).sum())
 
     def token_count(self) -> int:
-        """Count the tokens read, and generated by a decoder, without padding; the unit of throughput."""
+        """Return the number of input and decoder tokens without padding, as used to measure throughput."""
         tokens, attention_mask = self.inputs["tokens"], self.inputs.get("mask")
         assert tokens is not None
         read = tokens.numel() if attention_mask is None else int(attention_mask.sum())
@@ -267,7 +267,7 @@ class Batch:
 
 
 def pad(rows: Sequences, padding: int = 0) -> tuple[Tensor, Tensor | None]:
-    """Pad rows on the right into one tensor; return it with the attention mask, None if all are real."""
+    """Pad rows on the right. Return one tensor and its attention mask, which is None without padding."""
     if isinstance(rows, np.ndarray):
         return torch.from_numpy(rows.astype(np.int64)), None
     lengths = _lengths(rows)
@@ -295,7 +295,7 @@ def collate_sequence_classification(examples: Examples, indices: np.ndarray) -> 
 
 
 def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
-    """Shift each row by one token to get its targets; the targets of the examples are ignored."""
+    """Build a batch whose targets are the inputs shifted by one token. `examples.targets` is ignored."""
     rows = examples.take(indices).inputs
     tokens_BL, attention_mask_BL = pad(rows)
     targets_BL, _ = pad(rows, IGNORED)
@@ -305,7 +305,7 @@ def collate_causal_lm(examples: Examples, indices: np.ndarray) -> Batch:
 
 
 def collate_seq2seq(examples: Examples, indices: np.ndarray) -> Batch:
-    """Targets run from BOS to EOS: the decoder reads all but the last, and predicts all but the first."""
+    """Build a batch. The decoder reads a target without its last token, and predicts all but its first."""
     taken = examples.take(indices)
     tokens_BL, attention_mask_BL = pad(taken.inputs)
     target_BL, _ = pad(taken.targets)

@@ -1,7 +1,7 @@
 """Findings about data files: their kinds, their locations, and the report of `data check`.
 
-Every reader takes an `OnFinding`. Training passes `raise_error`, which stops at the first error. `data check`
-passes a collector, so the same reader continues after an error and reports all of them.
+Every reader takes a callback `OnFinding`. Training passes `raise_error`, which stops at the first error.
+`data check` passes a collector, so that the same reader continues after an error and reports all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Kind:
 
 _TABLE = Path(__file__).with_name("findings.tsv").read_text(encoding="utf-8")
 KINDS = {name: Kind(*columns) for name, *columns in (line.split("\t") for line in _TABLE.splitlines())}
-"""All kinds, in the order of the report."""
+"""All kinds of findings by name, in the order in which the report lists them."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,25 @@ class Location:
 
 
 class Issue(NamedTuple):
-    """Message of a reader about a line or a row of a file."""
+    """Problem that a reader found in a line or row of a file."""
 
     kind: str
     path: Path
     line: int
     error: UserError | None = None
-    """None for a warning or a note."""
+    """Error that training raises; None for a warning or a note."""
     shown: str = ""
-    """Text for the excerpt."""
+    """Text from which the excerpt in the report is cut."""
     unit: str = "line"
     """Unit of `line`: a line, or a row of a JSON document."""
 
 
 OnFinding = Callable[[Issue], None]
-"""Callback of the readers: raise the error of an issue, or record it; the reader then continues."""
+"""Callback that receives an issue, and either raises its error or records it and lets reading continue."""
 
 
 def raise_error(issue: Issue) -> None:
-    """Raise the error of an issue; ignore warnings and notes. Default of every reader."""
+    """Raise the error of an issue, and ignore warnings and notes. This is the default of every reader."""
     if issue.error is not None:
         raise issue.error
 
@@ -102,12 +102,12 @@ class FileSummary:
     longest: int = 0
     """Number of words of the longest text."""
     read_as: str = ""
-    """Header and columns of a table; empty for other formats."""
+    """Description of a table's header and columns; empty for other formats."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Number of examples of one split that also appear in another, by target."""
+    """Numbers of examples of one split that also appear in another, with the same or another target."""
 
     split: str
     other: str
@@ -123,7 +123,7 @@ class Leak:
 
 @dataclass
 class Report:
-    """Result of `data check`."""
+    """Result of `glassformer data check`: file summaries, findings, and overlaps between splits."""
 
     files: list[FileSummary]
     findings: list[Finding]
@@ -131,7 +131,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True without errors; warnings and notes are allowed."""
+        """True if there are no errors. Warnings and notes are allowed."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def count(self, kind: str, scope: str | None = None) -> int:
@@ -153,13 +153,13 @@ class Findings:
     def add(
         self, kind: str, which: Sequence[int], location: Callable[[int], Location], scope: str = ""
     ) -> None:
-        """Count all of `which`; call `location` only for those that are kept."""
+        """Count the rows `which`, and call `location` for each row whose location is kept."""
         self.add_all(kind, which, lambda kept: list(map(location, kept)), scope)
 
     def add_all(
         self, kind: str, which: Sequence[int], locate: Callable[[list[int]], list[Location]], scope: str
     ) -> None:
-        """Count all of `which`; call `locate` once, for those that are kept."""
+        """Count the rows `which`, and call `locate` once with the rows whose locations are kept."""
         if not len(which):
             return
         finding = self._found.setdefault(kind, Finding(kind))
@@ -181,7 +181,7 @@ class Findings:
 
 
 def excerpt(text: str, position: int = 0, width: int = 60) -> str:
-    """Cut a printable single line of at most `width` characters that includes `position`."""
+    """Return up to `width` characters of the text around `position`, as one printable line."""
     start = max(0, min(position - width // 3, len(text) - width))
     shown = "".join(map(_printable, text[start : start + width]))
     return ("…" if start else "") + shown + ("…" if start + width < len(text) else "")

@@ -1,7 +1,7 @@
 """Splitting examples into training, validation and test, with equal examples kept in one split.
 
 `RowKeys` finds equal texts in files larger than memory: it stores a 64-bit hash per text on disk and compares
-them in partitions.
+the hashes in partitions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RowKeys:
     """
 
     def __init__(self, texts: Iterable[str], folder: Path) -> None:
-        """`folder` holds an unnamed temporary file, which disappears with the process."""
+        """Hash all texts. If there are many, the hashes are in an unnamed temporary file in `folder`."""
         # In memory at first: most files are small.
         self._file = SpooledTemporaryFile(max_size=KEYS_IN_MEMORY * KEY_BYTES, dir=str(folder))  # noqa: SIM115
         weakref.finalize(self, self._file.close)
@@ -46,18 +46,18 @@ class RowKeys:
         return self._count
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all keys in blocks, each with the number of its first row."""
+        """Yield all keys in blocks, each block with the row number of its first key."""
         for start in range(0, len(self), KEYS_PER_BLOCK):
             self._file.seek(start * KEY_BYTES)
             yield start, np.frombuffer(self._file.read(KEYS_PER_BLOCK * KEY_BYTES), dtype=np.uint64)
 
     @property
     def partitions(self) -> int:
-        """Number of partitions such that the different keys of one fit into memory."""
+        """Number of partitions such that the distinct keys of one partition fit into memory."""
         return -(-len(self) // KEYS_IN_MEMORY)
 
     def in_partition(self, index: int, partitions: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield row numbers and keys of one partition in blocks; equal keys share a partition."""
+        """Yield the row numbers and keys of one partition in blocks. Equal keys are in the same partition."""
         for start, keys in self.blocks():
             inside = np.flatnonzero(keys % np.uint64(partitions) == index)
             yield start + inside, keys[inside]
@@ -86,7 +86,7 @@ def _first_of_each(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarr
 
 
 def first_rows(keys: RowKeys) -> np.ndarray:
-    """Mark each row whose key has not occurred before."""
+    """Return a boolean mask of the rows whose key has not occurred in an earlier row."""
     is_first = np.zeros(len(keys), dtype=bool)
     for index in range(keys.partitions):
         _, rows = keys.distinct_in_partition(index, keys.partitions)
@@ -95,7 +95,7 @@ def first_rows(keys: RowKeys) -> np.ndarray:
 
 
 def copy_from_first(values: np.ndarray, keys: RowKeys) -> None:
-    """Give each row the value of the first row with the same key."""
+    """Set the value of each row, in place, to the value of the first row with the same key."""
     for index in range(keys.partitions):
         distinct, first = keys.distinct_in_partition(index, keys.partitions)
         for rows, some_keys in keys.in_partition(index, keys.partitions):
@@ -103,7 +103,7 @@ def copy_from_first(values: np.ndarray, keys: RowKeys) -> None:
 
 
 def is_contained(few: RowKeys, many: RowKeys, is_included: np.ndarray | None = None) -> np.ndarray:
-    """Mark each row of `few` whose key is among those of `many`, or of its rows in `is_included`."""
+    """Return a mask of the rows of `few` whose key occurs in `many`, or in its rows `is_included`."""
     is_in = np.zeros(len(few), dtype=bool)
     for index in range(few.partitions):
         wanted, _ = few.distinct_in_partition(index, few.partitions)
@@ -120,10 +120,10 @@ def is_contained(few: RowKeys, many: RowKeys, is_included: np.ndarray | None = N
 def split_off(
     keys: Sequence[Hashable], fractions: Mapping[str, float], data_seed: int, path: str
 ) -> dict[str, np.ndarray]:
-    """Return the row numbers of one part per fraction, and of the rest as `train`.
+    """Split rows at random. Return the row numbers of each split in `fractions`, and of the rest as `train`.
 
-    The result is a function of the arguments. Rows with equal keys stay together, so that no example is in
-    two splits. `path` names the data in an error.
+    Equal arguments give the same result. Rows with equal keys stay together, so that no example is in two
+    splits. `path` names the data in error messages.
     """
     groups: dict[Hashable, int] = {}
     group_of_row = np.array([groups.setdefault(key, len(groups)) for key in keys], dtype=np.int64)
@@ -134,7 +134,7 @@ def split_off(
 def split_off_rows(
     keys: RowKeys, fractions: Mapping[str, float], data_seed: int, path: str
 ) -> dict[str, np.ndarray]:
-    """Make the parts of `split_off` for data larger than memory: one Boolean per row and part."""
+    """Split rows as `split_off` does, for data larger than memory. Return one boolean mask per split."""
     is_first = first_rows(keys)
     part_of_row = np.empty(len(keys), dtype=np.int8)
     part_of_row[is_first] = _assign_parts(int(np.count_nonzero(is_first)), fractions, data_seed, path)
@@ -144,7 +144,7 @@ def split_off_rows(
 
 
 def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, path: str) -> np.ndarray:
-    """Return the part of each group of equal rows; groups are ordered by their first row."""
+    """Return the part number of each group of equal rows. Groups are ordered by their first row."""
     if total <= len(fractions):
         message = f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways"
         raise user_error(message, path=path, hint=MORE_DATA)
@@ -160,7 +160,7 @@ def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, pa
 
 
 def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
-    """Decide by the key alone whether an example belongs to a part of this fraction.
+    """Return True for about this fraction of keys, decided by a hash of the key alone.
 
     Equal keys stay together, and a stream can be split before it has been read completely.
     """
@@ -169,7 +169,7 @@ def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
 
 
 def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> dict[str, Stream]:
-    """Split a stream into `train` and `validation` by the value of the role `key`.
+    """Split a stream into `train` and `validation` by a hash of the values in column `key`.
 
     The end of a running text is its validation part, so that both parts are continuous texts.
     """
@@ -187,7 +187,7 @@ def split_stream(stream: Stream, key: str, fraction: float, data_seed: int) -> d
 
 
 def check_split(stream: Stream, fractions: Mapping[str, float], hash_seed: int | None) -> None:
-    """Report or raise the error of training if a stream has too few examples to split off these fractions.
+    """Check that a stream has enough examples to split off these fractions; report an error if it has not.
 
     `hash_seed` is the seed of `split_stream`, or None if the task uses `split_off`.
     """

@@ -46,10 +46,10 @@ class LazySequence(Sequence[Item]):
 
 
 class TokenRows(LazySequence[np.ndarray]):
-    """Rows of token ids, each a new int64 array, with their lengths and their checksum."""
+    """Sequence of rows of token ids. Each access returns a new int64 array."""
 
     def lengths(self) -> np.ndarray:
-        """Return the length of every row without reading the rows: 4 bytes per row, 8 for huge rows."""
+        """Return the length of every row, as an int32 or int64 array, without reading the rows."""
         raise NotImplementedError
 
     def checksum(self) -> str:
@@ -60,12 +60,12 @@ class TokenRows(LazySequence[np.ndarray]):
 class MappedFiles:
     """Read-only arrays over memory-mapped files, whose pages are released at intervals.
 
-    Otherwise every page read would count as memory of this process, up to the whole corpus.
+    Without these releases, the whole corpus could come to count as memory of this process.
     """
 
     RELEASE_BYTES = 16 << 20
     READ_AHEAD_BYTES = 64 << 10
-    """Bytes that the system may map around each read."""
+    """Number of bytes that the operating system may load in addition to each read."""
 
     def __init__(self) -> None:
         self._maps: list[mmap.mmap] = []
@@ -80,7 +80,7 @@ class MappedFiles:
         return np.frombuffer(mapped, dtype=dtype)
 
     def touched(self, size: int) -> None:
-        """Count bytes that were read; release the pages when there are many."""
+        """Count the bytes that were read, and release the mapped pages after every `RELEASE_BYTES`."""
         self._touched += size + self.READ_AHEAD_BYTES
         if self._touched > self.RELEASE_BYTES:
             self.release()
@@ -92,7 +92,7 @@ class MappedFiles:
 
 
 class RaggedRows(TokenRows):
-    """Rows stored one after another in a few long arrays, separated by offsets."""
+    """Rows of different lengths, stored one after another in a few long arrays, with their offsets."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class RaggedRows(TokenRows):
 
     @classmethod
     def of(cls, rows: Iterable[np.ndarray]) -> RaggedRows:
-        """Store rows in memory."""
+        """Build a `RaggedRows` that holds these rows in memory."""
         arrays = [as_tokens(row) for row in rows]
         flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.uint32)
         return cls([flat], np.cumsum([0, *(len(row) for row in arrays)], dtype=np.int64))
@@ -128,7 +128,7 @@ class RaggedRows(TokenRows):
         return self.tokens(start, stop)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Return tokens `start` to `stop` of all rows joined."""
+        """Return the tokens from `start` up to `stop` of the concatenated rows."""
         found = np.empty(stop - start, dtype=np.int64)
         shard = bisect_left(self._starts, start + 1) - 1
         position = start
@@ -162,7 +162,7 @@ class RaggedRows(TokenRows):
 
 
 def as_tokens(row: np.ndarray) -> np.ndarray:
-    """Convert a row to uint32; raise if a value is not a token id."""
+    """Convert a row to uint32; raise ValueError if a value is not a token id."""
     row = np.asarray(row)
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
         raise ValueError(f"a row is a vector of integers, not {row.dtype} of shape {row.shape}")
@@ -172,7 +172,7 @@ def as_tokens(row: np.ndarray) -> np.ndarray:
 
 
 def checksum_of(tokens_digest: bytes, offsets_digest: bytes) -> str:
-    """Combine the SHA-256 of all tokens (uint32) and of all offsets (int64), both little-endian."""
+    """Return one SHA-256 from the digests of all tokens (uint32) and all offsets (int64), little-endian."""
     return hashlib.sha256(tokens_digest + offsets_digest).hexdigest()
 
 
@@ -223,19 +223,19 @@ class Windows(TokenRows):
         return self._joined(*self._span(index))
 
     def _span(self, index: int) -> tuple[int, int]:
-        """Return start and end of a window in the joined rows."""
+        """Return the start and end position of a window in the concatenated rows."""
         document = self._document(index)
         begin, end = self._bounds(document)
         start = begin + (index - int(self._first_windows[document])) * self.stride
         return start, min(start + self.length + 1, end)
 
     def seen_before(self, index: int) -> int:
-        """Return how many predictions at the start of a window the previous window also makes."""
+        """Return the number of predictions at the start of a window that the previous window also makes."""
         is_first = index == int(self._first_windows[self._document(index)])
         return 0 if is_first else self.length - self.stride
 
     def outside(self, index: int) -> np.ndarray:
-        """Return the tokens before and after a window, in its document or in all rows joined."""
+        """Return the tokens before and after a window: of its row if `within_documents`, else of all rows."""
         begin, end = self._bounds(self._document(index))
         start, stop = self._span(index)
         return np.concatenate([self._joined(begin, start), self._joined(stop, end)])
@@ -266,7 +266,7 @@ class Windows(TokenRows):
         return np.array([self._total])
 
     def _bounds(self, document: int) -> tuple[int, int]:
-        """Return start and end of a document in the joined rows."""
+        """Return the start and end position of a document in the concatenated rows."""
         if not self.within_documents:
             return 0, self._total
         begin, end = self.rows.offsets[document : document + 2].tolist()

@@ -29,19 +29,19 @@ SHARD_TOKENS = 64 << 20
 FLUSH_TOKENS = 1 << 16
 MANIFEST = "manifest.json"
 UNFINISHED = ".building-"
-"""Mark in the name of a store that is being written, followed by the process id."""
+"""Part of a folder's name while a store is being written. The process id follows."""
 VERIFIED = "verified.json"
-"""Modification times of the files when their checksums were last verified."""
+"""File with the modification times of the store's files when their checksums were last verified."""
 
 Row = tuple[np.ndarray, ...]
 
 
 class DamagedStore(Exception):
-    """A store that does not match its manifest; the message gives the reason."""
+    """Error: the files of a token store do not match its manifest. The message gives the reason."""
 
 
 class TokenStore:
-    """Columns of a tokenized corpus, each a sequence of rows."""
+    """Tokenized corpus on disk: named columns, each a sequence of rows of token ids."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class TokenStore:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Counts made while the rows were written."""
+        """Counts by name that were made while the rows were written, such as unknown tokens."""
         return dict(self.manifest["facts"])
 
     @classmethod
@@ -84,10 +84,10 @@ class TokenStore:
         facts: Mapping[str, Any] | None = None,
         shard_tokens: int = SHARD_TOKENS,
     ) -> TokenStore:
-        """Write rows, each with one array per column, into `folder`, which must not exist.
+        """Write a store into `folder`, which must not exist yet. Each row has one array per column.
 
-        `sources` are checksums by path. `facts` may be filled while the rows are made: they are written at
-        the end. The store is written under another name (UNFINISHED) and then renamed.
+        `sources` are checksums by path. `facts` may be filled while the rows are made, because it is written
+        at the end. The store is written under a temporary name, and renamed when it is complete.
         """
         unfinished = folder.with_name(f"{folder.name}{UNFINISHED}{os.getpid()}")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -110,7 +110,7 @@ class TokenStore:
     def _write(
         folder: Path, rows: Iterable[Row], columns: Sequence[str], shard_tokens: int
     ) -> dict[str, Any]:
-        """Write all files but the manifest; return its description of them."""
+        """Write all files except the manifest; return the manifest's entries for them."""
         writers = [_ColumnWriter(folder, name, shard_tokens) for name in columns]
         try:
             for row in rows:
@@ -128,9 +128,9 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
-        """Open a store. Sizes are always verified, checksums only if a file has changed since the last time.
+        """Open a store. File sizes are always verified, checksums only if a modification time has changed.
 
-        Raises FileNotFoundError if the folder does not exist, and DamagedStore.
+        Raises FileNotFoundError if the folder does not exist, and DamagedStore if a file was changed.
         """
         manifest = read_manifest(folder)
         states = {}
@@ -151,7 +151,7 @@ class TokenStore:
 
 
 class _HashedFile:
-    """File that is being written, with its running SHA-256."""
+    """File that is being written, with the SHA-256 of the bytes written so far."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -165,7 +165,7 @@ class _HashedFile:
         self.size += len(data)
 
     def finish(self) -> None:
-        """Flush to disk and close."""
+        """Flush the file to disk and close it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.close()
@@ -175,7 +175,7 @@ class _HashedFile:
 
 
 class _ColumnWriter:
-    """Writer of one column: joins its rows into shards. A row may cross from one shard to the next."""
+    """Writer of one column. Rows are joined into shard files. A row may continue in the next shard."""
 
     def __init__(self, folder: Path, name: str, shard_tokens: int) -> None:
         self.name = name
@@ -211,7 +211,7 @@ class _ColumnWriter:
         self._pending, self._pending_tokens = [], 0
 
     def _shard_for(self, largest: int) -> tuple[_HashedFile, np.dtype[Any]]:
-        """Return the last shard, or a new one if it is full or its integer type is too narrow."""
+        """Return the last shard, or a new shard if the last is full or its integer type is too narrow."""
         if self._shards:
             file, dtype = self._shards[-1]
             if file.size < self._shard_tokens * dtype.itemsize and largest <= np.iinfo(dtype).max:
@@ -223,7 +223,7 @@ class _ColumnWriter:
         return self._shards[-1]
 
     def finish(self) -> dict[str, Any]:
-        """Close the files; return the manifest's description of the column."""
+        """Close the files; return the manifest's entry for the column."""
         if self._pending:
             self._flush()
         for file, _ in self._shards[-1:]:
@@ -271,7 +271,7 @@ def read_json(path: Path) -> Any:
 
 
 def replace_json(path: Path, value: Any) -> None:
-    """Write a JSON file that can be computed again: failures are ignored, and it is not fsynced."""
+    """Write a JSON file without fsync. Failures are ignored, since its content can be computed again."""
     with contextlib.suppress(OSError):
         atomic_write(path, json.dumps(value).encode(), durable=False, shared=True)
 
@@ -290,14 +290,14 @@ CHECKSUMS = "sources.json"
 LOCKS = "locks"
 DISCARDED = ".discarded-"
 SETTLED_SECONDS = 2.0
-"""A younger file may change again within the resolution of its modification time."""
+"""Minimum age of a source file, in seconds, before its checksum is cached by its modification time."""
 
 Report = Callable[[str], None]
-"""Callback with a message for the user."""
+"""Callback that receives a message for the user."""
 
 
 def cache_folder() -> Path:
-    """Return the folder for tokens: GLASSFORMER_CACHE, the user's cache folder, or a temporary folder."""
+    """Return the cache folder: GLASSFORMER_CACHE, the user's cache folder, or a temporary folder."""
     named = os.environ.get("GLASSFORMER_CACHE")
     if named:
         return Path(named).expanduser()
@@ -316,7 +316,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _temporary_cache() -> Path:
-    """Return a temporary folder of this user; one of this process, if another user owns the name."""
+    """Return a temporary folder of this user, or of this process if another user owns that folder."""
     folder = Path(tempfile.gettempdir()) / f"glassformer-{os.getuid()}"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -341,10 +341,10 @@ def open_or_build(
     sources: Sequence[Path] = (),
     facts: Mapping[str, Any] | None = None,
 ) -> TokenStore:
-    """Open the store of the rows of `make_rows`; build it if `cache` has none or a damaged one.
+    """Open a token store in `cache`, or build it from `make_rows` if it is missing or damaged.
 
-    The key is made of the bytes of `sources` and of `fingerprint`, which contains everything else that
-    decides the rows. `make_rows` may fill `facts`; a store from the cache has those of its building.
+    The cache key is a hash of the bytes of `sources` and of `fingerprint`, which must contain everything else
+    that determines the rows. `make_rows` may fill `facts`, which are saved with the store.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -376,7 +376,7 @@ def _rows(store: TokenStore) -> str:
 
 
 def _reuse(folder: Path, report: Report, *, may_discard: bool) -> TokenStore | None:
-    """Open a cached store, or return None. A damaged store is deleted only while holding the lock."""
+    """Return a cached store, or None. With `may_discard`, which needs the lock, delete a damaged store."""
     try:
         store = TokenStore.open(folder)
     except FileNotFoundError:
@@ -391,7 +391,7 @@ def _reuse(folder: Path, report: Report, *, may_discard: bool) -> TokenStore | N
 
 
 def _clear(cache: Path, checksums: Mapping[str, str], report: Report, own: str | None) -> None:
-    """Delete stores of changed source files, and unfinished stores."""
+    """Delete stores whose source files have changed, and stores that were left unfinished."""
     changed: dict[str, None] = {}
     for folder in list(cache.iterdir()):
         name, mark, _ = folder.name.partition(UNFINISHED)
@@ -414,7 +414,7 @@ def _sources_of(folder: Path) -> dict[str, str]:
 
 
 def _discard(folder: Path) -> None:
-    """Rename a folder, then delete it, so that no process opens a part of it."""
+    """Rename a folder, then delete it, so that no process opens a half-deleted store."""
     renamed = folder.with_name(f"{DISCARDED}{os.getpid()}-{time.monotonic_ns()}")
     with contextlib.suppress(OSError):
         os.rename(folder, renamed)
@@ -423,9 +423,9 @@ def _discard(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(cache: Path, key: str, report: Report) -> Iterator[bool]:
-    """Context: one process builds while others wait. Yield True if the lock is held.
+    """Lock a store, so that one process builds it while others wait. Yield True if the lock is held.
 
-    The lock ends with the process. It only saves work: a store is complete when it gets its name.
+    The lock ends with the process. It only avoids duplicate work, since a store is renamed when complete.
     """
     with _lock_file(cache, key) as file:
         try:
@@ -440,7 +440,7 @@ def _lock(cache: Path, key: str, report: Report) -> Iterator[bool]:
 
 
 def _is_unlocked(cache: Path, key: str) -> bool:
-    """Return True if certainly no process builds this store."""
+    """Return True if it is certain that no process is building this store."""
     try:
         with _lock_file(cache, key) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -455,13 +455,13 @@ def _lock_file(cache: Path, key: str) -> BinaryIO:
 
 
 def _state(path: Path) -> list[int]:
-    """Return values that change with the contents of a file."""
+    """Return the size, the times and the inode of a file, which change if its contents change."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _checksums(cache: Path, sources: Sequence[Path]) -> tuple[dict[Path, list[int]], dict[str, str]]:
-    """Return the state of each file, and its SHA-256 by full path; cached while the state is the same."""
+    """Return the state and the SHA-256 of each file. A checksum is cached until the file's state changes."""
     cached = read_json(cache / CHECKSUMS)
     known: dict[str, Any] = cached if isinstance(cached, dict) else {}
     states, checksums, new = {}, {}, {}
@@ -497,5 +497,5 @@ def cache_error(error: OSError, cache: Path) -> UserError:
     return user_error(
         f"tokens cannot be stored: {error.strerror}{free}",
         path=str(error.filename or cache),
-        hint="free some space or check permissions, or GLASSFORMER_CACHE=FOLDER",
+        hint="free some space, check permissions, or set GLASSFORMER_CACHE=FOLDER",
     )

@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back, on Hugging Face `tokenizers`; each algorithm is a kind."""
+"""Tokenizers, based on Hugging Face `tokenizers`: convert text to token ids and back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNKNOWN_NAME = " unknown"
 
 @dataclass(frozen=True)
 class _Piece:
-    """Piece of a SentencePiece vocabulary."""
+    """Entry of a SentencePiece vocabulary."""
 
     text: str
     score: float
@@ -39,9 +39,9 @@ class _Piece:
 
 
 def read_sentencepiece(data: bytes, path: str) -> dict[str, Any]:
-    """Convert a SentencePiece model to the JSON tree of `tokenizer.json`.
+    """Convert a SentencePiece model to the contents of a `tokenizer.json`, as a dict.
 
-    Control pieces such as `<s>` are left out: they are not text.
+    Control pieces such as `<s>` are left out, because they are not text.
     """
     try:
         message = list(_fields(data))
@@ -51,10 +51,10 @@ def read_sentencepiece(data: bytes, path: str) -> dict[str, Any]:
         raise _invalid("not a SentencePiece model, or an incomplete one", path) from None
     kept = [piece for piece in pieces if piece.kind in (_NORMAL, _UNKNOWN, _USER_DEFINED, _BYTE)]
     if not any(piece.kind == _UNKNOWN for piece in kept):
-        raise _invalid("a SentencePiece model without an unknown piece", path)
+        raise _invalid("this SentencePiece model has no unknown piece", path)
     make = {_UNIGRAM: _unigram, _BPE: _bpe}.get(trainer.get(3, _UNIGRAM))
     if make is None:
-        raise _invalid("a SentencePiece model that is neither unigram nor BPE", path)
+        raise _invalid("this SentencePiece model is neither unigram nor BPE", path)
     try:
         tokenizer = HuggingFaceTokenizer(make(kept))
         tokenizer.normalizer = _normalizer(normalizer)
@@ -80,8 +80,8 @@ def _normalizer(normalizer: dict[int, Any]) -> normalizers.Normalizer:
 def _unigram(pieces: list[_Piece]) -> models.Model:
     """Build a unigram model.
 
-    Byte pieces have a score of 0, the highest there is. They get the lowest, so that the text `<0x41>` does
-    not become a byte.
+    SentencePiece gives byte pieces the highest score, 0. Here they get the lowest score, so that the text
+    `<0x41>` is not read as a byte.
     """
     unknown = next(number for number, piece in enumerate(pieces) if piece.kind == _UNKNOWN)
     least = min(piece.score for piece in pieces) - 100
@@ -94,7 +94,7 @@ def _has_bytes(pieces: list[_Piece]) -> bool:
 
 
 def _bpe(pieces: list[_Piece]) -> models.Model:
-    """Build a BPE model: each piece is a merge of two others, and a higher score merges earlier."""
+    """Build a BPE model. Each piece is a merge of two others, and pieces with a higher score merge first."""
     numbers = {piece.text: number for number, piece in enumerate(pieces)}
     merges = []
     for piece in pieces:
@@ -120,7 +120,7 @@ def _read_piece(data: bytes) -> _Piece:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Parse a protocol-buffer message: yield number and value, an integer or bytes, of each field."""
+    """Yield the number and the value of each field of a protocol-buffer message. Values are int or bytes."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -140,7 +140,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Parse a variable-length integer; return it and the position after it."""
+    """Parse a protocol-buffer varint; return its value and the position after it."""
     value = shift = 0
     while shift < 70:
         byte = data[position]
@@ -152,29 +152,29 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _invalid(message: str, path: str) -> UserError:
-    return user_error(message, path=path, hint="a .model file as SentencePiece writes it")
+    return user_error(message, path=path, hint="use a .model file that SentencePiece wrote")
 
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
 RESERVED = ["<pad>", "<unknown>", "<begin>", "<end>", "<mask>"]
-"""Display names of the reserved ids."""
+"""Display names of the reserved token ids, 0 to 4."""
 UNREADABLE = "⁇"
-"""Replacement for reserved tokens in decoded text."""
+"""Symbol that replaces unknown and mask tokens in decoded text."""
 
 _UNKNOWN_SYMBOL = "<unknown>"
 _WORD = r" ?[\p{L}\p{M}\p{N}_]+['’]?| ?[^\s\p{L}\p{M}\p{N}_]|\s"
 _CHARACTER = r"[\s\S]"
 TEXTS_PER_BLOCK = 1000
 _UNSEEN_BYTE_SPREAD = 256 * 1e-4
-"""Range of the scores of unseen bytes: the unigram trainer increases them in steps of 1e-4."""
+"""Width of the score range of unseen bytes, because the unigram trainer spaces them by 1e-4."""
 
 Texts = Callable[[], Iterable[str]]
 
 
 class Tokenizer:
-    """Hugging Face tokenizer with reserved ids below its own.
+    """Hugging Face tokenizer, with the ids 0 to 4 reserved for padding, unknown, begin, end and mask.
 
-    Ids from `len(RESERVED)` on are those of the underlying tokenizer, in its order, without its unknown.
+    The tokens of the underlying tokenizer follow in their order, without its own unknown token.
     """
 
     def __init__(self, inner: HuggingFaceTokenizer) -> None:
@@ -209,7 +209,7 @@ class Tokenizer:
         return [self._outer_ids[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Convert ids to text, without padding, begin and end."""
+        """Convert ids to text, without padding, begin and end tokens."""
         kept = [number for number in map(int, ids) if number not in (PAD, BEGIN, END)]
         text = ""
         for is_text, run in groupby(kept, key=lambda number: number >= len(RESERVED)):
@@ -226,7 +226,7 @@ class Tokenizer:
         return text
 
     def symbols(self, ids: Iterable[int]) -> list[str]:
-        """Return each token in readable form; `▁` is the space before a word."""
+        """Return each token in readable form. `▁` marks the space before a word."""
         return [self._symbol(int(number)) for number in ids]
 
     def _symbol(self, number: int) -> str:
@@ -250,14 +250,14 @@ class Tokenizer:
         return '"ByteLevel"' in json.dumps(self.json_tree()["pre_tokenizer"])
 
     def json_tree(self) -> dict[str, Any]:
-        """Return the contents of `tokenizer.json`."""
+        """Return the contents of `tokenizer.json` as a dict."""
         return dict(json.loads(self._inner.to_str()))
 
     @classmethod
     def from_json_tree(cls, tree: Mapping[str, Any]) -> Tokenizer:
-        """Make a tokenizer from the contents of `tokenizer.json`.
+        """Build a tokenizer from the contents of `tokenizer.json`.
 
-        Its added tokens are left out: they would be found in raw text, and text contains no commands.
+        Added tokens such as `<s>` are left out, so that they are not recognised inside ordinary text.
         """
         plain = {**tree, "added_tokens": [], "post_processor": None, "padding": None, "truncation": None}
         return cls(HuggingFaceTokenizer.from_str(json.dumps(plain)))
@@ -268,7 +268,7 @@ class Tokenizer:
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates, which a JSON escape or an undecodable argument may contain."""
+    """Replace lone surrogates, which cannot be encoded as UTF-8 but may come from JSON escapes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -277,7 +277,7 @@ def _encodable(text: str) -> str:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Return the printable characters by which byte-level tokenizers represent bytes."""
+    """Return the byte that each printable character represents in byte-level tokenizers."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
@@ -310,7 +310,7 @@ def _train_pipeline(
     trainer: trainers.Trainer,
     lowercase: bool,
 ) -> dict[str, Any]:
-    """Train a tokenizer that adds a space before the text, so that the first word is like the others."""
+    """Train a tokenizer; return its `tokenizer.json` as a dict. It adds a space before the first word."""
     tokenizer = HuggingFaceTokenizer(model)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
@@ -359,11 +359,11 @@ class BytesConfig(TokenizerConfig):
 
 @register
 class WordsConfig(TokenizerConfig):
-    """One token per word, with the space before it, and per punctuation mark; rare words are unknown."""
+    """One token per word (with the space before it) or punctuation mark. Rare words are unknown."""
 
     kind: Literal["words"] = "words"
     vocabulary_size: int = Field(20_000, ge=1, description="number of the most frequent words")
-    min_frequency: int = Field(1, ge=1, description="rarer words are unknown")
+    min_frequency: int = Field(1, ge=1, description="minimum count; rarer words are unknown")
     lowercase: Lowercase = False
 
     def train(self, texts: Texts) -> Tokenizer:
@@ -380,7 +380,7 @@ class WordsConfig(TokenizerConfig):
 
 
 class PiecesConfig(TokenizerConfig):
-    """Subwords, down to single bytes; no text is unknown."""
+    """Base class for subword tokenizers. Every byte is a token, so that no text is unknown."""
 
     vocabulary_size: VocabularySize = 8000
     lowercase: Lowercase = False
@@ -391,7 +391,7 @@ class PiecesConfig(TokenizerConfig):
         return Tokenizer.from_json_tree(self._deterministic(tree))
 
     def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Return the trained tokenizer, made independent of the trainer's random order."""
+        """Return the `tokenizer.json` dict without the randomness of the trainer."""
         return tree
 
 
@@ -400,7 +400,7 @@ class BPEConfig(PiecesConfig):
     """Byte-pair encoding: repeatedly merge the most frequent pair (Sennrich et al. 2016)."""
 
     kind: Literal["bpe"] = "bpe"
-    min_frequency: int = Field(2, ge=1, description="rarer pairs are not merged")
+    min_frequency: int = Field(2, ge=1, description="minimum count; rarer pairs are not merged")
 
     def train(self, texts: Texts) -> Tokenizer:
         trainer = trainers.BpeTrainer(
@@ -427,7 +427,7 @@ class UnigramConfig(PiecesConfig):
         return self._train(texts, models.Unigram(), trainer)
 
     def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Round and sort the scores: the trainer sums in any order, and orders unseen bytes by a hash."""
+        """Round and sort the scores, because rounding errors and the order of unseen bytes vary by run."""
         found = [score for _, score in tree["model"]["vocab"] if score is not None]
         lowest = min(found, default=-1.0)
         pieces = []
@@ -456,7 +456,7 @@ class TokenizerFileConfig(TokenizerConfig):
             data = read_regular_file(path)
         except (OSError, ValueError) as error:
             message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-            hint = "a tokenizer.json, a SentencePiece .model, or the folder of a run on text"
+            hint = "name a tokenizer.json, a SentencePiece .model, or the folder of a run on text"
             raise user_error(message, path=setting, hint=hint) from None
         if path.suffix == ".model":
             return Tokenizer.from_json_tree(read_sentencepiece(data, setting))
@@ -466,5 +466,5 @@ class TokenizerFileConfig(TokenizerConfig):
                 raise ValueError("not a JSON object")
             return Tokenizer.from_json_tree(tree)
         except Exception as error:  # the library raises plain Exceptions
-            hint = "a tokenizer.json as Hugging Face `tokenizers` writes it"
+            hint = "use a tokenizer.json that Hugging Face `tokenizers` wrote"
             raise user_error(f"not a tokenizer: {error}", path=setting, hint=hint) from None
