@@ -17,37 +17,39 @@ _BLOCK = re.compile(r"(.*\blayers\.\d+)(\.|$)")
 
 
 class ClusterConfig(Node):
-    """Cluster of equal devices. The defaults describe a GPU with 80 GB on a network of 400 Gbit/s."""
+    """Cluster of equal devices. The defaults describe GPUs with 80 GB on a network with 400 Gbit/s."""
 
     devices: int = Field(8, ge=1, description="number of devices, one process per device")
     tokens: float = Field(1e9, gt=0, description="number of tokens to train on")
-    peak: float = Field(989e12, gt=0, description="FLOP/s of a device by its data sheet")
-    utilization: float = Field(0.4, gt=0, le=1, description="fraction of the peak that training reaches")
+    peak: float = Field(989e12, gt=0, description="peak FLOP/s per device, from its data sheet")
+    utilization: float = Field(
+        0.4, gt=0, le=1, description="fraction of the peak FLOP/s that training reaches"
+    )
     memory: float = Field(80e9, gt=0, description="bytes of memory per device")
-    bandwidth: float = Field(50e9, gt=0, description="bytes per second between devices, per device")
+    bandwidth: float = Field(50e9, gt=0, description="network bandwidth per device in bytes per second")
 
 
 @dataclass(frozen=True)
 class StrategyCost:
-    """Costs of one strategy: memory per device, and traffic per device and step."""
+    """Costs of one strategy (DDP or FSDP): memory per device, network traffic per device and step."""
 
     memory_bytes: float
     fits: bool
     traffic_bytes: float
     traffic_seconds: float
     seconds: tuple[float, float]
-    """Time of the whole training if traffic overlaps with computing as far as possible, and if not at all."""
+    """Time of the whole training if traffic overlaps fully with computing, and if it does not overlap."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Projected costs of a training run."""
+    """Projected costs of a training run on a cluster, for DDP and for FSDP."""
 
     operations: float
     steps: int
     tokens_per_step: int
     seconds_per_step: float
-    """Computing time, without traffic."""
+    """Computing time of one step, without network traffic."""
     checkpoint_bytes: int
     ddp: StrategyCost
     fsdp: StrategyCost
@@ -56,13 +58,15 @@ class Projection:
 def project(
     size: Size, batch: int, cluster: ClusterConfig, optimizer_floats: int, *, is_averaged: bool = False
 ) -> Projection:
-    """Project the costs of a model whose `size` was traced for a batch of this many sequences.
+    """Return the projected training costs of a model on a cluster, with DDP and with FSDP.
 
-    The devices share the sequences evenly.
+    `size` was traced for `batch` sequences, which the devices share evenly.
     """
     training = size.flops_per_token()["training"]
     if training is None or size.activation_bytes is None:
-        raise user_error("cannot be computed for this model", path="--cluster", hint=size.why_not)
+        raise user_error(
+            f"the projection cannot be computed: {size.why_not}", path="--cluster", hint="omit --cluster"
+        )
     if batch % cluster.devices:
         raise user_error(
             f"{batch} sequences cannot be divided evenly among {cluster.devices} devices",
@@ -102,7 +106,7 @@ def project(
 
 
 def _largest_block(size: Size) -> tuple[int, int]:
-    """Bytes of the largest block, and of all parameters outside of blocks."""
+    """Return the bytes of the largest block, and of all parameters outside the blocks."""
     counts: Counter[str] = Counter()
     for path, count in size.by_module.items():
         found = _BLOCK.match(path)

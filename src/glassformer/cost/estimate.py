@@ -19,14 +19,14 @@ from glassformer.training.trainer import Diverged, Trainer, random_tensors, rest
 
 WARMUP_STEPS = 2
 ENOUGH_SECONDS = 5.0
-"""Timing ends after this time; a large model is timed by few steps, at least one."""
+"""Seconds after which no further step is timed, so that a large model is timed by one or a few steps."""
 FEW_ROWS = 32
-"""Rows of a batch on which the evaluation of a large model is timed."""
+"""Maximum number of rows per batch when the evaluation of a large model is timed."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected cost of a run on this machine."""
+    """Expected time and memory of a training run on this machine."""
 
     seconds_per_step: float
     seconds_per_validation: float
@@ -38,7 +38,7 @@ class Estimate:
     may_end_early: bool
 
     def describe(self) -> str:
-        """Return steps, time and memory in one line."""
+        """Return the expected steps, time and memory as one line of text."""
         steps = "any number of" if self.steps is None else f"{self.steps:,}"
         about = "at most about" if self.may_end_early else "about"
         time_needed = "until stopped" if self.seconds is None else f"{about} {duration(self.seconds)}"
@@ -48,12 +48,12 @@ class Estimate:
         )
 
     def fits(self) -> bool:
-        """Return False if the run needs more memory than the machine has."""
+        """Return False if the run needs more memory than is known to be available, else True."""
         return self.available_bytes is None or self.peak_bytes <= self.available_bytes
 
 
 def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
-    """Time steps spread over an epoch and a part of a validation, on a copy of the trainer."""
+    """Time a few steps and part of a validation on a copy of the trainer, and return the expected costs."""
     before = random_tensors()
     config = trainer.config.with_overrides({"freeze": [], "unfreeze": {"every": None}})  # all layers unfrozen
     twin = Trainer(trainer.task, copy.deepcopy(trainer.model), config, trainer.evaluation, trainer.seed)
@@ -99,7 +99,7 @@ def estimate(trainer: Trainer, steps: int = 8) -> Estimate:
 
 
 def duration(seconds: float) -> str:
-    """Format a time in hours, minutes and seconds."""
+    """Format a number of seconds as text, such as `2 h 5 min`, `3 min 20 s` or `12 s`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60:,} h {minutes % 60} min"
@@ -107,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, rows: int | None) -> float:
-    """Extrapolate a split's evaluation time from a sample of one batch, decoding included."""
+    """Return the seconds that a split's evaluation takes, extrapolated from `rows` rows of one batch."""
     batches = evaluation_batches(twin.task, split, twin.evaluation)
     batch = batches[len(batches) // 2]
     sample = batch[:rows]

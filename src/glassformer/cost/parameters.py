@@ -1,7 +1,7 @@
 """Parameters by module, FLOPs and memory of a model, without computing anything.
 
-A forward pass is traced on PyTorch's fake tensors, which have a shape and no data. So the numbers hold for
-every kind, a plug-in's too, and a model that does not fit into memory can still be measured.
+A forward pass is traced on PyTorch's fake tensors, which have a shape and no data. Therefore any model can be
+measured, including those of plug-ins and those that do not fit into memory.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from glassformer.training.precision import choose_device
 from glassformer.training.strategies import concurrent_fraction, count_gradient_copies, count_micro_batches
 
 BACKWARD_PER_FORWARD = 2
-"""Convention: each matrix product of the forward pass needs two of the same size in the backward pass."""
+"""FLOPs of the backward pass per FLOP of the forward pass, as each matrix product has two gradients."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Parameters counted on the model, and costs traced for one batch; `why_not` explains a missing trace."""
+    """Size of a model: parameters by module, and FLOPs and activation memory for one batch."""
 
     by_module: dict[str, int]
     weight_bytes: int
@@ -46,13 +46,14 @@ class Size:
     forward_flops: int | None
     activation_bytes: int | None
     why_not: str = ""
+    """Reason why FLOPs and activation memory are None; empty if they were traced."""
 
     @property
     def total(self) -> int:
         return sum(self.by_module.values())
 
     def flops_per_token(self) -> dict[str, int | None]:
-        """FLOPs of the forward pass, and of training: forward plus backward."""
+        """Return the FLOPs per token: `forward`, and `training` for forward and backward pass."""
         if self.forward_flops is None:
             return {"forward": None, "training": None}
         forward = round(self.forward_flops / self.tokens)
@@ -61,10 +62,11 @@ class Size:
     def memory_bytes(
         self, optimizer_floats: int, is_averaged: bool = False, gradients: int = 1, concurrency: float = 1.0
     ) -> dict[str, int | None]:
-        """Memory in training: `optimizer_floats` per parameter, and a copy of the weights if averaged.
+        """Return the bytes that training needs: weights, gradients, optimizer, average, activations, total.
 
-        With threaded micro-batches, a fraction `concurrency` of the batch is processed at a time, and
-        `gradients` copies of all gradients are held.
+        `optimizer_floats` is the optimizer state per parameter. `is_averaged` adds a copy of the weights. If
+        micro-batches run on threads, a fraction `concurrency` of the batch is processed at a time, and
+        there are `gradients` copies of all gradients.
         """
         memory = {
             "weights": self.weight_bytes,
@@ -84,7 +86,7 @@ def measure(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Size:
-    """Build the model with fake tensors and trace `batch`; a `dtype` other than fp32 is autocast."""
+    """Return the size of a model, built and traced on fake tensors; autocast to `dtype` unless fp32."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs: dict[str, Tensor | None] = {
         name: None if x is None else mode.from_tensor(x) for name, x in batch.inputs.items()
@@ -100,7 +102,7 @@ def measure(
             DynamicOutputShapeException,
             UnsupportedOperatorException,
         ) as error:
-            why_not = f"the shapes of the model depend on its data ({type(error).__name__}: {error})"
+            why_not = f"the model's tensor shapes depend on its data ({type(error).__name__}: {error})"
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Size(
         by_module=count_by_module(model),
@@ -114,7 +116,7 @@ def measure(
 
 
 def longest_batch(task: Task, training: TrainingConfig) -> Batch:
-    """Return the batch that needs most memory: the longest training examples, as many as one batch holds."""
+    """Return the batch that needs the most memory: as many of the longest training examples as fit in one."""
     lengths = task.splits["train"].lengths()
     count = training.batch_size
     if training.batch_tokens is not None:
@@ -123,7 +125,7 @@ def longest_batch(task: Task, training: TrainingConfig) -> Batch:
 
 
 def training_memory(size: Size, task: Task, training: TrainingConfig, batch: Batch) -> dict[str, int | None]:
-    """Return the memory of training on this batch; on a CPU, threaded micro-batches add gradients."""
+    """Return the bytes of memory to train on this batch, by purpose, with the extra gradients of threads."""
     gradients, concurrency = 1, 1.0
     if choose_device(training.device).type == "cpu":
         micro_batches = count_micro_batches(size.total, task.splits["train"].lengths()[batch.indices])
@@ -139,7 +141,7 @@ def training_memory(size: Size, task: Task, training: TrainingConfig, batch: Bat
 
 
 def count_by_module(model: nn.Module) -> dict[str, int]:
-    """Count parameters by the module that owns them; a shared one counts once: they sum to the total."""
+    """Return the number of parameters of each module. A shared parameter counts once, in its first module."""
     counts: Counter[str] = Counter()
     for path, parameter in model.named_parameters():
         counts[path.rpartition(".")[0]] += parameter.numel()
@@ -147,15 +149,15 @@ def count_by_module(model: nn.Module) -> dict[str, int]:
 
 
 def count_tokens(batch: Batch) -> int:
-    """Count positions that pass through the model, padding and both sides of an encoder-decoder included."""
+    """Return the number of input positions of a batch, with padding and both encoder and decoder inputs."""
     return sum(x.numel() for x in batch.inputs.values() if x is not None and x.dtype != torch.bool)
 
 
 def trace(model: Model, inputs: dict[str, Tensor | None]) -> tuple[int, int]:
     """Return the FLOPs of the forward pass, and the bytes that autograd saves for the backward pass.
 
-    FLOPs are those of matrix products, two per multiply-add. Attention scores and mixing are included, and a
-    causal mask is not deducted. Elementwise operations (norms, softmax, activations) are left out.
+    Only matrix products count, with two FLOPs per multiply-add. Both products of attention are included, and
+    a causal mask does not reduce them. Elementwise operations (norms, softmax, activations) do not count.
     """
     weights = {tensor.untyped_storage()._cdata for tensor in [*model.parameters(), *model.buffers()]}
     saved: dict[int, int] = {}
@@ -174,7 +176,7 @@ def trace(model: Model, inputs: dict[str, Tensor | None]) -> tuple[int, int]:
 
 
 class _ZeroValues(TorchFunctionMode):
-    """Return 0 if a model reads the value of a fake tensor, such as the last position."""
+    """Mode in which reading the value of a fake tensor, such as `tensor.item()`, returns 0."""
 
     VALUES: dict[Any, Any] = {  # noqa: RUF012
         Tensor.__int__: 0,
@@ -192,7 +194,7 @@ class _ZeroValues(TorchFunctionMode):
 def _attention_flops(
     query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any
 ) -> int:
-    """FLOPs of the CPU's fused attention, which PyTorch's counter does not know; arguments are shapes."""
+    """Return the FLOPs of the CPU's fused attention from the shapes of query, key and value."""
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[2] * (width + value[3])
 
