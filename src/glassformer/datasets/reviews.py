@@ -1,14 +1,14 @@
 """Generated reviews whose label no single word reveals, and unlabelled text about the same topics.
 
-A review is a few sentences about a meal, a hotel or a film. Each opinion has a side (that of its adjective,
-reversed by a negation) and a weight: 1 for `fairly` and `not very`, 2 for a plain adjective and `not`, 3
-for `really` and `not … at all`. A concession (`although …`, `…, but`) does not count. The label is the side
-with more weight, by at least 2. A bag of words sees neither which adjective is negated nor which clause is
-conceded.
+A review is a few sentences about a meal, a hotel or a film. Each opinion has a side, positive or negative. It
+is the side of the adjective, reversed by a negation. Each opinion also has a weight: 1 for `fairly` and `not
+very`, 2 for a plain adjective and `not`, 3 for `really` and `not … at all`. A concession (`although …`,
+`…, but`) does not count. The label is the side with more weight. The difference is at least 2. A bag-of-words
+model sees neither which adjective is negated nor which clause is a concession.
 
 Unlabelled text contains such reviews too. An opinion is often followed by an exclamation that fits its side
-and weight, and most reviews end with a consequence that follows from the label. The first word of either
-reveals the side, so a language model that predicts it has learnt the opinion of the review.
+and weight. Most reviews end with a consequence that follows from the label. The first word of an exclamation
+or a consequence reveals the side, so that a language model must learn the opinion to predict this word.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from glassformer.datasets.tables import read_table
 Item = TypeVar("Item")
 
 SPLITS = {"train": range(0, 8), "validation": range(8, 9), "test": range(9, 10)}
-"""Tenths of all texts in each split. The text alone determines its split."""
+"""Values of a text's hash (0 to 9) for each split. The text alone determines its split."""
 LABELS = ("negative", "positive")
 
 _WEIGHTS = (1, 2, 3)
 _MARGIN = 2
-"""Smallest difference between the weights of the two sides."""
+"""Minimum difference between the total weights of positive and negative opinions in a review."""
 _AGREEING = 0.7
-"""Probability that an opinion agrees with the leaning of its review."""
+"""Probability that an opinion has the main side (positive or negative) of its review."""
 _BALANCED = 0.3
-"""Probability of a review with one opinion on each side, whose weights alone decide."""
+"""Probability of a review with one positive and one negative opinion, so that the weights decide."""
 _NEGATED = 0.35
 _CONTRASTED = 0.32
 _NEUTRAL = 0.12
@@ -46,7 +46,7 @@ _WITH_CONSEQUENCE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Line of the table: a text of a list, such as `opening`, under a key, such as `hotel`."""
+    """Row of `reviews.tsv`: a list name such as `opening`, a key such as `hotel`, and a text."""
 
     list: str
     key: str
@@ -55,7 +55,7 @@ class _Line:
 
 @cache
 def _texts() -> dict[str, dict[str, list[str]]]:
-    """Texts by list and key. A text with braces is a pattern; a signed key is a side or a signed weight."""
+    """Return the texts by list name and key. A key with a sign, such as `+1`, is a side or a weight."""
     texts: dict[str, dict[str, list[str]]] = {}
     for line in read_table("reviews.tsv", _Line):
         texts.setdefault(line.list, {}).setdefault(line.key, []).append(line.text)
@@ -65,7 +65,7 @@ def _texts() -> dict[str, dict[str, list[str]]]:
 class Review(NamedTuple):
     sentences: tuple[str, ...]
     weights: tuple[int, ...]
-    """Signed weight of each sentence: positive for praise, 0 if it does not count."""
+    """Signed weight of each sentence: positive for praise, negative for criticism, 0 for neither."""
 
     @property
     def text(self) -> str:
@@ -77,7 +77,7 @@ class Review(NamedTuple):
 
 
 class _Generator:
-    """Generate reviews from random numbers alone."""
+    """Generator of random reviews and comments."""
 
     def __init__(self, source: random.Random) -> None:
         self.random = source.random
@@ -91,7 +91,7 @@ class _Generator:
         return self.random() < probability
 
     def opinion(self, aspect: str, side: int, weight: int) -> str:
-        """Generate a clause that rates an aspect."""
+        """Return a random clause that rates an aspect, such as `the soup was really good`."""
         denied = self.chance(_NEGATED)
         pattern = self.pick(self.texts["denied"][str(weight)] if denied else self.texts["affirmed"]["any"])
         degree = self.pick(self.texts["degree"][str(weight)])
@@ -118,7 +118,7 @@ class _Generator:
         return Review(*zip(*sentences, strict=True))
 
     def comment(self, review: Review) -> str:
-        """Add exclamations after opinions, and a consequence at the end."""
+        """Return the review as text, with random exclamations after opinions and a consequence at the end."""
         sentences = []
         for sentence, weight in zip(review.sentences, review.weights, strict=True):
             sentences.append(sentence)
@@ -144,7 +144,7 @@ def _split_of(text: str) -> str:
 
 
 def _generate(generator: _Generator, split: str) -> Iterator[Review]:
-    """Generate an endless stream of different reviews of a split."""
+    """Yield an endless stream of distinct reviews that belong to a split."""
     seen: set[str] = set()
     while True:
         review = generator.review()
@@ -155,7 +155,7 @@ def _generate(generator: _Generator, split: str) -> Iterator[Review]:
 
 
 def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
-    """Generate texts with labels. A smaller `count` returns a prefix of a larger one."""
+    """Return `count` pairs of text and label. The pairs for a smaller `count` are the first of them."""
     if split not in SPLITS:
         raise user_error("no such split", path="split", value=split, allowed=list(SPLITS))
     generated = _generate(_Generator(random.Random(f"reviews {seed} {split}")), split)
@@ -163,7 +163,7 @@ def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
 
 
 def review_texts(count: int, seed: int, split: str = "train") -> list[str]:
-    """Generate unlabelled texts for pre-training. They contain no review of another split."""
+    """Return `count` unlabelled texts for pre-training. They contain no review of another split."""
     purpose = f"review texts {seed}" if split == "train" else f"review texts {seed} {split}"
     generator = _Generator(random.Random(purpose))
     return [generator.comment(review) for review in islice(_generate(generator, split), count)]

@@ -1,6 +1,6 @@
 """Reader of the word tables: TSV files beside the modules, one typed entry per line.
 
-Entries keep the order of their file. It is part of a dataset, because words are drawn by index.
+Entries keep the order of their file. A changed order changes the dataset, because words are drawn by index.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _YES_NO = {"yes": True, "no": False}
 def read_table(
     name: str, entry: type[Entry], parse: Mapping[str, Callable[[str], object]] | None = None
 ) -> list[Entry]:
-    """Read a table whose header names the fields of the dataclass `entry`, in their order.
+    """Return the rows of a TSV file as instances of the dataclass `entry`, whose fields are the columns.
 
-    The type of a field determines how its cells are read: text, yes or no, a choice, an enum, or several
-    words. A column in `parse` is read by its function instead. Cells may be empty, but not missing.
+    The type of a field determines how its cells are converted: str, bool (`yes` or `no`), Literal, Enum, or
+    tuple of words. `parse` maps a column to another conversion. Cells may be empty, but not missing.
     """
     header, *lines = (files("glassformer.datasets") / name).read_text(encoding="utf-8").splitlines()
     columns = [field.name for field in fields(entry)]  # type: ignore[arg-type]  # a dataclass

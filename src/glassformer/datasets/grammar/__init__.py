@@ -1,7 +1,7 @@
 """Grammar of a few hundred words that generates English sentences with their French translations.
 
-`sentences` draws a derivation (`tree`) at random; `english` and `french` spell it. English determines French:
-no English sentence has two translations.
+`sentences` draws a random derivation, whose classes are in `tree`. `english` and `french` turn the derivation
+into text. Each English sentence has exactly one translation.
 """
 
 from glassformer.datasets.grammar.sentences import translation_pairs

@@ -1,7 +1,7 @@
 """Random noun phrases and clauses: a verb with its subject, objects, location and time.
 
-In all methods, `they` permits a masculine `they` or `them` without an antecedent in the sentence. A subject
-or manner is drawn unless it is passed.
+In all methods, `they=True` permits a masculine `they` or `them` without an antecedent in the sentence. If no
+subject or manner (tense, negation and adverbs) is passed, a random one is drawn.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ _LANDMARKS = nouns_of("buildings -market tree park river bridge")
 _SURFACES = nouns_of("table chair bed desk")
 
 Use = Determination | Literal["negated", "negated indefinite", "negated subject", "there is no"]
-"""Use of a phrase, which limits its determiners: as the object of a verb, or under negation."""
+"""Context of a noun phrase that limits its determiners, such as an object or a negated clause."""
 
 
 class Choice(NamedTuple):
-    """Determiner of a phrase (None: a possessive), with an optional number or possessor."""
+    """Determiner of a noun phrase (None: a possessive), and whether a number or a possessor is added."""
 
     determiner: Determiner | None
     number: bool = False
@@ -125,7 +125,7 @@ def _choices(noun: Noun, plural: bool, use: Use) -> tuple[Choice, ...]:
 
 
 class Phrases:
-    """Draw the phrases of one sentence: no name twice, and `your` only with an address."""
+    """Generator of random phrases for a sentence. No name occurs twice; `your` needs an address."""
 
     def __init__(self, source: random.Random) -> None:
         self.random = source.random
@@ -135,7 +135,7 @@ class Phrases:
         self.used_noun: Noun | None = None
 
     def start(self, address: Address | None = None, *, asking: bool = False) -> None:
-        """Start a sentence. A question (`asking`) is about definite persons, not about the speaker."""
+        """Reset the state for a new sentence. Questions (`asking`) do not have the subjects `I` and `we`."""
         self.address, self.asking = address, asking
         self.used_names = [name for name in NAMES if address and name.english == address.english]
         self.used_noun = None
@@ -221,7 +221,7 @@ class Phrases:
         return name
 
     def person(self, *, adjective: float = 0.0) -> NounPhrase | Name:
-        """Draw a definite person: a name, a relative, or a definite noun."""
+        """Return a random person: a name, a relative such as `my sister`, or a noun such as `the doctor`."""
         chance = self.random()
         if chance < 0.45:
             return self.name()
@@ -238,7 +238,7 @@ class Phrases:
         return NounPhrase(self.noun(KIN), False, self.possessive())
 
     def pronoun(self, *, they: bool) -> Pronoun:
-        """Draw a subject pronoun. `they` permits a THEY without an antecedent, masculine by convention."""
+        """Return a random subject pronoun. `they=True` permits THEY without an antecedent, as masculine."""
         if self.address and self.chance(0.6):
             return self.address.pronoun
         if self.asking:
@@ -250,7 +250,7 @@ class Phrases:
         )
 
     def subject(self, nouns: Sequence[Noun], *, they: bool, negated: bool = False) -> Nominal:
-        """Draw a subject from `nouns`, which lists people first."""
+        """Return a random subject: a pronoun, name, pair or noun phrase. `nouns` must list people first."""
         use: Use = "negated subject" if negated or self.asking else "any"
         if nouns[0] not in PEOPLE or (nouns[-1] not in PEOPLE and self.chance(0.25)):
             return self.phrase([noun for noun in nouns if noun not in PEOPLE], use, adjective=0.2)
@@ -272,7 +272,7 @@ class Phrases:
         return Prepositional(preposition, NounPhrase(noun, False, determiner, None, adjectives))
 
     def inside(self) -> Prepositional:
-        """Draw a location for people."""
+        """Return a random location for people, such as `in the garden` or `at the market`."""
         chance = self.random()
         if chance < 0.4:
             return self._location(words.IN, _INSIDE)
@@ -288,7 +288,7 @@ class Phrases:
         return self._location(self.pick(words.BESIDE), _LANDMARKS)
 
     def around(self) -> Prepositional:
-        """Draw a location for objects."""
+        """Return a random location for objects, such as `under the table`."""
         if self.chance(0.3):
             return self._location(words.IN, _INSIDE[:4])
         return self._location(words.ON if self.chance(0.6) else words.UNDER, _SURFACES)
@@ -316,7 +316,7 @@ _NEGATIONS_OF_LASTING_STATES: tuple[Word, ...] = (words.NOT,) * 4 + (words.NO_LO
 
 
 class Manner(NamedTuple):
-    """Tense, negation and adverbs. Drawn before the objects, because a negation limits their determiners."""
+    """Tense, negation, adverb of frequency, expression of time and modal verb of a clause."""
 
     tense: Tense = Tense.PRESENT
     negation: Word | None = None
@@ -335,7 +335,7 @@ def _framed(frame: Frame) -> tuple[Verb, ...]:
 
 
 def _by_kind(nouns: Sequence[Noun]) -> tuple[tuple[Noun, ...], ...]:
-    """Group nouns that can be compared with each other: at least two of the same kind."""
+    """Return groups of nouns of the same kind, which can be compared; each has at least two nouns."""
     kinds = dict.fromkeys(noun.kind for noun in nouns)
     groups = (tuple(noun for noun in nouns if noun.kind == kind) for kind in kinds)
     return tuple(group for group in groups if len(group) > 1)
@@ -378,10 +378,10 @@ _WHAT_THERE_IS = (
 
 
 class Clauses(Phrases):
-    """Draw clauses."""
+    """Generator of random clauses: a verb with its subject, objects, location and time."""
 
     def any_clause(self, *, they: bool = False, manner: Manner | None = None) -> Clause:
-        """Draw a clause of any type. A `manner` that is passed must suit an event."""
+        """Return a random clause of any type. If a `manner` is passed, the clause describes an event."""
         chance = self.random()
         if chance < 0.36 or (manner and chance > 0.88):
             return self.transitive(DIRECT_EVENTS if manner else DIRECT, they=they, manner=manner)
@@ -409,7 +409,7 @@ class Clauses(Phrases):
         frequency: float = 0.1,
         time: float = 0.22,
     ) -> Manner:
-        """Draw a manner; `negation`, `frequency` and `time` are probabilities."""
+        """Return a random manner. `negation`, `frequency` and `time` are probabilities that it has one."""
         tense = tense or self.tense()
         # Lasting states take no frequency: `il aimait toujours` would mean that he still loved.
         lasts = verb.stative and verb.frame in ("direct", "move")
@@ -440,14 +440,14 @@ class Clauses(Phrases):
     def _start(
         self, verbs: Sequence[Verb], manner: Manner | None, they: bool, subject: Nominal | None = None
     ) -> Clause:
-        """Draw a verb, its manner and its subject, in this order."""
+        """Return a clause with a random verb, manner and subject, without objects."""
         verb = self.pick(verbs)
         manner = manner or self.manner(verb)
         subject = subject or self.subject(verb.subjects, they=they, negated=manner.negated)
         return Clause(subject, verb, **manner._asdict())
 
     def _use(self, clause: Clause) -> Use:
-        """Determiners that the object of the verb may take."""
+        """Return the use of the clause's object, which limits its determiners."""
         verb = clause.verb
         if not clause.negation:
             return verb.determiners
@@ -465,7 +465,7 @@ class Clauses(Phrases):
         return phrase
 
     def _other_pronoun(self, subject: Nominal, they: bool) -> Pronoun:
-        """Draw a pronoun that does not overlap with the subject: neither `I see me` nor `we see me`."""
+        """Return a random pronoun that does not include the subject: neither `I see me` nor `we see me`."""
         pronoun = self.pronoun(they=they)
         while any(subject.person in ours and pronoun.person in ours for ours in ((0, 3), (1, 4))):
             pronoun = self.pronoun(they=they)
@@ -513,7 +513,7 @@ class Clauses(Phrases):
     def oblique(
         self, verbs: Sequence[Verb] = (*TO, *OF), *, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """Draw a clause whose verb takes `à` or `de`."""
+        """Return a random clause whose French verb takes an object with `à` or `de`."""
         clause = self._start(verbs, manner, they)
         return clause._replace(indirect=self._object(clause))
 
@@ -527,7 +527,7 @@ class Clauses(Phrases):
     def with_pronoun(
         self, verbs: Sequence[Verb] = (), *, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """Draw a clause whose object is a personal pronoun."""
+        """Return a random clause whose object is a personal pronoun, such as `Paul sees her`."""
         clause = self._start(verbs or self.pick((DIRECT_TO_PEOPLE, DIRECT_TO_PEOPLE, TO, GIVE)), manner, they)
         pronoun = self._other_pronoun(clause.subject, they)
         if clause.verb.frame == "direct":
@@ -547,7 +547,7 @@ class Clauses(Phrases):
     def quality(
         self, *, subject: Nominal | None = None, manner: Manner | None = None, they: bool = False
     ) -> Clause:
-        """Draw a subject with an adjective: X is, seems or becomes rich."""
+        """Return a random clause with an adjective, such as `she is rich` or `Paul seems sad`."""
         negated = manner.negated if manner else self.chance(0.2)
         if subject is None:
             if self.chance(0.55):
@@ -569,7 +569,7 @@ class Clauses(Phrases):
         return Clause(subject, verb, **manner._asdict(), complement=Quality(adjective, degree))
 
     def trade_or_age(self, *, they: bool = False) -> Clause:
-        """Draw a profession or an age: X is a baker, X is ten years old."""
+        """Return a random clause with a profession or an age: `Anna is a baker`, `he is ten years old`."""
         tense, negation = self.tense(), words.NOT if self.chance(0.15) else None
         subject: Nominal
         if self.chance(0.35):
@@ -599,7 +599,7 @@ class Clauses(Phrases):
         return Clause(subject, words.BE, tense, negation, complement=Comparison(adjective, grade, standard))
 
     def existence(self) -> Clause:
-        """Draw `there is …`."""
+        """Return a random clause with `there is` or `there are`."""
         manner = Manner(self.tense(), words.NO_VERB if self.chance(0.2) else None)
         nouns, where = self.pick(_WHAT_THERE_IS)
         there = self.phrase(nouns, "there is no" if manner.negated else "indefinite")

@@ -44,7 +44,7 @@ def _past(verb: Verb, person: int) -> str:
 
 
 _DOUBLED = frozenset({"stop", "run", "swim", "begin", "forget", "get"})
-"""Verbs that double their last letter before -ing."""
+"""Verbs that double their last letter before -ing, such as `running`."""
 
 
 def _progressive(verb: str) -> str:
@@ -138,7 +138,7 @@ def _is_progressive(clause: Clause) -> bool:
 
 
 def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[list[str], list[str]]:
-    """Auxiliary (empty if there is none), and the remaining words of the verb with its adverbs."""
+    """Return the auxiliary verb (empty if none), and the other words of the verb with its adverbs."""
     verb, tense = clause.verb, clause.tense
     first, *rest = verb.english_words
     negated = clause.negation is NOT
@@ -162,7 +162,7 @@ def _verb_group(clause: Clause, person: int, asked: bool) -> tuple[list[str], li
 
 
 def _clause(clause: Clause, *, asked: bool = False) -> list[str]:
-    """Words of a clause; if `asked`, the auxiliary precedes the subject."""
+    """Return the words of a clause. If `asked`, the auxiliary verb precedes the subject."""
     subject = _nominal(clause.subject, subject=True)
     agreement = clause.direct if clause.subject is THERE and clause.direct else clause.subject
     auxiliary, words = _verb_group(clause, agreement.person, asked)

@@ -32,7 +32,7 @@ from glassformer.datasets.tables import read_table
 class Conjugation:
     infinitive: str
     present: tuple[str, ...]
-    """Forms of je, tu, il, nous, vous, ils."""
+    """Present-tense forms for je, tu, il, nous, vous, ils."""
     participle: str
     """Masculine singular past participle."""
     future_stem: str
@@ -44,7 +44,7 @@ _IMPERFECT = ("ais", "ais", "ait", "ions", "iez", "aient")
 
 
 def present(infinitive: str, person: int) -> str:
-    """Conjugate in the present; persons are je, tu, il, nous, vous, ils from 0."""
+    """Return the present-tense form. `person` is 0 to 5 for je, tu, il, nous, vous, ils."""
     return _CONJUGATIONS[infinitive].present[person]
 
 
@@ -58,7 +58,7 @@ def imperfect(infinitive: str, person: int) -> str:
 
 
 def participle(infinitive: str, gender: Gender, plural: bool) -> str:
-    """Past participle that agrees in gender and number."""
+    """Return the past participle of a verb that agrees in gender and number."""
     masculine = _CONJUGATIONS[infinitive].participle
     return agree(masculine, masculine.replace("û", "u") + "e", gender, plural)
 
@@ -96,7 +96,7 @@ _ELIDED = frozenset({"je", "me", "te", "se", "le", "la", "ne", "de", "que"})
 
 
 def join(words: Sequence[str]) -> str:
-    """Join words with elision: l'homme, qu'Anna, s'il."""
+    """Join words into text with French elision: l'homme, qu'Anna, s'il."""
     joined: list[str] = []
     for word, following in pairwise(words):
         if word in _ELIDED and opens_with_vowel(following):
@@ -159,7 +159,7 @@ def _relative(clause: Clause) -> list[str]:
 
 
 def _nominal(nominal: Nominal) -> list[str]:
-    """Words of a nominal; a pronoun takes its strong form."""
+    """Return the words of a noun phrase, name, pair or pronoun. A pronoun has its strong form: moi, lui."""
     if isinstance(nominal, NounPhrase):
         return _noun_phrase(nominal)
     if isinstance(nominal, Name):
@@ -175,7 +175,7 @@ _CONTRACTED = {"à": {"le": "au", "les": "aux"}, "de": {"le": "du", "les": "des"
 
 
 def _after(preposition: str, nominal: Nominal) -> list[str]:
-    """Put `à` or `de` before a nominal and contract it with the article: au, aux, à l'; du, des, de l'."""
+    """Return the words of a nominal after `à` or `de`, contracted with the article: au, aux, du, des."""
     if isinstance(nominal, Pair):
         return [*_after(preposition, nominal.first), "et", *_after(preposition, nominal.second)]
     if preposition == "de" and isinstance(nominal, NounPhrase) and nominal.determiner.dropped_after_de:
@@ -218,7 +218,7 @@ _REFLEXIVES = ("me", "te", "se", "nous", "vous", "se")
 
 
 def _clitics(clause: Clause) -> list[str]:
-    """Pronouns before the verb, in French order: me le, te la, le lui, les leur."""
+    """Return the pronouns before the verb in French order: me le, te la, le lui, les leur."""
     if clause.subject is THERE:
         return ["y"]
     clitics = [_REFLEXIVES[clause.subject.person]] if clause.verb.reflexive else []
@@ -231,7 +231,7 @@ def _clitics(clause: Clause) -> list[str]:
 
 
 def _participle(clause: Clause) -> str:
-    """Past participle: with être it agrees with the subject, with avoir with a preceding direct object."""
+    """Return the past participle. It agrees with the subject (être) or a preceding direct object (avoir)."""
     verb, direct = clause.verb, clause.direct
     if verb.with_etre:
         return participle(verb.french, clause.subject.gender, clause.subject.plural)

@@ -1,7 +1,7 @@
 """Lexicon: entry classes, and the nouns, adjectives, verbs and other open word classes read from tables.
 
-An entry holds what no rule derives: gender, irregular forms, and the words it combines with. Entries are
-compared by identity. English words are unique within a table, because English must determine French.
+An entry holds what no rule can derive: gender, irregular forms, and the words that it combines with. Entries
+are compared by identity. English words are unique within a table, so that each has exactly one translation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from glassformer.datasets.tables import read_table
 
 Gender = Literal["m", "f"]
 Frame = Literal["none", "direct", "to", "of", "give", "move"]
-"""French complement of a verb: none, a direct object, `à`, `de`, both objects, or a location."""
+"""Objects of a French verb: none, direct, with `à`, with `de`, direct and with `à`, or a location."""
 Determination = Literal["any", "definite", "generic", "indefinite"]
-"""Determiners that the object of a verb accepts."""
+"""Type of determiner that a verb accepts on its object."""
 
 
 class Tense(Enum):
@@ -34,12 +34,12 @@ class Noun:
     french_plural: str
     gender: Gender
     kind: str
-    """Semantic class, such as `animal`. Verbs and adjectives select their nouns by it."""
+    """Semantic class, such as `animal`, by which the tables list the nouns of a verb or adjective."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Named list of nouns, kinds and other groups."""
+    """Named list of nouns, kinds of nouns (semantic classes) and other groups."""
 
     name: str
     members: str
@@ -67,18 +67,18 @@ class Verb:
     english: str
     """Complete expression: `look for`, `be hungry`. Only its first word is inflected."""
     english_past: str
-    """Past of the first word."""
+    """Past tense of the first English word."""
     french: str
-    """Infinitive of the inflected word, without `se`."""
+    """French infinitive of the inflected word, without `se`."""
     french_rest: tuple[str, ...]
-    """Words after the infinitive: `faim` of `avoir faim`."""
+    """French words after the infinitive, such as `faim` in `avoir faim`."""
     frame: Frame
     subjects: tuple[Noun, ...]
     objects: tuple[Noun, ...]
     reflexive: bool
     with_etre: bool
     stative: bool
-    """Uses the imperfect as its French past."""
+    """True if the verb describes a state. Its French past tense is then the imperfect."""
     progressive: bool
     determiners: Determination
 
@@ -89,7 +89,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Determiner:
-    """Forms of a determiner. French selects by gender, number and the following sound."""
+    """Forms of a determiner. The French form depends on gender, number and the following sound."""
 
     english: str
     english_mass: str
@@ -101,14 +101,14 @@ class Determiner:
     masculine_plural: str
     feminine_plural: str
     plural_before_adjective: str = ""
-    """`de` instead of `des` before an adjective; empty for other determiners."""
+    """French plural form before an adjective: `de` instead of `des`. Empty for other determiners."""
     dropped_after_de: bool = False
-    """Disappears after `de`: besoin de + de l'argent = besoin d'argent."""
+    """True if the determiner is dropped after `de`: besoin de + de l'argent = besoin d'argent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pronoun:
-    """Forms of a pronoun. Persons are je, tu, il, nous, vous, ils from 0; a polite `vous` is not `plural`."""
+    """Forms of a pronoun. `person` is 0 to 5 for je, tu, il, nous, vous, ils. A polite `vous` is singular."""
 
     english: str
     english_object: str
@@ -133,7 +133,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Address:
-    """Person or group that a sentence addresses, which determines the French of `you` and `your`."""
+    """Person or group addressed, as in `Anna, …`. It determines the French of `you` and `your`."""
 
     english: str
     french: str
@@ -143,7 +143,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gendered:
-    """Number or profession."""
+    """Number or profession, with its French masculine and feminine forms."""
 
     english: str
     masculine: str
@@ -157,14 +157,14 @@ class Country:
     english: str
     french: str
     inside: str
-    """Preposition of location and destination: en, au, aux or à."""
+    """French preposition for location and destination: en, au, aux or à."""
     origin: str
-    """Preposition of origin: de, du or des."""
+    """French preposition for origin: de, du or des."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Word:
-    """Fixed expression: an adverb, a negation, a preposition."""
+    """Word that is never inflected: an adverb, a negation or a preposition."""
 
     english: str
     french: str
@@ -176,30 +176,30 @@ class Time:
     french: str
     tense: Tense
     plain: bool
-    """Also combines with states and with negated events."""
+    """True if the expression also combines with verbs of state and with negated verbs."""
     progressive: bool
-    """Puts the English present into the progressive."""
+    """True if English uses the progressive with the expression: now he is singing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modal:
-    """Verb before an infinitive. It occurs in the present only."""
+    """Modal verb, such as `can` or `want to`. It occurs only in the present tense."""
 
     english: str
     french: str
     english_negated: str = ""
-    """Negated form of an auxiliary. Modals without one form negations and questions with `do`."""
+    """Negated form, such as `cannot`. Modals without one use `do` in negations and questions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """Conjunction that introduces the second clause."""
+    """Conjunction that introduces the second clause, such as `because`."""
 
     english: str
     french: str
     comma: bool = False
     english_present: bool = False
-    """English puts a future second clause into the present: when he arrives, quand il arrivera."""
+    """True if English uses the present where French uses the future: when he arrives, quand il arrivera."""
 
 
 # ---------------------------------------------------------------- tables
@@ -209,7 +209,7 @@ Entry = TypeVar("Entry", Noun, Adjective, Verb, Gendered)
 
 
 def by_english(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Index entries by their English; reject duplicates, because one English word has one translation."""
+    """Return the entries by their English word; raise ValueError if an English word appears twice."""
     named: dict[str, Entry] = {}
     for entry in entries:
         if named.setdefault(entry.english, entry) is not entry:
@@ -229,7 +229,7 @@ PEOPLE_KINDS = frozenset({"parent", "kin", "person"})
 
 
 def nouns_of(names: str) -> tuple[Noun, ...]:
-    """Resolve a list of nouns, kinds and groups; `-noun` removes a noun again."""
+    """Return the nouns of a list of nouns, kinds and groups, separated by spaces. `-noun` removes one."""
     chosen: dict[Noun, None] = {}
     for name in names.split():
         if name.startswith("-"):
@@ -250,7 +250,7 @@ ADJECTIVES = by_english(read_table("grammar/adjectives.tsv", Adjective, {"nouns"
 
 
 def adjectives_of(names: str) -> frozenset[Adjective]:
-    """Look up adjectives by name; spaces separate the names."""
+    """Return the adjectives with these English names, separated by spaces."""
     return frozenset(ADJECTIVES[name] for name in names.split())
 
 
@@ -258,18 +258,18 @@ ATTRIBUTIVE: dict[Noun, tuple[Adjective, ...]] = {
     noun: tuple(word for word in ADJECTIVES.values() if word.attributive and noun in word.nouns)
     for noun in NOUNS.values()
 }
-"""Adjectives that may modify each noun."""
+"""Adjectives that may directly modify each noun: the red car."""
 PREDICATIVE: dict[Noun, tuple[Adjective, ...]] = {
     noun: tuple(word for word in ADJECTIVES.values() if word.predicative and noun in word.nouns)
     for noun in NOUNS.values()
 }
-"""Adjectives that may be the predicate of each noun."""
+"""Adjectives that may be the predicate of each noun: the car is red."""
 
 VERBS = by_english(read_table("grammar/verbs.tsv", Verb, {"subjects": nouns_of, "objects": nouns_of}))
 
 
 def verbs_of(names: str) -> tuple[Verb, ...]:
-    """Look up verbs by name; commas separate the names."""
+    """Return the verbs with these English names, separated by commas."""
     return tuple(VERBS[name] for name in names.split(","))
 
 

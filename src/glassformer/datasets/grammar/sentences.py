@@ -1,11 +1,11 @@
 """Random sentences, and translation pairs in three splits that share no sentence.
 
-English must determine French, so the sentence resolves every ambiguity of English: `you` occurs only with an
-address, `it` and a feminine `they` only if the first clause contains their antecedent. A `they` or `them`
-without an antecedent is masculine and occurs only in sentences of one clause.
+Each English sentence must have exactly one French translation, so it must not be ambiguous. `you` occurs only
+with an address such as `Anna, …`. `it` and a feminine `they` occur only if the first clause contains their
+antecedent. `they` without an antecedent is masculine and occurs only in sentences with one clause.
 
 The splits differ in their word combinations. Some combinations of a verb with its object, or of an adjective
-with its noun, are held out for validation and some for test; no training sentence contains one of them. Every
+with its noun, are held out for validation and some for test. No training sentence contains one of them. Every
 word and every construction occurs in training.
 """
 
@@ -91,21 +91,21 @@ def _gap(draw: Clauses, nouns: tuple[Noun, ...]) -> Gap:
 
 
 def _doing(draw: Clauses, gap: Gap, verb: Verb, manner: Manner) -> Clause:
-    """Draw a clause whose subject is the gap."""
+    """Return a random relative clause whose subject is the gap: (the man) who sings."""
     if verb.frame == "direct":
         return draw.transitive((verb,), subject=gap, manner=manner, location=0)
     return draw.intransitive((verb,), subject=gap, manner=manner, adjunct=0.3)
 
 
 def _done(draw: Clauses, gap: Gap, verb: Verb, manner: Manner) -> Clause:
-    """Draw a clause whose object is the gap."""
+    """Return a random relative clause whose object is the gap: (the car) that Paul bought."""
     subject = draw.subject(verb.subjects, they=False, negated=manner.negated)
     clause = Clause(subject, verb, manner.tense, manner.negation, manner.frequency)
     return clause._replace(direct=gap) if verb.frame == "direct" else clause._replace(indirect=gap)
 
 
 def of_subject(draw: Clauses) -> Sentence:
-    """Relative clause on the subject: the man who sings knows my sister."""
+    """Draw a sentence whose subject has a relative clause: the man who sings knows my sister."""
     verb = draw.pick(EVENTS if draw.chance(0.6) else DIRECT_EVENTS)
     gap = _gap(draw, verb.subjects)
     acts = gap.noun in PEOPLE and draw.chance(0.5)
@@ -118,7 +118,7 @@ def of_subject(draw: Clauses) -> Sentence:
 
 
 def of_object(draw: Clauses) -> Sentence:
-    """Relative clause with an object gap: the car that Paul bought is red."""
+    """Draw a sentence with an object relative clause: the car that Paul bought is red."""
     verb = draw.pick(draw.pick((_KNOWN, _KNOWN, OF, TO)))
     gap = _gap(draw, tuple(noun for noun in verb.objects if PREDICATIVE[noun]))
     manner = _manner(draw, words.BE)
@@ -128,7 +128,7 @@ def of_object(draw: Clauses) -> Sentence:
 
 
 def at_end(draw: Clauses) -> Sentence:
-    """Relative clause at the end: Paul lost the key that Anna found."""
+    """Draw a sentence that ends with a relative clause: Paul lost the key that Anna found."""
     verb = draw.pick(_KNOWN)
     tense = draw.manner(verb, negation=0).tense
     gap = _gap(draw, tuple(noun for noun in verb.objects if len(_KNOWN_OF[noun]) > 1))
@@ -183,7 +183,7 @@ def who(draw: Clauses) -> Sentence:
 
 
 def what(draw: Clauses) -> Sentence:
-    """Question with what, which or how many. The French participle agrees with the preceding object."""
+    """Draw a question with `what`, `which` or `how many`."""
     draw.start(asking=True)
     tense, verb = draw.pick(_TENSES), draw.pick(_ABOUT_THINGS)
     if draw.chance(0.35):
@@ -198,7 +198,7 @@ def what(draw: Clauses) -> Sentence:
 
 
 def addressed(draw: Clauses) -> Sentence:
-    """Sentence with an address: Anna, did you see my key?"""
+    """Draw a sentence or question with an address: Anna, did you see my key?"""
     address, asked = draw.pick(words.ADDRESSES), draw.chance(0.35)
     while True:
         draw.start(address, asking=asked)
@@ -217,7 +217,7 @@ _REASONS = adjectives_of("happy sad tired sick proud ready brave lazy shy jealou
 
 
 def pronoun_for(nominal: Nominal) -> Pronoun:
-    """Pronoun that refers back to a phrase."""
+    """Return the pronoun that refers back to a noun phrase, name or pair, such as `she` for `the queen`."""
     if isinstance(nominal, Pronoun):
         return nominal
     if nominal.plural:
@@ -228,7 +228,7 @@ def pronoun_for(nominal: Nominal) -> Pronoun:
 
 
 def subject_again(draw: Clauses) -> Sentence:
-    """Two clauses with the same subject: the queen is sad, but she smiles."""
+    """Draw two clauses with the same subject: the queen is sad, but she smiles."""
     manner = Manner(draw.tense())
     if draw.chance(0.5):
         first, link = draw.quality(manner=manner), draw.pick((words.AND, words.BUT))
@@ -248,7 +248,7 @@ def subject_again(draw: Clauses) -> Sentence:
 def _more_of(
     draw: Clauses, pronoun: Pronoun, noun: Noun, manner: Manner, first: Clause, eventful: bool
 ) -> Clause:
-    """Draw a second clause about a noun: an action or a quality."""
+    """Return a random second clause about the subject of the first: an action or an adjective."""
     verbs = [verb for verb in (EVENTS if eventful else STATES) if noun in verb.subjects]
     if verbs and (eventful or draw.chance(0.4)):
         return draw.intransitive(verbs, subject=pronoun, manner=manner, adjunct=0)
@@ -261,7 +261,7 @@ def _more_of(
 
 
 def object_again(draw: Clauses) -> Sentence:
-    """Two clauses with the same subject and object: Paul bought the dress and he gave it to Anna."""
+    """Draw two clauses with the same subject and object: Paul bought the dress and he gave it to Anna."""
     tense = draw.tense()
     of_people = draw.chance(0.25)
     verb = draw.pick(_PEOPLE_MET if of_people else _THINGS_GOT)
@@ -281,7 +281,7 @@ def object_again(draw: Clauses) -> Sentence:
 
 
 def because_of_object(draw: Clauses) -> Sentence:
-    """Reason with an unambiguous `they` or `it`: Paul bought the apples because they were red."""
+    """Draw a sentence with a reason about its object: Paul bought the apples because they were red."""
     tense = draw.tense()
     verb = draw.pick(_FOR_A_REASON)
     nouns = [noun for noun in verb.objects if noun not in PEOPLE and PREDICATIVE[noun]]
@@ -296,7 +296,7 @@ def because_of_object(draw: Clauses) -> Sentence:
 
 
 def reported(draw: Clauses) -> Sentence:
-    """Reported clause: Alice says that …"""
+    """Draw a sentence with reported speech or thought: Alice says that Paul is tired."""
     verb = draw.pick(tuple(words.REPORTING.values()))
     subject = draw.pronoun(they=False) if draw.chance(0.35) else draw.person()
     # Hopes concern the future.
@@ -306,7 +306,7 @@ def reported(draw: Clauses) -> Sentence:
 
 
 def condition(draw: Clauses) -> Sentence:
-    """Condition or time: Anna will sing if Paul comes. After `when`, French uses the future."""
+    """Draw a sentence with `if` or `when`: Anna will sing if Paul comes."""
     first = draw.any_clause(manner=Manner(Tense.FUTURE))
     link = draw.pick((words.IF, words.WHEN))
     tense = Tense.FUTURE if link.english_present else Tense.PRESENT
@@ -321,7 +321,7 @@ Construction = Callable[[Clauses], Sentence]
 
 
 def _single(clause: Callable[..., Clause]) -> Construction:
-    """Make a construction of one clause from a method of `Clauses`."""
+    """Return a function that draws a sentence with one clause, made by this method of `Clauses`."""
     return lambda draw: Sentence(clause(draw, they=True))
 
 
@@ -367,12 +367,12 @@ _WEIGHTS: dict[Construction, float] = {
     condition: 3,
 }
 CONSTRUCTIONS = tuple(_WEIGHTS)
-"""Functions that draw a sentence. Every split contains all of them."""
+"""Functions that each draw one type of sentence. Every split contains all types."""
 _CUMULATED = tuple(accumulate(_WEIGHTS.values()))
 
 
 def draw_sentence(draw: Clauses) -> Sentence:
-    """Draw a sentence from random numbers alone."""
+    """Draw a random sentence. Its type is drawn with the probability weights of the constructions."""
     draw.start()
     return CONSTRUCTIONS[bisect(_CUMULATED, draw.random() * _CUMULATED[-1])](draw)
 
@@ -380,16 +380,16 @@ def draw_sentence(draw: Clauses) -> Sentence:
 SPLITS = ("train", "validation", "test")
 
 _HELD_OUT = {"validation": range(0, 6), "test": range(6, 12)}
-"""Hash values from 0 to 99 of the combinations of each split; all others belong to train."""
+"""Hash values (0 to 99) of the word combinations in each held-out split; all others belong to train."""
 _MIN_COMBINATIONS = 4
-"""Words with fewer combinations of one gender keep them in train, so that train has every form."""
+"""Minimum number of nouns of one gender per verb or adjective; with fewer, all combinations are in train."""
 
 Combination = tuple[Verb | Adjective, Noun]
 
 
 @cache
 def split_of(combination: Combination) -> str:
-    """Split of a combination. It depends on the words alone, so it is the same for every seed."""
+    """Return the split of a word combination. It depends on the words alone, not on the seed."""
     word, noun = combination
     nouns = word.objects if isinstance(word, Verb) else word.nouns
     if sum(other.gender == noun.gender for other in nouns) < _MIN_COMBINATIONS:
@@ -399,7 +399,7 @@ def split_of(combination: Combination) -> str:
 
 
 def combinations(sentence: Sentence) -> Iterator[Combination]:
-    """Combinations in a sentence: verbs with objects, adjectives with nouns."""
+    """Yield the word combinations in a sentence: each verb with its objects, each adjective with its noun."""
     yield from _of_clause(sentence.main)
     if sentence.second:
         yield from _of_clause(sentence.second)
@@ -441,13 +441,13 @@ def _of_nominal(nominal: Nominal) -> Iterator[Combination]:
 
 
 def belongs(sentence: Sentence, split: str) -> bool:
-    """Check the held-out combinations of a sentence: none in train, else at least one, of `split` only."""
+    """Return True if a sentence belongs to a split: its held-out combinations are of this split only."""
     found = {split_of(combination) for combination in combinations(sentence)} - {"train"}
     return not found if split == "train" else found == {split}
 
 
 def sentences(seed: int, split: str) -> Iterator[Sentence]:
-    """Generate an endless stream of sentences of a split."""
+    """Yield an endless stream of random sentences that belong to a split."""
     if split not in SPLITS:
         raise user_error("no such split", path="split", value=split, allowed=SPLITS)
     draw = Clauses(random.Random(f"translation {seed} {split}"))
@@ -458,7 +458,7 @@ def sentences(seed: int, split: str) -> Iterator[Sentence]:
 
 
 def translation_pairs(count: int, seed: int, split: str) -> list[tuple[str, str]]:
-    """Generate English sentences with their French. A smaller `count` returns a prefix of a larger one."""
+    """Return `count` pairs of English and French. A smaller `count` gives the first of the same pairs."""
     pairs: dict[str, str] = {}
     for sentence in sentences(seed, split):
         if len(pairs) >= count:

@@ -1,7 +1,7 @@
-"""Derivations: the meaning of a sentence, before it is spelt in either language.
+"""Derivations: syntax trees that represent a sentence before it is spelt in English and French.
 
-A derivation holds lexical entries and choices (tense, number, negation), never word forms. Both languages are
-spelt from it alone, so the two sentences mean the same.
+A derivation holds lexical entries and choices (tense, number, negation), but no inflected words. Both
+sentences are spelt from the same derivation, so that they have the same meaning.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class NounPhrase(NamedTuple):
     number: Gendered | None = None
     adjectives: tuple[Adjective, ...] = ()
     owner: Nominal | None = None
-    """Possessor, which requires the determiner THE: Paul's car, la voiture de Paul."""
+    """Possessor, as in `Paul's car`, `la voiture de Paul`. It requires the determiner THE."""
     relative: Clause | None = None
-    """Relative clause, with a Gap at the position of this phrase."""
+    """Relative clause. It contains a Gap where this phrase would be: the car that Paul bought (gap)."""
 
     @property
     def gender(self) -> Gender:
@@ -55,7 +55,7 @@ class NounPhrase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two coordinated persons, feminine only if both are: Paul and my sister."""
+    """Coordination of two people, such as `Paul and my sister`. It is feminine only if both are."""
 
     first: NounPhrase | Name
     second: NounPhrase | Name
@@ -68,7 +68,7 @@ class Pair:
 
 
 class Gap(NamedTuple):
-    """Position that a relative clause or a question leaves empty. Verbs and participles agree with it."""
+    """Empty subject or object position in a relative clause or question. Verbs agree with its noun."""
 
     noun: Noun
     plural: bool
@@ -113,7 +113,7 @@ class Prepositional(NamedTuple):
 
 
 class Abroad(NamedTuple):
-    """City or country, which determines its own French preposition."""
+    """Location in a city or country. The city or country determines the French preposition: à Paris."""
 
     preposition: Word
     country: Country
@@ -135,13 +135,13 @@ class Clause(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Question word or phrase in front; None asks a yes-or-no question."""
+    """Type of question, with its question word or phrase `front`. None makes a yes-or-no question."""
 
     front: Word | NounPhrase | None = None
     of_subject: bool = False
-    """Asks for the subject, which keeps the word order of a statement."""
+    """True if the question asks for the subject, as in `Who sings?`. The word order is unchanged."""
     short: bool = False
-    """Inversion instead of est-ce que: Où est la clé ?"""
+    """True if French inverts verb and subject instead of using `est-ce que`: Où est la clé ?"""
 
 
 class Sentence(NamedTuple):

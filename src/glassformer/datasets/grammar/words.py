@@ -26,13 +26,13 @@ def _possessive(english: str, masculine: str, feminine: str, plural: str) -> Det
 BARE = Determiner("", "", "", "", "", "", "", "", "")
 THE = Determiner("the", "the", "the", "le", "la", "le", "la", "les", "les")
 GENERIC = Determiner("", "", "", "le", "la", "le", "la", "les", "les")
-"""Whole kind: Paul loves cats, Paul aime les chats."""
+"""Generic determiner, as in `Paul loves cats`, `Paul aime les chats`. English has no article."""
 A = Determiner("a", "", "", "un", "une", "un", "une", "", "")
 SOME = Determiner(
     "", "some", "some", "du", "de la", "de le", "de la", "des", "des", "de", dropped_after_de=True
 )
 ANY = Determiner("a", "any", "any", "de", "de", "de", "de", "de", "de")
-"""Indefinite under negation: he does not have a car, il n'a pas de voiture."""
+"""Indefinite determiner after a negation: he does not have a car, il n'a pas de voiture."""
 NO = Determiner("no", "no", "no", "de", "de", "de", "de", "de", "de")
 THIS = Determiner("this", "this", "these", "ce", "cette", "cet", "cette", "ces", "ces")
 MANY = Determiner("", "", "many", "", "", "", "", "beaucoup de", "beaucoup de")
@@ -57,7 +57,7 @@ HE = Pronoun("he", "him", "il", "le", "lui", "lui", 2, "m", False)
 SHE = Pronoun("she", "her", "elle", "la", "lui", "elle", 2, "f", False)
 WE = Pronoun("we", "us", "nous", "nous", "nous", "nous", 3, "m", True)
 THEY = Pronoun("they", "them", "ils", "les", "leur", "eux", 5, "m", True)
-"""`I`, `we`, and a `they` without an antecedent are masculine: English does not mark their gender."""
+"""Masculine `they`. `I`, `we`, and `they` without an antecedent are masculine by convention."""
 THEY_FEMININE = Pronoun("they", "them", "elles", "les", "leur", "elles", 5, "f", True)
 IT_MASCULINE = Pronoun("it", "it", "il", "le", "lui", "lui", 2, "m", False)
 IT_FEMININE = Pronoun("it", "it", "elle", "la", "lui", "elle", 2, "f", False)
@@ -94,9 +94,9 @@ BE = _copula("be", "was", "être")
 SEEM = _copula("seem", "seemed", "sembler")
 BECOME = _copula("become", "became", "devenir", with_etre=True, stative=False)
 HAVE_YEARS = _copula("be", "was", "avoir")
-"""Verb of ages: she is ten years old, elle a dix ans."""
+"""Verb for ages: she is ten years old, elle a dix ans."""
 THERE_BE = _copula("be", "was", "avoir")
-"""Verb of the subject THERE: there is, il y a."""
+"""Verb for the subject THERE: there is, il y a."""
 REPORTING = by_english(
     [
         _copula("say", "said", "dire"),
@@ -117,7 +117,7 @@ MODALS = (
 
 NOT = Word("not", "pas")
 NO_VERB = Word("", "pas")
-"""Negation that English puts into the determiner NO: he has no cat, il n'a pas de chat."""
+"""Negation without an English word, used with the determiner NO: he has no cat, il n'a pas de chat."""
 NEVER = Word("never", "jamais")
 NO_LONGER = Word("no longer", "plus")
 FREQUENCIES = (
