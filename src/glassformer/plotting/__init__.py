@@ -1,1 +1,1 @@
-"""Figures: style, attention maps as PNG, SVG and an offline page, line charts."""
+"""Figures: line charts, and attention maps as PNG, SVG and an offline HTML page."""

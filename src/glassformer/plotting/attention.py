@@ -1,4 +1,4 @@
-"""Attention maps as PNG and SVG: rows are layers, columns are heads, one scale from 0 to 1."""
+"""Attention maps as PNG and SVG: one row per layer, one column per head, colours for weights from 0 to 1."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 
 SCALE = ("#fbfbfc", "#fde3c8", "#fbae8b", "#ea6479", "#ab3285", "#5b1a72", "#1c0a35")
-"""Colours from weight 0 to weight 1, increasingly dark; `colours` makes the steps perceptually equal."""
+"""Colours from weight 0 (light) to weight 1 (dark); `colours` interpolates in perceptually equal steps."""
 GRID_LINE = np.array([228, 231, 237], dtype=np.uint8)
 MASKED = np.array([[240, 242, 245], [190, 196, 207]], dtype=np.uint8)
-"""Background and stripes of masked cells."""
+"""RGB colours of the background and the stripes of masked cells."""
 
 LINED_CELL = 14
-"""Cells of at least this many pixels have a hairline between them."""
+"""Smallest cell size, in pixels, at which hairlines separate the cells."""
 BYTE_STEPS = 254
+"""Number of steps between weight 0 and weight 1 if a weight is stored as one byte."""
 
 # Oklab (Ottosson 2020), a perceptually uniform colour space: linear RGB → cones → lightness, a, b.
 _CONES = np.array(
@@ -59,13 +60,14 @@ _LAB = np.array(
 
 
 def to_oklab(rgb: np.ndarray) -> np.ndarray:
-    """Convert sRGB bytes (…, 3) to Oklab."""
+    """Return sRGB bytes (…, 3) as coordinates in the Oklab colour space."""
     values = rgb / 255
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     return np.cbrt(linear @ _CONES.T) @ _LAB.T
 
 
 def _from_oklab(lab: np.ndarray) -> np.ndarray:
+    """Return Oklab coordinates (…, 3) as sRGB bytes."""
     linear = ((lab @ np.linalg.inv(_LAB).T) ** 3 @ np.linalg.inv(_CONES).T).clip(0, 1)
     values = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.rint(values * 255).astype(np.uint8)
@@ -73,7 +75,7 @@ def _from_oklab(lab: np.ndarray) -> np.ndarray:
 
 @cache
 def colours() -> np.ndarray:
-    """Return the colours of the weights from 0 to 1 as (256, 3) bytes, in perceptually equal steps."""
+    """Return 256 colours for weights from 0 to 1 as RGB bytes (256, 3), in perceptually equal steps."""
     corners = to_oklab(np.array([list(bytes.fromhex(name[1:])) for name in SCALE]))
     length = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
     steps = np.linspace(0, length[-1], 256)
@@ -82,7 +84,7 @@ def colours() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Fit:
-    """Size of a panel: pixels per cell, or cells per pixel if the map is larger than the panel."""
+    """Size of one map in an image: pixels per cell, or cells per pixel if the map is large."""
 
     queries: int
     keys: int
@@ -113,7 +115,7 @@ class Fit:
 
 
 def fit(queries: int, keys: int, limit: int, largest_cell: int) -> Fit:
-    """Return the largest panel within `limit` pixels per side; cells are whole pixels, preferably square."""
+    """Return the largest size within `limit` pixels per side. Cells are whole pixels, square if possible."""
     row_factor, column_factor = -(-queries // limit), -(-keys // limit)
     pooled = Fit(queries, keys, row_factor, column_factor)
     cell_height = min(limit // pooled.rows, largest_cell)
@@ -129,7 +131,7 @@ def fit(queries: int, keys: int, limit: int, largest_cell: int) -> Fit:
 def pool_maximum(
     weights: np.ndarray, allowed: np.ndarray | None, row_factor: int, column_factor: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the largest weight of each block; a block is masked if all its cells are."""
+    """Return the largest weight of each block of cells. A block is masked if all its cells are masked."""
     row_starts = np.arange(0, weights.shape[0], row_factor)
     column_starts = np.arange(0, weights.shape[1], column_factor)
 
@@ -141,7 +143,7 @@ def pool_maximum(
 
 
 def paint(weights: np.ndarray, allowed: np.ndarray | None, fit: Fit, stripe: int = 3) -> np.ndarray:
-    """Paint one map as (height, width, 3) bytes; masked cells are hatched with lines of `stripe` pixels."""
+    """Return one map as RGB bytes (height, width, 3). Masked cells have stripes of `stripe` pixels."""
     weights, allowed = pool_maximum(weights, allowed, fit.row_factor, fit.column_factor)
     levels = np.rint(weights.clip(0, 1) * 255).astype(np.uint8)
     image = _enlarge(colours()[levels], fit)
@@ -160,24 +162,25 @@ def _enlarge(cells: np.ndarray, fit: Fit) -> np.ndarray:
 
 
 def to_bytes(weights: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
-    """Encode a map for a page, one byte per cell: 0 is masked, 1 to 255 are the square root of the weight.
+    """Return a map as one byte per cell: 0 is masked, 1 to 255 encode the square root of the weight.
 
-    The square root keeps more digits of small weights. The order is preserved, so the maximum of bytes is the
-    byte of the maximum.
+    The square root gives small weights more precision. Larger weights have larger bytes, so the maximum of
+    several weights can be computed on their bytes.
     """
     levels = np.rint(np.sqrt(weights.clip(0, 1)) * BYTE_STEPS).astype(np.uint8) + np.uint8(1)
     return levels if allowed is None else np.where(allowed, levels, np.uint8(0))
 
 
 def from_bytes(levels: np.ndarray) -> np.ndarray:
-    """Decode bytes to weights, with an error of at most 1 / BYTE_STEPS; masked cells are 0."""
+    """Return the weights of a map encoded by `to_bytes`, within 1 / BYTE_STEPS. Masked cells are 0."""
     return np.square((levels.clip(1) - 1).astype(np.float32) / BYTE_STEPS)
 
 
 FILE_DPI, SCREEN_DPI = 200, 120
 LARGEST_SIDE = 30_000
-"""Largest side of an image in pixels; common viewers do not open larger ones."""
+"""Maximum side of an image in pixels, because common viewers do not open larger images."""
 
+# Lengths in points.
 MARGIN = 26.0
 PAGE_WIDTH, WIDEST_PAGE = 800.0, 1300.0
 LARGEST_PANEL, SMALLEST_PANEL = 380.0, 52.0
@@ -189,7 +192,7 @@ SCALE_WIDTH = 96.0
 
 
 class Section:
-    """Grid of one site's maps with headings and labels. Lengths are in points."""
+    """Grid of the maps at one attention site, with headings and labels. Lengths are in points."""
 
     def __init__(self, maps: SiteMaps, limit: float, dpi: int) -> None:
         self.maps = maps
@@ -202,13 +205,10 @@ class Section:
         )
         self.column_labels = self._labels(maps.keys, 0, self.fit.cell_width, self.fit.column_factor, 30)
         self.lines = self._lines()
-        self.left = 16 + 6 + max(text_width(label.text, label.size) for label in self.row_labels)
-        is_upright = (
-            any(label.width > self.cell_width - 2 for label in self.column_labels) and self._are_tokens
-        )
-        self.column_rotation = 90 if is_upright else 0
-        extent = max(label.width if is_upright else label.size for label in self.column_labels)
-        self.bottom = 6 + extent
+        self.left = 16 + 6 + max(label.width for label in self.row_labels)
+        longest = self.fit.cell_width / self.scale - 2
+        self.is_upright = any(not each.is_position and each.width > longest for each in self.column_labels)
+        self.bottom = 6 + max(each.width if self.is_upright else each.size for each in self.column_labels)
         self.top = HEADING * LINE + len(self.lines) * SMALL * LINE + 8 + BODY * LINE
         grid = heads * self.panel_width + (heads - 1) * PANEL_GAP
         widths = [text_width(line, SMALL) for line in self.lines]
@@ -219,16 +219,8 @@ class Section:
     def heading(self) -> str:
         return self.maps.name[0].upper() + self.maps.name[1:]
 
-    @property
-    def cell_width(self) -> float:
-        return self.fit.cell_width / self.scale
-
-    @property
-    def _are_tokens(self) -> bool:
-        return self.cell_width / self.fit.column_factor >= READABLE_CELL
-
     def _lines(self) -> list[str]:
-        """Return the lines under the heading: axes, largest weight, pooling."""
+        """Return the text lines under the heading: axis names, largest weight, pooling."""
         maps = self.maps
         rows, keys = maps.weights.shape[2:]
         chosen = f" ({maps.first_query} to {maps.first_query + rows - 1})" if maps.is_part else ""
@@ -244,7 +236,7 @@ class Section:
     def _labels(
         self, tokens: list[str], first: int, cell_pixels: int, factor: int, apart: float
     ) -> list[Label]:
-        """Return tokens as labels, or round positions at least `apart` points from each other."""
+        """Return one label per token, or labels at round positions that are at least `apart` points apart."""
         cell = cell_pixels / self.scale / factor
         if cell >= READABLE_CELL:
             size = min(8.5, max(5.5, 0.72 * cell))
@@ -278,6 +270,7 @@ class Section:
                     self._draw_rows(sheet, left, top)
 
     def _draw_rows(self, sheet: Sheet, left: float, top: float) -> None:
+        """Draw the query labels left of a map."""
         for label in self.row_labels:
             y = top + label.offset
             if label.is_position:
@@ -285,11 +278,12 @@ class Section:
             sheet.text(left - 5, y, label.text, label.size, INK, "right", "center_baseline")
 
     def _draw_columns(self, sheet: Sheet, left: float, bottom: float) -> None:
+        """Draw the key labels below a map."""
         for label in self.column_labels:
             x = left + label.offset
             if label.is_position:
                 sheet.line((x, x), (bottom + 0.5, bottom + 3))
-            if self.column_rotation:
+            if self.is_upright:
                 sheet.text(x, bottom + 5, label.text, label.size, INK, "right", "center_baseline", 90)
             else:
                 sheet.text(x, bottom + 4.5 + label.size, label.text, label.size, INK, "center")
@@ -310,7 +304,7 @@ class Label:
 
 
 def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
-    """Draw the maps of every site on one sheet; lower the resolution if the image would be too large."""
+    """Draw the maps of every attention site in one figure, at a lower resolution if it would be too large."""
     limit = _panel_limit(maps)
     sections = [Section(site, limit, dpi) for site in maps.sites.values()]
     placed, width, height = _flow(sections)
@@ -341,7 +335,7 @@ def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
 
 
 def _panel_limit(maps: AttentionMaps) -> float:
-    """Return the largest side of a map; the page grows if that makes its tokens readable."""
+    """Return the maximum side of a map in points. The page may be wider if that makes tokens readable."""
     columns = max(site.weights.shape[1] for site in maps.sites.values())
     longest = max(max(site.weights.shape[2:]) for site in maps.sites.values())
     usual, widest = (
@@ -352,7 +346,7 @@ def _panel_limit(maps: AttentionMaps) -> float:
 
 
 def _subtitle(maps: AttentionMaps, width: float) -> str:
-    """Return input and output, each shortened to its half if they do not fit."""
+    """Return input and output as one line of text, shortened if it is wider than `width` points."""
     parts = [maps.about[key] for key in ("input", "output") if maps.about.get(key)]
     arrow = "   →   "
     shares = [text_width(shorten_to(part, width, BODY + 1), BODY + 1) for part in parts]
@@ -365,7 +359,7 @@ def _subtitle(maps: AttentionMaps, width: float) -> str:
 
 
 def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], float, float]:
-    """Arrange sections in rows within the page width; return them with x and y, and the width and height."""
+    """Arrange sections in rows within the page width; return (section, x, y) for each, width and height."""
     placed: list[tuple[Section, float, float]] = []
     x = y = row_height = width = 0.0
     for section in sections:
@@ -379,7 +373,7 @@ def _flow(sections: list[Section]) -> tuple[list[tuple[Section, float, float]], 
 
 
 def _draw_scale(sheet: Sheet, x: float, y: float, largest: float, has_masked: bool) -> None:
-    """Draw the colour bar from 0 to 1, a mark at the largest weight, and a sample of masked cells."""
+    """Draw the colour bar from 0 to 1 with a mark at the largest weight, and a sample of a masked cell."""
     height, width = 120.0, 9.0
     rows = round(height * sheet.scale)
     ramp = colours()[np.linspace(255, 0, rows).round().astype(int)]
@@ -399,21 +393,21 @@ def _draw_scale(sheet: Sheet, x: float, y: float, largest: float, has_masked: bo
 
 
 def png(maps: AttentionMaps, dpi: int = SCREEN_DPI) -> bytes:
-    """Return the maps as PNG bytes, for a notebook."""
+    """Return the maps as the bytes of a PNG file, by default at screen resolution."""
     file = io.BytesIO()
     write_png(maps, file, dpi)
     return file.getvalue()
 
 
 def write_png(maps: AttentionMaps, file: IO[bytes], dpi: int = FILE_DPI) -> None:
-    """Write the maps as PNG, with a description in its metadata."""
+    """Write the maps as PNG, with a description in the metadata of the file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(draw(maps, dpi)).print_png(file, metadata={"Description": _description(maps)})
 
 
 def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
-    """Write the maps as SVG; the same maps give the same bytes."""
+    """Write the maps as SVG. The same maps give bit-identical files."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -425,5 +419,6 @@ def write_svg(maps: AttentionMaps, file: IO[bytes]) -> None:
 
 
 def _description(maps: AttentionMaps) -> str:
+    """Return origin, checks and caption of the maps as one line of text."""
     about = [f"{key}: {value}" for key, value in maps.about.items()]
     return "; ".join([*about, *(line for _, line in maps.checks.lines()), CAPTION])

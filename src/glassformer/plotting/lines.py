@@ -1,4 +1,4 @@
-"""Line charts: one description, drawn as inline SVG for a page or by matplotlib for a file."""
+"""Line charts, drawn as inline SVG for an HTML page or by matplotlib as PNG and SVG files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Axis:
     label: str
     is_log: bool = False
     is_whole: bool = False
-    """Place ticks at integers only."""
+    """True if ticks are placed at integers only."""
     is_percent: bool = False
     categories: Sequence[str] | None = None
     """Names of the values 0, 1, 2, …; None for a numeric axis."""
@@ -38,40 +38,40 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """One series of points."""
+    """One series of points in a chart."""
 
     label: str
     points: Sequence[Point]
     intervals: Sequence[Interval | None] = ()
-    """Lower and upper end at each point, drawn as a band."""
+    """Interval (low, high) at each point, drawn as a band around the line."""
     has_bars: bool = False
-    """Draw the intervals as error bars instead; matplotlib only."""
+    """True to draw the intervals as error bars instead of a band, in matplotlib figures."""
     series: int | None = None
-    """Number of the colour, dash and marker; None: the position of the label among all labels."""
+    """Index of the colour, dash and marker. None uses the index of the label among all labels."""
     is_connected: bool = True
     is_faint: bool = False
     has_failed: bool = False
-    """Mark the last point with a cross."""
+    """True to mark the last point with a cross, because the run failed there."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over shared axes."""
+    """Chart of several lines over one pair of axes."""
 
     title: str
     lines: Sequence[Line]
     x: Axis
     y: Axis
     level: tuple[str, float] | None = None
-    """Horizontal reference line: label and y."""
+    """Label and y value of a horizontal reference line."""
     limit: tuple[str, float] | None = None
-    """Vertical reference line: label and x."""
+    """Label and x value of a vertical reference line."""
 
 
 def mean_line(label: str, xs: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:
-    """Mean over runs, with a band from the lowest run to the highest.
+    """Return the mean over several runs as a line, with a band from the lowest run to the highest.
 
-    The line ends where the shortest run ends, so that every mean is over all runs.
+    The line ends where the shortest run ends, so that each mean includes all runs.
     """
     columns = list(zip(*(run[: min(map(len, runs))] for run in runs), strict=True))
     points = [(x, math.fsum(values) / len(values)) for x, values in zip(xs, columns, strict=False)]
@@ -79,10 +79,11 @@ def mean_line(label: str, xs: Sequence[float], runs: Sequence[Sequence[float]]) 
 
 
 MAX_POINTS = 300
+"""Maximum number of points per line; `thin` averages longer lines."""
 
 
 def thin(points: Sequence[Point]) -> tuple[list[Point], int]:
-    """Average neighbours until at most 300 points are left; return the points and the group size."""
+    """Average groups of neighbouring points to at most 300 points; return the points and the group size."""
     size = -(-len(points) // MAX_POINTS)
     if size <= 1:
         return list(points), 1
@@ -91,11 +92,12 @@ def thin(points: Sequence[Point]) -> tuple[list[Point], int]:
 
 
 def _labels(charts: Sequence[Chart]) -> list[str]:
-    """All labels in order, so that a line has the same style in every chart."""
+    """Return the distinct labels of all charts in order, so that a label has one style in every chart."""
     return list(dict.fromkeys(line.label for chart in charts for line in chart.lines))
 
 
 def _series(line: Line, labels: Sequence[str]) -> int:
+    """Return the index of a line's colour, dash and marker."""
     return labels.index(line.label) if line.series is None else line.series
 
 
@@ -103,16 +105,17 @@ def _series(line: Line, labels: Sequence[str]) -> int:
 
 WIDTH, HEIGHT = 420.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 38.0
+"""Margins of the SVG drawing, in SVG units."""
 COLOURS, DASHES = 8, 3
-"""Numbers of colours and of dashes in the style sheet of the page."""
+"""Number of colours and number of dash styles in the style sheet of the HTML page."""
 MAX_DOTS = 40
-"""Points of one line that get a dot; more dots would hide the line."""
+"""Maximum number of points for which a line has a dot at each point. More dots would hide the line."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Mapping of values to coordinates of the picture."""
+    """Mapping from data values to coordinates in the SVG drawing, linear or logarithmic."""
 
     low: float
     high: float
@@ -122,18 +125,18 @@ class Scale:
     end: float
 
     def fraction(self, value: float) -> float:
-        """Position of a value between `low` (0) and `high` (1)."""
+        """Return the position of a value on the axis, from 0 at `low` to 1 at `high`."""
         low, high, at = (
             math.log10(max(x, 1e-300)) if self.is_log else x for x in (self.low, self.high, value)
         )
         return (at - low) / (high - low)
 
     def position(self, value: float) -> float:
-        """Coordinate of a value."""
+        """Return the coordinate of a value in the SVG drawing."""
         return self.start + self.fraction(value) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round values inside the scale; at least two on a logarithmic scale."""
+        """Return round values between `low` and `high` as ticks; at least two on a logarithmic scale."""
         from matplotlib.ticker import LogLocator, MaxNLocator
 
         locators: list[Any] = [MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1)]
@@ -150,10 +153,10 @@ class Scale:
 
 
 def svg(chart: Chart) -> Markup:
-    """Draw a chart as a `<figure>`; the style sheet of the page gives the colours.
+    """Return a chart as an HTML `<figure>` with inline SVG; the page's style sheet sets the colours.
 
-    The x axis is linear and starts at 0. Intervals and reference lines are not drawn. Values that are not
-    finite are skipped, as are values of zero or less on a logarithmic axis.
+    The x axis is linear and starts at 0. Intervals and reference lines are not drawn. NaN and infinite values
+    are left out, as are values of zero or less on a logarithmic axis.
     """
     lines = []
     for line in chart.lines:
@@ -174,7 +177,7 @@ def svg(chart: Chart) -> Markup:
 
 
 def legend(labels: Sequence[str]) -> Markup:
-    """List of labels, each with a piece of the line of its number."""
+    """Return an HTML list of the labels, each with a sample of its line style."""
     entries = []
     for series, label in enumerate(labels):
         line = tag("line", x1="1", x2="27", y1="5", y2="5", class_=_css_classes(series))
@@ -184,10 +187,12 @@ def legend(labels: Sequence[str]) -> Markup:
 
 
 def _css_classes(series: int) -> str:
+    """Return the CSS classes for the colour and the dashes of a line."""
     return f"line series-{series % COLOURS} dash-{series // COLOURS % DASHES}"
 
 
 def _svg_line(line: Line, series: int, x: Scale, y: Scale, x_label: str) -> list[Markup]:
+    """Return the SVG elements of one line: path, dots with tooltips, and a cross if the run failed."""
     places = [(x.position(at), y.position(value)) for at, value in line.points]
     path = "M" + "L".join(f"{across:.1f} {down:.1f}" for across, down in places)
     classes = _css_classes(series) + (" is-faint" if line.is_faint else "")
@@ -205,6 +210,7 @@ def _svg_line(line: Line, series: int, x: Scale, y: Scale, x_label: str) -> list
 
 
 def _svg_axes(x: Scale, y: Scale, x_label: str) -> list[Markup]:
+    """Return the SVG elements of both axes: lines, ticks and labels."""
     base, end = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [tag("line", x1=LEFT, x2=end, y1=base, y2=base, class_="axis")]
     for value in y.ticks():
@@ -221,7 +227,7 @@ def _svg_axes(x: Scale, y: Scale, x_label: str) -> list[Markup]:
 
 
 def _range(values: Sequence[float], is_log: bool) -> tuple[float, float]:
-    """Range of an axis with a margin; fractions that spread widely get the whole range from 0 to 1."""
+    """Return (low, high) of the y axis with a margin; widely spread fractions get the range from 0 to 1."""
     low, high = min(values), max(values)
     if is_log:
         margin = max((high / low) ** 0.06, 1.1)
@@ -233,7 +239,7 @@ def _range(values: Sequence[float], is_log: bool) -> tuple[float, float]:
 
 
 def _power(value: float) -> str:
-    """Label of a logarithmic tick: `10⁻⁵` for very small and very large powers of ten."""
+    """Return the label of a logarithmic tick, such as `10⁻⁵` for a very small or very large power of ten."""
     power = round(math.log10(value)) if value > 0 else 0
     if value > 0 and math.isclose(value, 10.0**power) and not -4 < power < 5:
         return "10" + str(power).translate(SUPERSCRIPTS)
@@ -256,18 +262,19 @@ STYLES = (
     ("#6A3D9A", ":", ">"),
 )
 PANEL_WIDTH, PANEL_HEIGHT, FRAME_HEIGHT = 3.7, 2.5, 1.6
-"""Sizes in inches."""
+"""Width and height of one panel, and height of title and caption together, in inches."""
 LEGEND_COLUMNS = 4
 LEGEND_LINE = 0.2
 """Height of one line of the legend in inches."""
 MAX_MARKERS = 12
+"""Approximate maximum number of markers per line; the points between them have none."""
 FILE_DPI = 160
 
 
 def draw(charts: Sequence[Chart], title: str, caption: str, columns: int | None = None) -> Figure:
-    """Draw charts side by side, in rows of `columns`.
+    """Draw charts as panels of one matplotlib figure, with `columns` panels per row.
 
-    Charts of one row share the y axis if they have the same label, charts of one column the x axis.
+    The panels of a row share the y axis if its label is the same, and those of a column share the x axis.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -314,6 +321,7 @@ def draw(charts: Sequence[Chart], title: str, caption: str, columns: int | None 
 
 
 def _draw_legend(figure: Figure, height: float) -> None:
+    """Draw one legend above all panels; `height` is the height of the figure in inches."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         found, labels = axes.get_legend_handles_labels()
@@ -329,6 +337,7 @@ def _draw_legend(figure: Figure, height: float) -> None:
 
 
 def _draw_chart(axes: Axes, chart: Chart, labels: Sequence[str]) -> None:
+    """Draw the lines, reference lines and axes of one panel."""
     for line in chart.lines:
         _draw_line(axes, line, STYLES[_series(line, labels) % len(STYLES)])
     if chart.level is not None:
@@ -347,6 +356,7 @@ def _draw_chart(axes: Axes, chart: Chart, labels: Sequence[str]) -> None:
 
 
 def _scale_x(axes: Axes, chart: Chart) -> None:
+    """Set scale and ticks of the x axis: categories, logarithmic, or integers."""
     from matplotlib.ticker import MaxNLocator
 
     if chart.x.categories is not None:
@@ -362,6 +372,7 @@ def _scale_x(axes: Axes, chart: Chart) -> None:
 
 
 def _draw_line(axes: Axes, line: Line, style: tuple[str, str, str]) -> None:
+    """Draw one line with its intervals."""
     colour, dashes, marker = style
     found = [(*point, *pair) for point, pair in zip(line.points, line.intervals, strict=False) if pair]
     if found:
@@ -386,7 +397,7 @@ def _draw_line(axes: Axes, line: Line, style: tuple[str, str, str]) -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[str]:
-    """Write PNG and SVG files and return their names; equal figures give equal bytes."""
+    """Write a figure as PNG and SVG and return the file names. Equal figures give bit-identical files."""
     from matplotlib import rc_context
 
     names = []

@@ -1,4 +1,4 @@
-"""Escaped HTML and SVG elements, and numbers formatted for readers."""
+"""HTML and SVG elements with escaped text, and numbers formatted for display."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import re
 from collections.abc import Iterable, Sequence
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-"""Characters that an HTML file must not contain."""
+"""Control characters and surrogates, which an HTML file must not contain."""
 VOID_ELEMENTS = frozenset({"img", "wbr"})
+"""HTML elements without a closing tag."""
 
 
 class Markup(str):
-    """HTML built by `tag`, which is not escaped again."""
+    """String of HTML that is already escaped, so that `escape` leaves it unchanged."""
 
     __slots__ = ()
 
 
 def escape(content: object) -> Markup:
-    """Escape text for HTML; return `Markup` unchanged."""
+    """Return text escaped for HTML. `Markup` is returned unchanged."""
     if isinstance(content, Markup):
         return content
     return Markup(html.escape(CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", str(content)), quote=True))
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """Build an element: `tag("td", "a < b", class_="x")`.
+    """Return an HTML or SVG element, such as `tag("td", "a < b", class_="x")`.
 
     An attribute that is None or False is omitted. An attribute that is True has no value.
     """
@@ -43,12 +44,12 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
 
 
 def join(children: Iterable[object]) -> Markup:
-    """Concatenate escaped children; skip None."""
+    """Return the children escaped and concatenated, without those that are None."""
     return Markup("".join(escape(child) for child in children if child is not None))
 
 
 def format_number(value: float | bool) -> str:
-    """Format with five significant digits; keep more where a value would round to 0 or 1."""
+    """Return a number as text with five significant digits, or nine if it would round to 0 or 1."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -62,5 +63,5 @@ def format_number(value: float | bool) -> str:
 
 
 def format_interval(interval: Sequence[float]) -> str:
-    """Format an interval as `low – high`."""
+    """Return an interval as text in the form `low – high`."""
     return f"{format_number(interval[0])} – {format_number(interval[1])}"

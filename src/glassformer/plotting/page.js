@@ -34,3 +34,11 @@ export async function showMaps(root, data) {
   showKeys(element(footer, "p"));
   await detail.choose(names[0], 0, 0);
 }
+
+const root = document.querySelector("main");
+showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((error) => {
+  const problem = document.createElement("p");
+  problem.className = "problem";
+  problem.textContent = error.message;
+  root.append(problem);
+});

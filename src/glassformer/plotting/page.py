@@ -1,4 +1,4 @@
-"""Attention maps as one offline HTML page, and saving maps by file extension."""
+"""Attention maps as one offline HTML page, and saving of maps as PNG, SVG, HTML or NPZ."""
 
 from __future__ import annotations
 
@@ -24,27 +24,17 @@ from glassformer.storage.files import atomic_path
 
 SHARED_SCRIPTS = ("painting.js", "overview.js", "axes.js", "viewer.js")
 SHARED_STYLES = ("viewer.css",)
-"""Files shared by every page that shows maps: the offline page, reports and the studio."""
+"""Files shared by every page that shows attention maps: the offline page, reports and the studio."""
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=async|class|const|function)", re.MULTILINE)
 
 LARGEST_IN_NOTEBOOK = 4 << 20
-"""Most cells for which a notebook embeds the interactive page; larger maps are shown as a PNG."""
-
-START = """
-const root = document.querySelector("main");
-showMaps(root, JSON.parse(document.getElementById("data").textContent)).catch((error) => {
-  const problem = document.createElement("p");
-  problem.className = "problem";
-  problem.textContent = error.message;
-  root.append(problem);
-});
-"""
+"""Maximum number of attention weights that a notebook shows as an interactive page instead of a PNG."""
 
 
 def page(maps: AttentionMaps) -> str:
-    """Return a self-contained HTML page. Its security policy allows no other script, style or request."""
-    script = joined([static(name) for name in (*SHARED_SCRIPTS, "page.js")]) + START
+    """Return a self-contained HTML page. Its content security policy blocks other scripts and requests."""
+    script = joined([static(name) for name in (*SHARED_SCRIPTS, "page.js")])
     style = "".join(static(name) for name in ("page.css", *SHARED_STYLES))
     policy = f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}"
     # A "<" in a token must not end the script element that holds the data.
@@ -65,7 +55,7 @@ def page(maps: AttentionMaps) -> str:
 
 
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
-    """Return the data that `showMaps` of page.js reads."""
+    """Return the maps as the JSON-serialisable dict that `showMaps` in page.js reads."""
     data = describe(maps)
     data |= {"caption": CAPTION, "colours": _packed(colours()), "masked": MASKED.tolist()}
     for site, site_maps in maps.sites.items():
@@ -80,7 +70,7 @@ def page_data(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def describe(maps: AttentionMaps) -> dict[str, Any]:
-    """Return everything except the weights."""
+    """Return titles, checks and axis labels of the maps as a JSON-serialisable dict, without the weights."""
     return {
         "title": maps.title or "attention",
         "subtitle": maps.subtitle,
@@ -93,6 +83,7 @@ def describe(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def _describe_site(maps: SiteMaps) -> dict[str, Any]:
+    """Return labels and head statistics of one attention site as a JSON-serialisable dict."""
     document = maps.document()
     for axis in ("queries", "keys", "outputs"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]
@@ -102,21 +93,22 @@ def _describe_site(maps: SiteMaps) -> dict[str, Any]:
 
 
 def _packed(array: np.ndarray) -> str:
+    """Return the bytes of an array, compressed with zlib and encoded as base64."""
     return base64.b64encode(zlib.compress(array.tobytes(), 9)).decode("ascii")
 
 
 def static(name: str) -> str:
-    """Return the text of one of the page's scripts or styles."""
+    """Return the text of a script or style sheet in this folder."""
     return (resources.files("glassformer.plotting") / name).read_text(encoding="utf-8")
 
 
 def joined(modules: Sequence[str]) -> str:
-    """Join JavaScript modules into one script, without their imports and exports."""
+    """Return JavaScript modules joined into one script, without `import` and `export`."""
     return EXPORT.sub("", IMPORT.sub("", "".join(modules)))
 
 
 def content_hash(text: str) -> str:
-    """Return the hash of a script or style in the notation of a content security policy."""
+    """Return the SHA-256 of a script or style sheet in the notation of a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
@@ -126,7 +118,7 @@ def write_html(maps: AttentionMaps, file: IO[bytes]) -> None:
 
 
 def notebook_frame(maps: AttentionMaps) -> str | None:
-    """Return the page in an iframe; None if it is too large for a notebook."""
+    """Return the HTML page in an iframe, or None if the maps are too large for a notebook."""
     if sum(site.weights.size for site in maps.sites.values()) > LARGEST_IN_NOTEBOOK:
         return None
     source = html.escape(page(maps), quote=True)
@@ -141,23 +133,24 @@ WRITERS: dict[str, Callable[[AttentionMaps, IO[bytes]], None]] = {
     ".html": write_html,
     ".npz": AttentionMaps.write_npz,
 }
+"""Function that writes each file format, by file extension."""
 
 
 def check_extension(path: Path) -> None:
-    """Raise a user error if no format has this extension; call it before any long computation."""
+    """Raise a user error if maps cannot be saved with this file extension, before a long computation."""
     if path.suffix.lower() not in WRITERS:
         raise user_error("unknown file format", path=str(path), value=path.suffix, allowed=list(WRITERS))
 
 
 def write(maps: AttentionMaps, path: Path) -> None:
-    """Write the maps in the format of the extension, atomically."""
+    """Write the maps atomically, in the format of the file extension."""
     check_extension(path)
     try:
         with atomic_path(path, durable=False) as temporary, open(temporary, "wb") as file:
             WRITERS[path.suffix.lower()](maps, file)
     except OSError as error:
         raise user_error(
-            f"cannot be written: {error.strerror or error}",
+            f"cannot write the file: {error.strerror or error}",
             path=str(path),
-            hint="check that the folder exists, its permissions and the space left",
+            hint="check that the folder exists, that it is writable, and that the disk is not full",
         ) from None

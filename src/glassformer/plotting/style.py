@@ -1,10 +1,12 @@
-"""Style of all figures: fonts, colours, text measurement, token labels."""
+"""Shared style of all figures: fonts, colours, text widths, token labels."""
 
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
 
 
 VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "": "∅"}
+"""Visible symbols for white space and for an empty token."""
 
 
 def visible(token: str, most: int = 14) -> str:
-    """Return a token with visible symbols for spaces and control characters, of at most `most` characters."""
+    """Return a token with symbols for white space and control characters, cut to `most` characters."""
     if token in VISIBLE:
         return VISIBLE[token]
     shown = "".join(_visible_character(character) for character in token)
@@ -31,16 +34,11 @@ def _visible_character(character: str) -> str:
     return f"U+{ord(character):04X}" if unicodedata.category(character) in ("Cc", "Cf", "Cs") else character
 
 
-def tick_positions(first: int, count: int, fewest_apart: float) -> list[int]:
-    """Return round positions at least `fewest_apart` cells apart; the first position if there is none."""
-    step, scale = 1, 1
-    while step < fewest_apart:
-        for factor in (1, 2, 5):
-            step = factor * scale
-            if step >= fewest_apart:
-                break
-        scale *= 10
-    return [position for position in range(first, first + count) if position % step == 0] or [first]
+def tick_positions(first: int, length: int, fewest_apart: float) -> list[int]:
+    """Return round tick positions at least `fewest_apart` cells apart, or `first` if there are none."""
+    steps = (factor * 10**power for power in count() for factor in (1, 2, 5))
+    step = next(step for step in steps if step >= fewest_apart)
+    return [position for position in range(first, first + length) if position % step == 0] or [first]
 
 
 INK, MUTED, FAINT, ALARM = "#1d2129", "#667085", "#c4c9d2", "#b42318"
@@ -51,7 +49,7 @@ LINE = 1.45
 
 
 class Sheet:
-    """White sheet of a fixed size in points; `y` grows downwards."""
+    """White matplotlib figure of a fixed size. Coordinates are in points, and `y` grows downwards."""
 
     def __init__(self, width: float, height: float, dpi: int) -> None:
         from matplotlib.figure import Figure
@@ -78,6 +76,7 @@ class Sheet:
         rotation: float = 0,
         weight: str = "normal",
     ) -> None:
+        """Draw text at a point; `size` is in points."""
         from matplotlib.font_manager import FontProperties
 
         self.axes.text(
@@ -94,23 +93,26 @@ class Sheet:
         )
 
     def image(self, x: float, y: float, pixels: np.ndarray) -> None:
-        """Draw an image without resampling, at whole pixels, with a hairline around it."""
+        """Draw an image without resampling, aligned to whole pixels, with a hairline border."""
         left, top = round(x * self.scale), round(y * self.scale)
         height, width = pixels.shape[:2]
         _, page_height = self.size
         self.figure.figimage(pixels, left, page_height - top - height, origin="upper")
-        frame = [(left, left + width, left + width, left, left), (top, top, top + height, top + height, top)]
-        self._line(frame[0], frame[1], FAINT, 0.6)
+        right, bottom = left + width, top + height
+        self._line((left, right, right, left, left), (top, top, bottom, bottom, top))
 
-    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str = FAINT, width: float = 0.6) -> None:
-        self._line([x * self.scale for x in xs], [y * self.scale for y in ys], colour, width)
+    def line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
+        """Draw a hairline through points."""
+        self._line([x * self.scale for x in xs], [y * self.scale for y in ys])
 
-    def _line(self, xs: Sequence[float], ys: Sequence[float], colour: str, width: float) -> None:
+    def _line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
+        """Draw a hairline through points given in pixels."""
         from matplotlib.lines import Line2D
 
-        self.axes.add_line(Line2D(xs, ys, color=colour, linewidth=width, solid_joinstyle="miter"))
+        self.axes.add_line(Line2D(xs, ys, color=FAINT, linewidth=0.6, solid_joinstyle="miter"))
 
     def polygon(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """Draw a filled polygon."""
         from matplotlib.patches import Polygon
 
         self.axes.add_patch(Polygon(np.array(points) * self.scale, closed=True, color=colour, linewidth=0))
@@ -134,7 +136,7 @@ FONTS = (
 
 @cache
 def fonts() -> list[str]:
-    """Return the installed fonts of `FONTS`, in order."""
+    """Return the fonts in `FONTS` that are installed, in order of preference."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -143,14 +145,14 @@ def fonts() -> list[str]:
 
 @cache
 def _glyphs() -> frozenset[int]:
-    """Return the code points that the installed fonts can draw."""
+    """Return the Unicode code points that the installed fonts can draw."""
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(code for name in fonts() for code in get_font(findfont(name)).get_charmap())
 
 
 def drawable(text: str) -> str:
-    """Replace each character that no installed font has by its code point, such as U+4E2D."""
+    """Return the text with each character that no installed font can draw replaced by its code, as U+4E2D."""
     return "".join(
         character if ord(character) in _glyphs() else f"U+{ord(character):04X}" for character in text
     )
@@ -158,7 +160,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Return the width of a text in points."""
+    """Return the width of a text in points, for a font size in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
@@ -167,16 +169,14 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
-    """Return a text, or its beginning with an ellipsis if it is wider than `width` points."""
+    """Return the text, shortened with an ellipsis if it is wider than `width` points."""
     most = int(width)  # characters: none is narrower than one point
     words = drawable(" ".join(visible(word, most) for word in text[: 2 * most].split()))
     if len(text) <= 2 * most and len(words) <= most and text_width(words, size, weight) <= width:
         return words
-    fitting, too_long = 0, most
-    while too_long - fitting > 1:
-        middle = (fitting + too_long) // 2
-        if text_width(words[:middle] + "…", size, weight) <= width:
-            fitting = middle
-        else:
-            too_long = middle
+
+    def is_too_wide(end: int) -> bool:
+        return text_width(words[:end] + "…", size, weight) > width
+
+    fitting = bisect_left(range(1, most), True, key=is_too_wide)
     return words[:fitting].rstrip() + "…"
