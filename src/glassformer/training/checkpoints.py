@@ -37,7 +37,7 @@ STATE = "state.json"
 POINTERS = ("best", "latest")
 SAVING = ".saving-"
 EXTRA = "-extra"
-"""Name suffix of a checkpoint saved on a stop request. The next checkpoint replaces it."""
+"""Name suffix of a checkpoint saved on a stop request. It is deleted after the next save."""
 
 SNAPSHOT = "-snapshot"
 """Name suffix of weights saved for inspection. They are kept, but a run cannot resume from them."""
@@ -65,7 +65,7 @@ class CheckpointStore:
         self.keep = keep
 
     def save(self, name: str, checkpoint: Checkpoint, *, is_best: bool = False) -> None:
-        """Write and verify a checkpoint, update `latest` (and `best`), then delete old checkpoints."""
+        """Write and verify a checkpoint, update `latest` and, if `is_best`, `best`; then delete old ones."""
         self._save(name, checkpoint, POINTERS if is_best else ("latest",))
 
     def keep_snapshot(self, name: str, checkpoint: Checkpoint) -> None:

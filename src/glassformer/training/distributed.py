@@ -307,7 +307,7 @@ def interface_to(host: str) -> str | None:
 
 
 class SharedStore(CheckpointStore):
-    """Checkpoint store whose files only rank 0 reads and writes. Other ranks receive them by broadcast."""
+    """Checkpoint store whose files only rank 0 reads and writes. Other ranks get checkpoints by broadcast."""
 
     def __init__(self, store: CheckpointStore, process_group: ProcessGroup) -> None:
         super().__init__(store.folder, store.keep)

@@ -297,7 +297,7 @@ class Freezing:
         return {name: p.numel() for name, p in self._parameters.items() if self._layers[name] in still}
 
     def released(self, step: int) -> list[str]:
-        """Return the names of the modules that are unfrozen at this step."""
+        """Return the names of the modules that become trainable at this step."""
         now = self.frozen(step)
         return list(dict.fromkeys(_module_of(name) for name in self.frozen(step - 1) if name not in now))
 
@@ -334,7 +334,7 @@ NEWTON_SCHULZ_STEPS = 5
 FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315
 """Newton-Schulz coefficients of x, x³ and x⁵, which move singular values between 0 and 1 close to 1."""
 ADAM_RMS = 0.2
-"""Typical RMS of an Adam update. Muon scales to it to share one learning rate (Liu et al. 2025)."""
+"""RMS of a typical Adam update. Muon updates get the same RMS to share a learning rate (Liu et al. 2025)."""
 
 
 def orthogonal(matrices_BNM: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ PROBE_SECONDS = 120
 
 @cache
 def probe(precision: str, device: str = "cpu") -> str | None:
-    """Test a forward and a backward pass in this precision. Return None, or the error in one line."""
+    """Test a forward and a backward pass in this precision. Return None, or the error if they fail."""
     command = [sys.executable, "-c", _PROBE, DTYPES[precision], device]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)

@@ -34,7 +34,7 @@ class Reporter:
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None: ...
 
     def info(self, text: str) -> None:
-        """Print one line."""
+        """Print one line of text for the user."""
 
     def end(self) -> None: ...
 

@@ -54,7 +54,7 @@ class SingleProcessStrategy:
         return 1
 
     def forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
-        """Accumulate gradients of the loss divided by `count`, all targets of the step; return each loss."""
+        """Accumulate the gradients of loss / `count` (targets per step); return each micro-batch's loss."""
         losses = []
         for number, batch in enumerate(batches, start=1):
             with self.accumulating(is_last=number == len(batches)):
@@ -89,7 +89,7 @@ class SingleProcessStrategy:
         return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
 
     def should_interrupt(self, is_requested: bool) -> bool:
-        """Return True if this rank must interrupt the validation. `is_requested`: it got a stop request."""
+        """Return True if this rank must stop the validation. `is_requested` is its own stop request."""
         return is_requested
 
     def shard(self, model: Model) -> Model:
@@ -131,7 +131,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 # ---------------------------------------------------------------- threads
 
 MIN_FLOPS_TO_SPLIT = 1e10
-"""Minimum FLOPs (forward and backward) of a step that is split, because splitting a smaller one is slower."""
+"""Minimum FLOPs (forward and backward) for splitting a step, because a smaller step would get slower."""
 FLOPS_PER_MICRO_BATCH, TOKENS_PER_MICRO_BATCH = 2e10, 512
 """Minimum FLOPs and tokens of each micro-batch if a batch is split into more than two.
 
@@ -150,12 +150,12 @@ def count_micro_batches(parameters: int, lengths: np.ndarray) -> int:
 
 
 def count_gradient_copies(micro_batches: int, threads: int) -> int:
-    """Return the peak number of gradient copies: the sum, and those of micro-batches not yet added to it."""
+    """Return the peak number of gradient copies: the sum, and one per unfinished micro-batch."""
     return 1 if micro_batches == 1 else 1 + min(micro_batches, _in_flight(min(micro_batches, threads)))
 
 
 def concurrent_fraction(micro_batches: int, threads: int) -> float:
-    """Return the fraction of a batch that threads process at a time, whose activations are in memory."""
+    """Return the fraction of a batch that is processed at a time, which determines activation memory."""
     return min(micro_batches, threads) / micro_batches
 
 

@@ -70,7 +70,7 @@ class TrainingState:
     """Seconds spent in steps, validations and saves. `training.max_minutes` limits this time."""
     best: float | None = None
     best_loss: float | None = None
-    """Loss of the best validation. It decides if two validations have the same primary metric."""
+    """Loss of the best validation. It breaks the tie if two validations have the same primary metric."""
     best_step: int | None = None
     validations_without_best: int = 0
     consecutive_targets: int = 0
@@ -96,7 +96,7 @@ class TrainingState:
     def typical_loss(self) -> float | None:
         """Return the median of the recent losses, but at least a fifth of the first loss; None before step 1.
 
-        The lower limit keeps a single random guess of a well-trained model from counting as a loss spike.
+        Without this lower limit, one bad batch of a well-trained model would count as a loss spike.
         """
         if self.first_loss is None:
             return None
@@ -310,7 +310,7 @@ class Trainer:
                 return
 
     def _finish_step(self) -> bool:
-        """Validate, probe and save if due. Return True if training ends here or a stop was requested."""
+        """Run validation, probe and save if they are due. Return True if training ends or must stop here."""
         if self._is_validation_due():
             self.validate()
         if self._is_probe_due():
@@ -368,7 +368,7 @@ class Trainer:
         return batch_type(batch.inputs, batch.targets, indices).to(self.device)
 
     def step(self, batches: list[Batch]) -> None:
-        """Run one optimizer step on these micro-batches; raise Diverged if the loss is not usable."""
+        """Run one optimizer step on these micro-batches; raise Diverged on a NaN or spiking loss."""
         started = time.perf_counter()
         state, number = self.state, self.state.step + 1
         self._unfreeze(number)
@@ -405,7 +405,7 @@ class Trainer:
         return self.process_group.sum(*(sum(column) for column in zip(*pairs, strict=True)))
 
     def _check_divergence(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
-        """Raise Diverged if an update with this loss and gradient norm is not safe."""
+        """Raise Diverged if the loss or the gradient norm is not finite, or if the loss spikes."""
         typical, spike_factor = self.state.typical_loss(), self.config.divergence.spike_factor
         if not math.isfinite(loss):
             reason = f"the loss is {loss}"
@@ -618,7 +618,7 @@ class Trainer:
         logged = {"to_step": self.state.step, "reason": divergence.reason, "lr_factor": lr_factor}
         self._log_event("roll-back", step=divergence.step, **logged)
         self.context.reporter.info(
-            f"{divergence}; back to step {self.state.step} with {lr_factor:g} of the learning rate"
+            f"{divergence}; rolled back to step {self.state.step}, learning rate multiplied by {lr_factor:g}"
         )
         self.save()
 
