@@ -38,7 +38,7 @@ class StrategyCost:
     traffic_bytes: float
     traffic_seconds: float
     seconds: tuple[float, float]
-    """Time of the whole training if traffic overlaps fully with computing, and if it does not overlap."""
+    """Seconds for the whole training: with full overlap of traffic and computing, and without overlap."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Projection:
     steps: int
     tokens_per_step: int
     seconds_per_step: float
-    """Computing time of one step, without network traffic."""
+    """Computing time of one step in seconds, without network traffic."""
     checkpoint_bytes: int
     ddp: StrategyCost
     fsdp: StrategyCost

@@ -86,7 +86,7 @@ def measure(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Size:
-    """Return the size of a model, built and traced on fake tensors; autocast to `dtype` unless fp32."""
+    """Return the size of the model from `build`, traced on fake tensors with autocast to `dtype`."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs: dict[str, Tensor | None] = {
         name: None if x is None else mode.from_tensor(x) for name, x in batch.inputs.items()
@@ -116,7 +116,7 @@ def measure(
 
 
 def longest_batch(task: Task, training: TrainingConfig) -> Batch:
-    """Return the batch that needs the most memory: as many of the longest training examples as fit in one."""
+    """Return the batch that needs the most memory: the longest training examples, as many as it holds."""
     lengths = task.splits["train"].lengths()
     count = training.batch_size
     if training.batch_tokens is not None:
@@ -125,7 +125,7 @@ def longest_batch(task: Task, training: TrainingConfig) -> Batch:
 
 
 def training_memory(size: Size, task: Task, training: TrainingConfig, batch: Batch) -> dict[str, int | None]:
-    """Return the bytes of memory to train on this batch, by purpose, with the extra gradients of threads."""
+    """Return the bytes of memory to train on this batch, by purpose such as `weights` or `activations`."""
     gradients, concurrency = 1, 1.0
     if choose_device(training.device).type == "cpu":
         micro_batches = count_micro_batches(size.total, task.splits["train"].lengths()[batch.indices])
