@@ -1,10 +1,10 @@
 """Generated reviews whose label no single word reveals, and unlabelled text about the same topics.
 
-A review is a few sentences about a meal, a hotel or a film. Each opinion has a side, positive or negative. It
-is the side of the adjective, reversed by a negation. Each opinion also has a weight: 1 for `fairly` and `not
-very`, 2 for a plain adjective and `not`, 3 for `really` and `not … at all`. A concession (`although …`,
-`…, but`) does not count. The label is the side with more weight. The difference is at least 2. A bag-of-words
-model sees neither which adjective is negated nor which clause is a concession.
+A review is a few sentences about a meal, a hotel or a film. Each opinion has a side, positive or negative.
+The side is that of the adjective, reversed by a negation. Each opinion also has a weight: 1 for `fairly` and
+`not very`, 2 for a plain adjective and `not`, 3 for `really` and `not … at all`. A concession (`although …`,
+`…, but`) does not count. The label is the side with more weight, and the weights differ by at least 2. A
+bag-of-words model sees neither which adjective is negated nor which clause is a concession.
 
 Unlabelled text contains such reviews too. An opinion is often followed by an exclamation that fits its side
 and weight. Most reviews end with a consequence that follows from the label. The first word of an exclamation
@@ -155,7 +155,7 @@ def _generate(generator: _Generator, split: str) -> Iterator[Review]:
 
 
 def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
-    """Return `count` pairs of text and label. The pairs for a smaller `count` are the first of them."""
+    """Return `count` pairs of text and label. A smaller `count` gives the first of the same pairs."""
     if split not in SPLITS:
         raise user_error("no such split", path="split", value=split, allowed=list(SPLITS))
     generated = _generate(_Generator(random.Random(f"reviews {seed} {split}")), split)

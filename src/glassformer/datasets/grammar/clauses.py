@@ -125,7 +125,7 @@ def _choices(noun: Noun, plural: bool, use: Use) -> tuple[Choice, ...]:
 
 
 class Phrases:
-    """Generator of random phrases for a sentence. No name occurs twice; `your` needs an address."""
+    """Generator of random phrases for a sentence. No name occurs twice. `your` needs an address."""
 
     def __init__(self, source: random.Random) -> None:
         self.random = source.random
@@ -381,7 +381,7 @@ class Clauses(Phrases):
     """Generator of random clauses: a verb with its subject, objects, location and time."""
 
     def any_clause(self, *, they: bool = False, manner: Manner | None = None) -> Clause:
-        """Return a random clause of any type. If a `manner` is passed, the clause describes an event."""
+        """Return a random clause of any type. With a `manner` (tense, adverbs), it describes an event."""
         chance = self.random()
         if chance < 0.36 or (manner and chance > 0.88):
             return self.transitive(DIRECT_EVENTS if manner else DIRECT, they=they, manner=manner)
@@ -409,7 +409,7 @@ class Clauses(Phrases):
         frequency: float = 0.1,
         time: float = 0.22,
     ) -> Manner:
-        """Return a random manner. `negation`, `frequency` and `time` are probabilities that it has one."""
+        """Return random tense, negation and adverbs. `negation`, `frequency`, `time` are probabilities."""
         tense = tense or self.tense()
         # Lasting states take no frequency: `il aimait toujours` would mean that he still loved.
         lasts = verb.stative and verb.frame in ("direct", "move")
@@ -447,7 +447,7 @@ class Clauses(Phrases):
         return Clause(subject, verb, **manner._asdict())
 
     def _use(self, clause: Clause) -> Use:
-        """Return the use of the clause's object, which limits its determiners."""
+        """Return the `Use` of the clause's object, such as `negated`, which limits its determiners."""
         verb = clause.verb
         if not clause.negation:
             return verb.determiners

@@ -372,7 +372,7 @@ _CUMULATED = tuple(accumulate(_WEIGHTS.values()))
 
 
 def draw_sentence(draw: Clauses) -> Sentence:
-    """Draw a random sentence. Its type is drawn with the probability weights of the constructions."""
+    """Return a random sentence of a random type, by the weights in `_WEIGHTS`."""
     draw.start()
     return CONSTRUCTIONS[bisect(_CUMULATED, draw.random() * _CUMULATED[-1])](draw)
 
@@ -441,7 +441,7 @@ def _of_nominal(nominal: Nominal) -> Iterator[Combination]:
 
 
 def belongs(sentence: Sentence, split: str) -> bool:
-    """Return True if a sentence belongs to a split: its held-out combinations are of this split only."""
+    """Return True if a sentence has no held-out combination (for train), or only ones of this split."""
     found = {split_of(combination) for combination in combinations(sentence)} - {"train"}
     return not found if split == "train" else found == {split}
 

@@ -26,7 +26,7 @@ def _possessive(english: str, masculine: str, feminine: str, plural: str) -> Det
 BARE = Determiner("", "", "", "", "", "", "", "", "")
 THE = Determiner("the", "the", "the", "le", "la", "le", "la", "les", "les")
 GENERIC = Determiner("", "", "", "le", "la", "le", "la", "les", "les")
-"""Generic determiner, as in `Paul loves cats`, `Paul aime les chats`. English has no article."""
+"""Generic determiner, as in `Paul loves cats`, `Paul aime les chats`. English uses no article here."""
 A = Determiner("a", "", "", "un", "une", "un", "une", "", "")
 SOME = Determiner(
     "", "some", "some", "du", "de la", "de le", "de la", "des", "des", "de", dropped_after_de=True
