@@ -24,28 +24,28 @@ from glassformer.sweeps.worker import worker_name
 from glassformer.training.trainer import StopSignals
 
 SAVING_SECONDS = 120.0
-"""Time that a stopped worker has to finish its step and save."""
+"""Maximum time in seconds for a stopped worker to finish its step and save, before it is killed."""
 PRELOADED = ("glassformer.sweeps.worker", "optuna.storages", "torch._dynamo")
-"""Modules that the fork server imports once for all workers."""
+"""Modules that Python's fork server imports once, so that workers start quickly."""
 MANIFEST = "sweep.json"
 WATCH_SECONDS = 2.0
 STATUS_SECONDS = 60.0
-"""Interval between two progress lines."""
+"""Interval between two progress lines, in seconds."""
 MAX_DEATHS = 5
-"""Dead processes per worker after which the sweep fails: another process will not help."""
+"""Maximum number of processes that may die per worker before the sweep fails."""
 
 Log = Callable[[str], None]
 
 
 def start_forkserver() -> None:
-    """Start the fork server, which imports PyTorch while this process imports the rest."""
+    """Start Python's fork server. It imports PyTorch while this process imports its other modules."""
     forkserver.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
 
 
 @dataclass
 class WorkerPool:
-    """Worker processes on this machine."""
+    """Pool of the sweep's worker processes on this machine."""
 
     url: str
     study: str
@@ -57,7 +57,7 @@ class WorkerPool:
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
 
     def add(self, names: Sequence[str]) -> None:
-        """Start one worker per name."""
+        """Start one worker process for each name."""
         start_forkserver()
         context = multiprocessing.get_context("forkserver")
         for name in names:
@@ -66,7 +66,7 @@ class WorkerPool:
             self.processes[name].start()
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait for a worker to end; return the names of those that died."""
+        """Wait up to `seconds` for a worker to end; return the names of workers that ended with an error."""
         wait([process.sentinel for process in self.processes.values()], timeout=seconds)
         ended = {name: process for name, process in self.processes.items() if not process.is_alive()}
         for name in ended:
@@ -74,7 +74,7 @@ class WorkerPool:
         return [name for name, process in ended.items() if process.exitcode]
 
     def stop(self) -> None:
-        """Ask all workers to save and stop; kill those that do not."""
+        """Ask all workers to save and stop, and kill the workers that do not stop in time."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -104,7 +104,7 @@ def run_sweep(
     command: Sequence[str] = (),
     log: Log = lambda text: None,
 ) -> tuple[dict[str, Any], int]:
-    """Run the missing trials and write the results; return them and the exit code."""
+    """Run the trials that are not complete and write the results; return the results and the exit code."""
     if workers < 1:
         raise user_error("must be at least 1", path="--workers", value=workers, hint="--workers 2")
     began = time.monotonic()
@@ -147,7 +147,7 @@ def _watch(queue: TrialQueue, pool: WorkerPool, signals: StopSignals, log: Log) 
             raise user_error(
                 f"workers died {pool.deaths} times",
                 path=str(pool.runs.parent),
-                hint="see the messages above; fewer --workers need less memory",
+                hint="read the messages above; reduce --workers if memory ran out",
             )
         if queue.is_finished(trials):
             return  # remaining workers are idle, or suspended in a trial that another worker has ended
@@ -161,7 +161,7 @@ def _watch(queue: TrialQueue, pool: WorkerPool, signals: StopSignals, log: Log) 
 
 
 def _write_manifest(folder: Path, study: str, url: str, definition: SweepDefinition) -> None:
-    """Record the sweep in its folder; reject a folder that holds another sweep."""
+    """Write `sweep.json` into the folder; raise a user error if the folder contains another sweep."""
     path = folder / MANIFEST
     manifest = {"study": study, "storage": without_password(url), "definition": asdict(definition)}
     try:
@@ -169,7 +169,9 @@ def _write_manifest(folder: Path, study: str, url: str, definition: SweepDefinit
         found = json.loads(path.read_bytes()).get("study") if path.exists() else study
         if found != study:
             message = f"contains another sweep ({found})"
-            raise user_error(message, path=str(folder), hint="another --out, or none")
+            raise user_error(
+                message, path=str(folder), hint="choose another folder with --out, or leave out --out"
+            )
         atomic_write(path, json_bytes(manifest))
     except OSError as error:
         raise storage_error(error, folder, 0) from error

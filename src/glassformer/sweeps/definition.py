@@ -27,7 +27,7 @@ PRUNERS = ("median", "halving")
 
 
 def build_sampler(name: str, seed: int) -> BaseSampler:
-    """Optuna's sampler of this name; a grid draws nothing, so any sampler serves it."""
+    """Return Optuna's sampler with this name. For a grid, any sampler works, because it draws no values."""
     from optuna.samplers import RandomSampler, TPESampler
 
     # Settings in training count as bad ones, so that parallel workers do not all draw the same region.
@@ -35,7 +35,7 @@ def build_sampler(name: str, seed: int) -> BaseSampler:
 
 
 def build_pruner(name: str | None) -> BasePruner:
-    """Optuna's pruner of this name; None: a pruner that never prunes."""
+    """Return Optuna's pruner with this name, or a pruner that never prunes if the name is None."""
     from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
 
     if name is None:
@@ -45,9 +45,9 @@ def build_pruner(name: str | None) -> BasePruner:
 
 
 DEFAULT_TRIALS = 20
-"""Number of settings if neither a grid nor an option limits it."""
+"""Number of combinations of option values that a sweep tries if it is not a grid and no option limits it."""
 MAX_CHECKED = 1000
-"""Settings of a grid that are validated before the first training; the others are validated when they run."""
+"""Maximum number of grid points that are validated before training starts; others are validated when run."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,23 @@ class SweepDefinition:
     """Everything that determines the trials of a sweep."""
 
     tree: Tree
-    """Config of SOURCE, before overrides."""
+    """Config of SOURCE (a preset, a config file or a run) as a nested dict, before overrides."""
     fixed: Tree
-    """Overrides of all runs."""
+    """Config overrides that apply to all runs of the sweep."""
     texts: Mapping[str, str]
-    """Text of the values of each varied path."""
+    """Values of each varied config path, as typed on the command line, such as `1,2,4`."""
     sampler: str
     pruner: str | None
     metric: str
-    """Metric of the validation set that chooses the best setting; the test set never chooses."""
+    """Validation metric that selects the best combination of option values. The test set never selects."""
     seeds: int
     trials: int | None
-    """Number of settings; None: the whole grid, or until the deadline."""
+    """Number of combinations of option values; None trains the whole grid, or trains until the deadline."""
     heartbeat: int
-    """Seconds between two heartbeats of a worker."""
+    """Interval between two heartbeats of a worker, in seconds."""
 
     def name(self) -> str:
-        """Hash of the definition; more seeds or trials do not change it."""
+        """Return a short hash of the definition. The numbers of seeds and trials do not change the hash."""
         asked = dataclasses.asdict(self)
         for key in ("seeds", "trials", "heartbeat"):
             del asked[key]
@@ -80,25 +80,25 @@ class SweepDefinition:
 
     @cached_property
     def space(self) -> SearchSpace:
-        """Parsed search space."""
+        """Search space, parsed from `texts`."""
         return parse_space(self.texts)
 
     @property
     def is_grid(self) -> bool:
-        """True if every combination is trained."""
+        """True if the sweep is a grid, which trains every combination of the values."""
         return self.sampler == GRID
 
     @cached_property
     def first_seed(self) -> int:
-        """Seed of the config, with which every setting starts."""
+        """Seed in the config. It is the first seed of every combination of option values."""
         return self.config(self.space.first()).seed
 
     def seed_range(self) -> range:
-        """Seeds of every setting."""
+        """Return the seeds with which every combination of option values is trained."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def config(self, point: Mapping[str, Any], seed: int | None = None) -> ExperimentConfig:
-        """Config of one setting."""
+        """Build the config for one combination of option values, with `seed` if it is given."""
         changed = {**flatten(self.fixed), **point}
         if seed is not None:
             changed["seed"] = seed
@@ -117,7 +117,7 @@ def define(
     minutes: float | None = None,
     heartbeat: int = 5,
 ) -> SweepDefinition:
-    """Define a sweep; check its options, its values and that its data exist."""
+    """Return the definition of a sweep, after checking its options, its values and that its data exist."""
     for option, number in (("--seeds", seeds), ("--trials", trials), ("--heartbeat", heartbeat)):
         if number is not None and number < 1:
             raise user_error("must be at least 1", path=option, value=number, hint=f"{option} 3")
@@ -125,13 +125,17 @@ def define(
         raise user_error("must be above zero", path="--minutes", value=minutes, hint="--minutes 30")
     space, others = split_arguments(arguments)
     if "seed" in space.axes:
-        raise user_error("seeds are averaged, not compared", path="seed", hint="--seeds 3")
+        raise user_error(
+            "a sweep cannot vary the seed, it averages over seeds",
+            path="seed",
+            hint="--seeds 3",
+        )
     sampler = sampler or ("tpe" if space.unlisted() else GRID)
     is_grid = sampler == GRID
     if is_grid and space.unlisted():
         path = space.unlisted()[0]
         raise user_error(
-            "a grid needs a list of values",
+            "a grid needs a list of values, not a continuous range",
             path=path,
             value=space.texts[path],
             hint="--sampler tpe or random, or values such as 1e-2,1e-3,1e-4",
@@ -140,7 +144,7 @@ def define(
         trials = DEFAULT_TRIALS
     fixed = parse_overrides(others)
     for path in flatten(fixed).keys() & space.axes.keys():
-        raise user_error("both set and varied", path=path, hint="keep one of the two")
+        raise user_error("is both set to one value and varied", path=path, hint="keep one of the two")
     definition = SweepDefinition(
         read_source(source), fixed, space.texts, sampler, pruner, metric or "", seeds, trials, heartbeat
     )
@@ -151,7 +155,7 @@ def define(
 
 
 def _check_values(definition: SweepDefinition) -> ExperimentConfig:
-    """Return the config of the first setting; raise an error with the path of an invalid value."""
+    """Return the config of the first combination; raise a user error if a value of the sweep is invalid."""
     space, first = definition.space, definition.space.first()
     config = definition.config(first)
     for path, values in space.axes.items():
@@ -164,16 +168,16 @@ def _check_values(definition: SweepDefinition) -> ExperimentConfig:
 
 
 def setting_text(point: Point) -> str:
-    """Short text of a setting: `learning_rate 0.001, num_layers 2`."""
+    """Return a combination of option values as short text, such as `learning_rate 0.001, num_layers 2`."""
     return ", ".join(f"{path.rpartition('.')[2]} {short_value(value)}" for path, value in point.items())
 
 
 def short_value(value: Any) -> str:
-    """Value with four significant digits."""
+    """Return the value as text; a float is rounded to four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def study_name(source: str, definition: SweepDefinition) -> str:
-    """Name of the sweep in its database: the source and the hash of the definition."""
+    """Return the name of the sweep in its database: the name of the source and a hash of the definition."""
     stem = Path(source).name.removesuffix(".yaml").removesuffix(".yml") or "sweep"
     return f"{stem}-{definition.name()}"

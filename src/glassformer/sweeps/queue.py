@@ -1,8 +1,8 @@
 """Trial queue of a sweep in its database: missing trials, claims and final states.
 
-A trial is one setting with one seed, trained as an ordinary run. Workers may be killed, suspended or
-disconnected at any moment, and no lock is held during training. Four rules make every (setting, seed) count
-once:
+A trial is one setting (a combination of option values) with one seed, trained as an ordinary run. Workers may
+be killed, suspended or disconnected at any moment, and no lock is held during training. Four rules make every
+(setting, seed) count once:
 
 1. A trial is claimed by one atomic change of its state, `WAITING` to `RUNNING`, and ended by another one.
 2. A trial without heartbeats is failed. This is final: a later result is rejected.
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 MAX_ATTEMPTS = 5
-"""Number of dead workers after which a trial is not tried again."""
+"""Maximum number of workers that may die in a trial before the trial counts as failed."""
 STALE_INTERVALS = 2
-"""Heartbeat intervals between the two checks that must both find a trial without heartbeats."""
+"""Heartbeat intervals between two checks. A trial is abandoned if both checks find no heartbeats."""
 DEFINITION, DEADLINE = "definition", "deadline"
 
 OUTCOMES = {
@@ -44,36 +44,36 @@ OUTCOMES = {
     "pruned": ("pruned", "diverged"),
     "fail": ("failed", "duplicate"),
 }
-"""Our final states by Optuna's state."""
+"""Final states of a trial in this package, for each final state in Optuna."""
 
 Key = tuple[int, int]
-"""Number of a setting, and a seed."""
+"""Identity of a trial: the index of its combination of option values, and its seed."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this worker has claimed."""
+    """Trial that a worker has claimed, so that no other worker trains it."""
 
     trial: Trial
     key: Key
     earlier: Sequence[FrozenTrial]
-    """Abandoned attempts at the same trial, latest first."""
+    """Earlier trials with the same option values and seed whose workers died or stopped, latest first."""
 
 
 def trial_key(trial: FrozenTrial) -> Key:
-    """Setting and seed of a trial."""
+    """Return the index of the trial's combination of option values, and its seed."""
     return trial.user_attrs["setting"], trial.user_attrs["seed"]
 
 
 def trial_state(trial: FrozenTrial) -> str:
-    """`waiting`, `running`, `complete`, `pruned`, `diverged`, `failed`, `duplicate` or `abandoned`."""
+    """Return the state of a trial: `waiting`, `running`, `abandoned`, or a final state in `OUTCOMES`."""
     name, recorded = str(trial.state.name).lower(), trial.user_attrs.get("outcome")
     # The recorded outcome counts only with the matching final state: a worker may die between the two writes.
     return str(recorded) if recorded in OUTCOMES.get(name, ()) else "abandoned" if name == "fail" else name
 
 
 def active_trials(trials: Iterable[FrozenTrial]) -> dict[Key, FrozenTrial]:
-    """The one trial per key that counts."""
+    """Return the valid trial for each key (option values and seed), ignoring abandoned and duplicate ones."""
     found: dict[Key, FrozenTrial] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial_state(trial) not in ("abandoned", "duplicate"):
@@ -82,18 +82,18 @@ def active_trials(trials: Iterable[FrozenTrial]) -> dict[Key, FrozenTrial]:
 
 
 def attempts(trials: Iterable[FrozenTrial], key: Key) -> list[FrozenTrial]:
-    """Abandoned trials of a key, latest first."""
+    """Return the abandoned trials with this key (option values and seed), latest first."""
     abandoned = [trial for trial in trials if trial_state(trial) == "abandoned" and trial_key(trial) == key]
     return sorted(abandoned, key=lambda trial: -trial.number)
 
 
 def is_exhausted(abandoned: Sequence[FrozenTrial]) -> bool:
-    """True if too many workers died; a trial released by a stopped worker does not count."""
+    """Return True if `MAX_ATTEMPTS` workers died in a trial. Workers that were stopped do not count."""
     return len([trial for trial in abandoned if "is_released" not in trial.user_attrs]) >= MAX_ATTEMPTS
 
 
 class TrialQueue:
-    """All trials of one sweep. Any number of workers may call every method concurrently."""
+    """Queue of all trials of one sweep. Any number of workers may call its methods concurrently."""
 
     def __init__(self, database: Database, name: str) -> None:
         self.database, self.storage = database, database.storage
@@ -103,7 +103,7 @@ class TrialQueue:
 
     @classmethod
     def open(cls, database: Database, name: str) -> TrialQueue:
-        """Open an existing study."""
+        """Open the queue of an existing sweep; raise a user error if the sweep is not in the database."""
         queue = cls(database, name)
         if name not in (names := queue.names()):
             where = without_password(database.url)
@@ -114,7 +114,7 @@ class TrialQueue:
     def create(
         cls, database: Database, name: str, definition: SweepDefinition, deadline: float | None
     ) -> TrialQueue:
-        """Create a study, or open it and update its definition and deadline."""
+        """Create a sweep in the database, or open it and update its definition and deadline."""
         import optuna
 
         queue = cls(database, name)
@@ -129,14 +129,14 @@ class TrialQueue:
         return queue
 
     def names(self) -> list[str]:
-        """Names of all studies in the database."""
+        """Return the names of all sweeps in the database."""
         import optuna
 
         return self.database.query(lambda: optuna.get_all_study_names(self.storage))
 
     @cached_property
     def definition(self) -> SweepDefinition:
-        """Definition of the sweep; waits until its creator has stored it."""
+        """Definition of the sweep. The first access waits until the definition is in the database."""
         while True:
             attributes = self.database.query(lambda: self.study.user_attrs)
             if DEFINITION in attributes:
@@ -144,13 +144,13 @@ class TrialQueue:
             time.sleep(0.2)
 
     def is_past_deadline(self) -> bool:
-        """True after the time at which the last trial may start."""
+        """Return True if the deadline has passed, after which no trial may start."""
         deadline = self.database.query(lambda: self.study.user_attrs).get(DEADLINE)
         return deadline is not None and time.time() > deadline
 
     @cached_property
     def study(self) -> Study:
-        """Optuna's study for reading; Optuna reloads changed trials."""
+        """Optuna study that is used to read trials. Optuna reloads changed trials from the database."""
         return self.database.query(self._load)
 
     def _load(self, **methods: Any) -> Study:
@@ -161,7 +161,7 @@ class TrialQueue:
             return optuna.load_study(study_name=self.name, storage=self.storage, **methods)
 
     def _study_for_sampling(self, setting: int) -> Study:
-        """New study object with a sampler for one setting: samplers cache state that is valid for one trial.
+        """Return a new Optuna study with its own sampler, because a sampler caches state of one trial.
 
         Each setting has its own seed. Concurrent workers therefore draw different values, and a random sweep
         does not depend on the number of workers.
@@ -173,13 +173,13 @@ class TrialQueue:
         return study
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials, in any state."""
+        """Return all trials of the sweep, in any state."""
         return self.database.query(lambda: self.study.get_trials(deepcopy=False))
 
     # ------------------------------------------------------------ missing trials
 
     def reconcile(self) -> list[FrozenTrial]:
-        """Fail trials without heartbeats, add missing trials, and return all trials."""
+        """Abandon trials without heartbeats, add missing trials to the queue, and return all trials."""
         self._fail_stale()
         trials = self.trials()
         missing = self._missing(trials)
@@ -190,7 +190,7 @@ class TrialQueue:
         return self.trials()
 
     def _missing(self, trials: Sequence[FrozenTrial]) -> list[tuple[Key, dict[str, Any]]]:
-        """Keys without a trial, with the values of the setting if they are drawn."""
+        """Return the keys (setting and seed) without a valid trial, with the option values drawn so far."""
         definition, alive, missing = self.definition, active_trials(trials), []
         chosen = self._chosen(trials)
         first, *others = definition.seed_range()
@@ -239,9 +239,9 @@ class TrialQueue:
         self.database.query(lambda: self.study.add_trial(trial))
 
     def is_finished(self, trials: Sequence[FrozenTrial]) -> bool:
-        """True if no trial runs and none will start; expects reconciled trials.
+        """Return True if no trial is running and none will start. `trials` is the result of `reconcile`.
 
-        A worker may die before it drops a duplicate. Such a trial counts as running until it is found stale.
+        A worker may die before it drops a duplicate. Such a trial counts as running until it is abandoned.
         """
         runs = any(trial_state(trial) == "running" for trial in trials)
         waits = any(trial_state(trial) == "waiting" for trial in active_trials(trials).values())
@@ -250,7 +250,7 @@ class TrialQueue:
     # ------------------------------------------------------------ claims
 
     def claim(self, worker: str, trials: Sequence[FrozenTrial]) -> Claim | None:
-        """Claim a trial for this worker; None if none is waiting."""
+        """Claim a waiting trial for this worker; return None if none waits or the deadline has passed."""
         waiting = [trial for trial in trials if trial_state(trial) == "waiting"]
         if not waiting or self.is_past_deadline():
             return None
@@ -271,7 +271,7 @@ class TrialQueue:
         return self._set_state(trial._trial_id, "RUNNING")
 
     def _set_state(self, trial_id: int, state: str) -> bool:
-        """Change the state; False if the trial has ended, or another process was faster."""
+        """Change the state of a trial; return False if it has ended or another process claimed it first."""
         from optuna.trial import TrialState
 
         try:
@@ -282,7 +282,7 @@ class TrialQueue:
             return False
 
     def _open_trial(self, trial: FrozenTrial) -> Trial:
-        """Trial with its values; the sampler draws those that are missing."""
+        """Return Optuna's trial with its option values. The sampler draws the values that are missing."""
         import optuna
 
         def draw() -> Trial:
@@ -294,9 +294,9 @@ class TrialQueue:
         return self.database.query(draw)
 
     def _fail_stale(self) -> None:
-        """Abandon trials that two checks, some time apart, found without heartbeats.
+        """Abandon each trial for which two checks, some time apart, found no heartbeats.
 
-        A lost connection between the checks restarts them: an unreachable server receives no heartbeats.
+        A lost connection restarts the checks, because an unreachable server receives no heartbeats.
         """
         now = time.monotonic()
         stale = self.database.query(lambda: self.storage._get_stale_trial_ids(self.study._study_id))
@@ -308,7 +308,7 @@ class TrialQueue:
                 self._set_state(trial_id, "FAIL")
 
     def abandon_worker(self, worker: str) -> None:
-        """Abandon all trials of a dead worker."""
+        """Mark all running trials of a dead worker as abandoned, so that other workers repeat them."""
         for trial in self.trials():
             if trial_state(trial) == "running" and trial.user_attrs.get("worker") == worker:
                 self._set_state(trial._trial_id, "FAIL")
@@ -316,18 +316,18 @@ class TrialQueue:
     # ------------------------------------------------------------ progress and final states
 
     def heartbeat(self, trial_id: int) -> None:
-        """Record a heartbeat; raises `TrialLost` if the trial belongs to another worker."""
+        """Record a heartbeat for a trial; raise `TrialLost` if the trial is no longer running."""
         if self.database.query(lambda: self.storage.get_trial(trial_id)).state.name != "RUNNING":
             raise TrialLost
         self.database.query(lambda: self.storage.record_heartbeat(trial_id))
 
     def set_attributes(self, trial_id: int, **attributes: Any) -> None:
-        """Store attributes of a running trial; raises `TrialLost` if it has ended."""
+        """Store attributes of a running trial; raise `TrialLost` if the trial has ended."""
         for name, value in attributes.items():
             self.database.query(partial(self.storage.set_trial_user_attr, trial_id, name, value))
 
     def finish(self, trial_id: int, outcome: str, value: float | None = None, **attributes: Any) -> None:
-        """Set the final state of a trial; raises `TrialLost` if it already has another one."""
+        """Set the final state of a trial; raise `TrialLost` if the trial has already ended."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
@@ -356,7 +356,7 @@ class TrialQueue:
 
 
 def open_queue(url: str, name: str, **callbacks: Any) -> TrialQueue:
-    """Open the queue of an existing study, with the heartbeat of its definition."""
+    """Open the queue of an existing sweep, and set the heartbeat interval of the sweep's definition."""
     file = url.removeprefix("sqlite:///")
     if file != url and not Path(file).exists():  # SQLite would create an empty one
         raise user_error("no such file", path=file, hint="check --storage")

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 STABLE = 0.95
-"""A setting is stable if none of its runs failed and it reaches this share of the best metric."""
+"""Share of the best metric that a combination of option values without failed runs needs to be stable."""
 WORST_FIRST = ("failed", "diverged", "pruned", "running", "waiting")
-"""States from worst to best; a setting has the worst state of its runs."""
+"""States from worst to best. A combination of option values has the worst state of its runs."""
 
 Row = dict[str, Any]
 
 
 def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) -> dict[str, Any]:
-    """Write `results.json`, `table.md`, `best.yaml` and plots; return the document.
+    """Write `results.json`, `table.md`, `best.yaml` and plots; return the content of `results.json`.
 
-    `command` is the command line that gives the same results.
+    `command` is the command line that repeats the sweep. It is stored in `results.json`.
     """
     definition, trials = queue.definition, queue.trials()
     entries = trial_entries(definition, trials)
@@ -80,7 +80,7 @@ def write_results(queue: TrialQueue, folder: Path, command: Sequence[str] = ()) 
 
 
 def trial_entries(definition: SweepDefinition, trials: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
-    """One entry per (setting, seed), in order, from the trial that counts."""
+    """Return one dict per trained combination of option values and seed, with its state and metrics."""
     counted = active_trials(trials)
     for trial in trials:  # exhausted trials count with their last attempt
         key = trial_key(trial)
@@ -117,14 +117,14 @@ def _entry(
 
 
 def _relative(path: str | None) -> str | None:
-    """Path relative to the working directory, if it is inside."""
+    """Return the path relative to the working directory, or unchanged if it is outside that directory."""
     if path is None or not Path(path).is_relative_to(Path.cwd()):
         return path
     return str(Path(path).relative_to(Path.cwd()))
 
 
 def setting_rows(definition: SweepDefinition, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """One row per setting, with means and intervals over its seeds."""
+    """Return one row per combination of option values, with means and confidence intervals over its seeds."""
     rows: list[Row] = []
     for setting in sorted({entry["trial"] for entry in entries}):
         runs = [entry for entry in entries if entry["trial"] == setting]
@@ -152,7 +152,7 @@ def setting_rows(definition: SweepDefinition, entries: Sequence[Mapping[str, Any
 def _means(
     measured: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[float] | None]]]:
-    """Means and intervals by split and metric, for metrics that all runs have."""
+    """Compute means and confidence intervals by split and metric, for metrics that all runs have."""
     means: dict[str, dict[str, float]] = {}
     intervals: dict[str, dict[str, list[float] | None]] = {}
     for split in measured[0] if measured else ():
@@ -166,7 +166,7 @@ def _means(
 
 
 def best_row(definition: SweepDefinition, rows: Sequence[Row]) -> Row | None:
-    """Best row by the mean on the validation set, among settings whose runs are all complete."""
+    """Return the row with the best mean on the validation set, among rows whose runs are all complete."""
     best: Row | None = None
     for row in filter(_is_complete, rows):
         if is_better(definition.metric, row["value"], None if best is None else best["value"]):
@@ -179,7 +179,7 @@ def _is_complete(row: Row) -> bool:
 
 
 def mark_stable(definition: SweepDefinition, rows: Sequence[Row], best: Row | None) -> None:
-    """Set `is_stable` of every row."""
+    """Set `is_stable` in every row: True if no run failed and the metric is close to the best row."""
     for row in rows:
         row["is_stable"] = (
             best is not None
@@ -205,7 +205,7 @@ def _best_yaml(definition: SweepDefinition, best: Row, folder: Path) -> str:
 
 
 def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and one line per setting, best first; settings without a value come last."""
+    """Return the headings and one line per combination of option values, best first and unmeasured last."""
     rows, metric, varied = document["settings"], document["metric"], list(document["varied"])
     has_test = any("test" in row["metrics"] for row in rows)
     head = [path.rpartition(".")[2] for path in varied]
@@ -227,7 +227,7 @@ def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
 
 
 def failure_notes(document: Mapping[str, Any]) -> list[str]:
-    """Reasons why runs are not complete, one line each."""
+    """Return one line for each run that is not complete, with the reason."""
     return [
         f"{setting_text(entry['params'])}, seed {entry['seed']} {entry['state']}: {entry['explanation']}"
         for entry in document["trials"]
@@ -244,7 +244,7 @@ def _number(value: float | None) -> str:
 
 
 def markdown(definition: SweepDefinition, document: Mapping[str, Any]) -> str:
-    """Text of `table.md`."""
+    """Return the text of `table.md`, the results table in Markdown."""
     head, lines = results_table(document)
     varied = ", ".join(f"`{path}={text}`" for path, text in definition.texts.items())
     text = [f"# Sweep {document['study']}", "", f"Varied: {varied}. Sampler: {definition.sampler}."]
@@ -261,19 +261,19 @@ def markdown(definition: SweepDefinition, document: Mapping[str, Any]) -> str:
 
 MAX_COLUMNS = 6
 SERIES = (0, 2, 3)
-"""Style of each metric; the style between is the green of stable settings."""
+"""Index of the plot style of each metric. Index 1 is the green that marks stable combinations."""
 STABLE_COLOUR = STYLES[1][0]
 OPTUNA_SIZE = (8.0, 4.5)
-"""Size of Optuna's plots in inches."""
+"""Width and height of Optuna's plots, in inches."""
 
 RowPoint = tuple[float, float, Row]
-"""Position of the varied value, metric, and the row."""
+"""Point in a plot: x position of the varied value, value of the metric, and row of the results."""
 
 
 def draw_curves(definition: SweepDefinition, rows: Sequence[Row], folder: Path) -> list[str]:
-    """Write `curves.png` and `curves.svg`: each metric against each varied value; return the file names.
+    """Plot each metric against each varied option to `curves.png` and `curves.svg`; return their names.
 
-    One varied path gives a line with intervals, several give one point per setting.
+    One varied option gives a line with confidence intervals. Several give one point per combination.
     """
     rows = [row for row in rows if row["params"]]
     measured = {name for row in rows for name in row["metrics"].get("validation", {})}
@@ -315,7 +315,7 @@ def _chart(definition: SweepDefinition, rows: Sequence[Row], path: str, name: st
 
 
 def _position(definition: SweepDefinition, rows: Sequence[Row], path: str, row: Row) -> float:
-    """Position on the x axis: a number itself, or the index of another value."""
+    """Return the x position of a row: the value if all values are numbers, otherwise the value's index."""
     if all(is_number(other["params"][path]) for other in rows):
         return float(row["params"][path])
     return float((definition.space.axes[path].listed() or []).index(row["params"][path]))
@@ -331,7 +331,7 @@ def _points(definition: SweepDefinition, rows: Sequence[Row], path: str, name: s
 
 
 def _mark(axes: Axes, definition: SweepDefinition, rows: Sequence[Row], path: str, name: str) -> None:
-    """Mark stable settings, the best setting and failed runs."""
+    """Mark stable combinations of option values, the best combination and failed runs in a plot."""
     points = _points(definition, rows, path, name)
     stable = [point for point in points if point[2]["is_stable"]]
     halo: dict[str, Any] = {"color": STABLE_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}
@@ -356,10 +356,10 @@ def _mark(axes: Axes, definition: SweepDefinition, rows: Sequence[Row], path: st
 
 
 def write_optuna_plots(queue: TrialQueue, folder: Path) -> tuple[dict[str, float], list[str]]:
-    """Write Optuna's parallel coordinates and importances if several values vary.
+    """Write Optuna's parallel-coordinate and importance plots if the sweep varies several options.
 
-    Return the importances and the file names. The HTML pages share one copy of plotly's script in the folder,
-    so they work offline; PNG and SVG files of the same plots serve reports and paper.
+    Return the importance of each option and the file names. The HTML pages share one copy of plotly's script
+    in the folder, so they work offline. PNG and SVG files of the same plots are for reports and print.
     """
     import optuna
     from matplotlib import pyplot, rc_context

@@ -22,44 +22,44 @@ _WHOLE = re.compile(r"[-+]?[0-9]+")
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 
 Point = dict[str, Any]
-"""One value for each varied path."""
+"""Combination of option values: one value for each varied config path."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """A list of values of one varied path."""
+    """List of values for one varied config path, such as `model.num_layers=1,2,4`."""
 
     values: tuple[Any, ...]
 
     def listed(self) -> list[Any]:
-        """All values in order."""
+        """Return all values in order."""
         return list(self.values)
 
     def checked(self) -> list[Any]:
-        """Values whose validity implies that all values are valid."""
+        """Return the values to validate: if these are valid, all values are."""
         return list(self.values)
 
     def distribution(self) -> BaseDistribution:
-        """Optuna's distribution over the labels."""
+        """Return Optuna's categorical distribution over the values."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution([self.label(value) for value in self.values])
 
     def suggest(self, trial: Trial, path: str) -> None:
-        """Let Optuna's sampler draw a value, unless the trial has one."""
+        """Let Optuna's sampler draw a value for the trial, unless the trial already has one."""
         trial.suggest_categorical(path, [self.label(value) for value in self.values])
 
     def label(self, value: Any) -> Any:
-        """Form in which Optuna stores a value."""
+        """Return the form in which Optuna stores a value: text for a dict or list, otherwise the value."""
         return format_value(value) if isinstance(value, (dict, list)) else value
 
     def value(self, label: Any) -> Any:
-        """Value of a stored label."""
+        """Return the value that Optuna stored in the form of this label."""
         return next(value for value in self.values if self.label(value) == label)
 
     @property
     def is_log(self) -> bool:
-        """True for positive numbers whose largest is more than 30 times the smallest."""
+        """True if a plot uses a logarithmic axis: positive numbers that span more than a factor of 30."""
         if not all(is_number(value) and value > 0 for value in self.values):
             return False
         return bool(max(self.values) / min(self.values) > 30)
@@ -67,7 +67,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers with the methods of `Choices`; both ends are included."""
+    """Range of numbers for one varied config path, both ends included. It has the methods of `Choices`."""
 
     low: float
     high: float
@@ -75,7 +75,7 @@ class Range:
     is_log: bool
 
     def listed(self) -> list[Any] | None:
-        """All integers of the range; None for a continuous or logarithmic range."""
+        """Return all integers of the range, or None for a continuous or logarithmic range."""
         return list(range(int(self.low), int(self.high) + 1)) if self.is_whole and not self.is_log else None
 
     def checked(self) -> list[Any]:
@@ -105,51 +105,51 @@ Values = Choices | Range
 
 
 def is_number(value: Any) -> bool:
-    """True for int and float, not for bool."""
+    """Return True for an int or a float, but not for a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Varied paths and their values."""
+    """Search space of a sweep: the varied config paths and the values of each."""
 
     axes: Mapping[str, Values]
     texts: Mapping[str, str]
-    """Text of each argument, from which `parse_space` builds the same space on every machine."""
+    """Values of each path as typed, from which `parse_space` builds the same space on every machine."""
 
     def first(self) -> Point:
-        """First point of the space."""
+        """Return the first combination of option values in the space."""
         return {path: values.checked()[0] for path, values in self.axes.items()}
 
     def unlisted(self) -> list[str]:
-        """Paths with a continuous range, which a grid cannot cover."""
+        """Return the config paths whose values cannot be listed, so that a grid cannot cover them."""
         return [path for path, values in self.axes.items() if values.listed() is None]
 
     def grid(self) -> list[Point]:
-        """Every combination of values."""
+        """Return every combination of the listed values."""
         listed = [values.listed() or [] for values in self.axes.values()]
         return [dict(zip(self.axes, point, strict=True)) for point in itertools.product(*listed)]
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Optuna's distribution of each path."""
+        """Return Optuna's distribution for each config path."""
         return {path: values.distribution() for path, values in self.axes.items()}
 
     def labels(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Labels of a point, as Optuna stores them."""
+        """Return a combination of option values in the form in which Optuna stores it."""
         return {path: self.axes[path].label(value) for path, value in point.items()}
 
     def point(self, labels: Mapping[str, Any]) -> Point:
-        """Point of stored labels."""
+        """Return the combination of option values that Optuna stored as these labels."""
         return {path: values.value(labels[path]) for path, values in self.axes.items()}
 
 
 def parse_space(texts: Mapping[str, str]) -> SearchSpace:
-    """Parse the values of each path."""
+    """Parse the text of the values for each config path into a search space."""
     return SearchSpace({path: _parse(path, text) for path, text in texts.items()}, dict(texts))
 
 
 def split_arguments(arguments: Iterable[str]) -> tuple[SearchSpace, list[str]]:
-    """Split `PATH=…` arguments into the search space and those that set one value."""
+    """Return the search space of the arguments `PATH=v1,v2`, and the arguments `PATH=v` as a list."""
     texts: dict[str, str] = {}
     fixed = []
     for argument in arguments:
@@ -191,9 +191,9 @@ def _parse_range(path: str, text: str) -> Range:
     is_whole = bool(_WHOLE.fullmatch(match[2]) and _WHOLE.fullmatch(match[3]))
     low, high = ((int if is_whole else float)(end) for end in match.group(2, 3))
     if not low < high:
-        raise user_error("the lower end of a range comes first", path=path, value=text, hint="1..8")
+        raise user_error("the lower end of the range must come first", path=path, value=text, hint="1..8")
     if is_log and low <= 0:
-        message = "a logarithmic range starts above zero"
+        message = "a logarithmic range must start above zero"
         raise user_error(message, path=path, value=text, hint="log:1e-5..1e-2")
     return Range(low, high, is_whole, is_log)
 
@@ -204,8 +204,8 @@ def _parse_choices(path: str, text: str) -> Choices:
         if not part.strip():
             raise user_error("empty value between commas", path=path, value=text, hint="v1,v2,v3")
         if _is_range(part.strip()):
-            hint = "a list of values, or one range"
-            raise user_error("a range inside a list of values", path=path, value=part, hint=hint)
+            hint = "give either a list of values or one range"
+            raise user_error("is a range inside a list of values", path=path, value=part, hint=hint)
         value = parse_yaml(part, path)
         if value in values:
             raise user_error("appears twice", path=path, value=value, hint="give it once")
@@ -214,7 +214,7 @@ def _parse_choices(path: str, text: str) -> Choices:
 
 
 def _split(text: str) -> Sequence[str]:
-    """Split at commas outside brackets and quotes."""
+    """Split the text at the commas that are outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:

@@ -22,9 +22,9 @@ NETWORK_FILE_SYSTEMS = (
     " nfs nfs4 ocfs2 orangefs panfs pvfs2 smb3 smbfs vboxsf virtiofs"
 )
 LOCKED_SECONDS = 60
-"""Time that SQLite waits for another writer, and that PostgreSQL allows an idle transaction."""
+"""Maximum time in seconds that SQLite waits for a lock and that a PostgreSQL transaction may be idle."""
 RETRY_SECONDS = 600.0
-"""Time that a server may be unreachable."""
+"""Maximum time in seconds for which queries are retried while the database server is unreachable."""
 HEARTBEAT_SECONDS = 5
 MISSED_HEARTBEATS = 6
 """Number of missed heartbeats after which a worker is considered dead."""
@@ -33,17 +33,17 @@ Result = TypeVar("Result")
 
 
 class SweepInterrupted(Exception):
-    """Stop request while the database was unreachable."""
+    """Exception for a stop signal that arrives while the database is unreachable."""
 
 
 class TrialLost(Exception):
-    """The trial was assigned to another worker; results of this one are rejected."""
+    """Exception for a trial that has ended or belongs to another worker, so that its results are rejected."""
 
 
 class Database:
-    """Optuna's storage with a heartbeat and automatic reconnection.
+    """Optuna's database storage with worker heartbeats and automatic reconnection.
 
-    The first connection is opened at once; an unreachable database is a user error.
+    The constructor opens the first connection. It raises a user error if the database is unreachable.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Database:
         self.log = log
         self.is_stopped = is_stopped
         self.disconnections = 0
-        """Number of lost connections; after one, heartbeats of workers may be missing."""
+        """Number of lost connections. Heartbeats of workers may be missing after a lost connection."""
         try:
             self.storage = _open(url)
         except Exception as error:
@@ -70,9 +70,9 @@ class Database:
         self._has_logged = False
 
     def query(self, call: Callable[[], Result], *, patience: float = RETRY_SECONDS) -> Result:
-        """Return the result of a call; repeat it after connection errors, for at most `patience` seconds.
+        """Return the result of `call`; after a connection error, retry for up to `patience` seconds.
 
-        Raises `TrialLost` if the call changes a trial that has ended.
+        Raise `TrialLost` if the call tries to change a trial that has already ended.
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
@@ -92,7 +92,7 @@ class Database:
                     raise user_error(
                         f"the database did not respond for {patience / 60:.0f} minutes: {_reason(error)}",
                         path=without_password(self.url),
-                        hint="restart it; the same command then continues",
+                        hint="restart the database, then repeat the command; it continues the sweep",
                     ) from None
                 if pause > 1 and not self._has_logged:
                     self._has_logged = True
@@ -104,22 +104,22 @@ class Database:
 
     @property
     def heartbeat(self) -> int:
-        """Seconds between two heartbeats."""
+        """Interval between two heartbeats of a worker, in seconds."""
         return int(self.storage.heartbeat_interval)
 
     def set_heartbeat(self, seconds: int) -> None:
-        """Set the seconds between two heartbeats."""
+        """Set the heartbeat interval in seconds, and the time after which a silent worker counts as dead."""
         self.storage.heartbeat_interval = seconds
         self.storage.grace_period = MISSED_HEARTBEATS * seconds
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self.storage.remove_session()
         self.storage.engine.dispose()
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """True if an error, or one of its causes, is a lost or refused connection."""
+    """Return True if the error, or one of its causes, is a lost or refused database connection."""
     from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
     return any(
@@ -136,7 +136,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    """Message of the server or its driver in one line."""
+    """Return the error message of the database server, or of its driver, as one line."""
     messages = [str(getattr(cause, "orig", "")) for cause in _causes(error) if getattr(cause, "orig", None)]
     return " ".join((messages or [str(error)])[0].split())[:200]
 
@@ -171,9 +171,9 @@ def _open(url: str) -> RDBStorage:
 
 
 def _end_idle_transactions(connection: Any, record: Any) -> None:
-    """Let the server end the session of a worker that is suspended while it holds a lock.
+    """Make the PostgreSQL server end the session of a worker that is suspended while it holds a lock.
 
-    Otherwise all other workers would wait for it. When it resumes, it opens another session.
+    Otherwise all other workers would wait for the lock. A worker that resumes opens another session.
     """
     connection.execute(f"SET idle_in_transaction_session_timeout = '{LOCKED_SECONDS}s'")
     connection.commit()
@@ -188,7 +188,7 @@ def _begin_immediate(connection: Any) -> None:
 
 
 def storage_url(asked: str | None, folder: Path) -> str:
-    """SQLAlchemy URL of `--storage`; without it, an SQLite file in the folder of the sweep."""
+    """Return the SQLAlchemy URL for `--storage`. The default is an SQLite file in the sweep's folder."""
     if asked is None:
         return _file_url((folder / "sweep.db").absolute())
     scheme, found, rest = asked.partition("://")
@@ -216,7 +216,7 @@ def _file_url(path: Path) -> str:
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Type of the file system of a path; None if the system does not report it."""
+    """Return the file-system type of a path, such as `ext4`; None if the system does not report it."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -234,7 +234,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str 
 
 
 def without_password(url: str) -> str:
-    """URL without its password."""
+    """Return a database URL with its password replaced by `***`."""
     scheme, separator, rest = url.partition("://")
     who, at, where = rest.rpartition("@")
     user, colon, _ = who.partition(":")

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 0.5
 NOT_COPIED = shutil.ignore_patterns("lock", "status.json", "results.json", ".*")
-"""Files of a run that a copy must not have: it is a new attempt."""
+"""Files that are not copied when a run's folder is copied for a new attempt."""
 
 Log = Callable[[str], None]
 
 
 class Heartbeat:
-    """Context: send heartbeats of a trial from a thread."""
+    """Context manager that sends heartbeats of a trial to the database from a thread."""
 
     def __init__(self, queue: TrialQueue, trial_id: int) -> None:
         self.queue, self.trial_id = queue, trial_id
@@ -69,7 +69,7 @@ class Heartbeat:
 
 
 class ValidationReporter(Reporter):
-    """Reporter that sends validations to the pruner, including those before a restart."""
+    """Training reporter that sends validation metrics to Optuna's pruner, also those before a restart."""
 
     def __init__(self, queue: TrialQueue, claim: Claim, folder: RunFolder) -> None:
         self.queue, self.claim, self.folder = queue, claim, folder
@@ -77,14 +77,14 @@ class ValidationReporter(Reporter):
         self._last_step = -1
 
     def begin(self, step: int, total_steps: int | None) -> None:
-        """Send the validations that the event log of the run contains."""
+        """Send the validation metrics that the run's event log already contains to the pruner."""
         for event in self.folder.events:
             if event.get("event") == "validation":
                 self._send(event["step"], event)
         self._ask_pruner()
 
     def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        """Send one validation and ask the pruner."""
+        """Send the metrics of one validation to the pruner, and ask whether to stop the run."""
         self._send(step, metrics)
         self._ask_pruner()
 
@@ -100,25 +100,25 @@ class ValidationReporter(Reporter):
 
 
 def comparable_value(metric: str, metrics: Mapping[str, Any]) -> float:
-    """The metric, or the loss with its sign if the metric is measured only at the end."""
+    """Return the metric, or the loss if the metric is missing; negated if higher metrics are better."""
     if metric in metrics:
         return float(metrics[metric])
     return float(metrics["loss"]) if lower_is_better(metric) else -float(metrics["loss"])
 
 
 class TrialRun:
-    """One claimed trial: training in its folder, and its final state in the queue."""
+    """Training of one claimed trial in its run folder. It records the trial's final state in the queue."""
 
     def __init__(self, queue: TrialQueue, claim: Claim, runs: Path) -> None:
         self.queue, self.claim, self.runs = queue, claim, runs
         self.trial_id = claim.trial._trial_id
         self.was_stopped = False
-        """Stopped before its end: the trial is released."""
+        """True if a stop signal ended the training early, so that the trial returns to the queue."""
         self.signal: int | None = None
-        """Signal that the training received instead of its worker."""
+        """Number of the stop signal that the training received, or None."""
 
     def run(self, should_stop: Callable[[], bool]) -> str:
-        """Train and return a short summary; raises `TrialLost` if another worker has the trial."""
+        """Train the trial and return a short summary; raise `TrialLost` if another worker has the trial."""
         setting, seed = self.claim.key
         definition = self.queue.definition
         point = definition.space.point(self.claim.trial.params)
@@ -186,7 +186,7 @@ class TrialRun:
         return dict(finite({name: results[name] for name in names}))
 
     def _explain(self, error: Exception, folder: RunFolder) -> str:
-        """Record why a setting cannot be trained, which is a result too."""
+        """Record why the training failed in the trial's final state; return the outcome and the reason."""
         facts: dict[str, Any] = {}
         divergence = _divergence(folder) if isinstance(error, UserError) else None
         if divergence is not None:
@@ -202,12 +202,12 @@ class TrialRun:
         return self._finish(outcome, text, **facts)
 
     def _finish(self, outcome: str, explanation: str, **facts: Any) -> str:
-        """End the trial without a value; return the outcome and its explanation."""
+        """End the trial without a metric value; return its outcome and explanation as text."""
         self.queue.finish(self.trial_id, outcome, **facts, explanation=explanation)
         return f"{outcome}: {explanation}"
 
     def _discard(self, folder: RunFolder) -> None:
-        """Delete the folder if another worker has the trial in another folder."""
+        """Delete the run folder if another worker trains the same trial in another folder."""
         later = [trial for trial in self.queue.trials() if trial.number > self.claim.trial.number]
         runs = {trial.user_attrs.get("run") for trial in later if trial_key(trial) == self.claim.key}
         if runs - {None, str(folder.path)}:
@@ -215,7 +215,7 @@ class TrialRun:
 
 
 def _divergence(folder: RunFolder) -> str | None:
-    """Reason in the event log of a run that diverged."""
+    """Return the reason of a divergence from the run's event log, or None if the run did not diverge."""
     events = list(folder.events)
     if not events or events[-1].get("event") != "diverged":
         return None
@@ -223,9 +223,9 @@ def _divergence(folder: RunFolder) -> str | None:
 
 
 def run_path(path: Path, earlier: Sequence[FrozenTrial]) -> Path:
-    """Folder of the last attempt, to resume it there.
+    """Return the folder in which to train: the folder of the last attempt, so that it is resumed.
 
-    A suspended worker still owns its folder. Its checkpoints are then copied to a new folder.
+    If a suspended worker still holds the lock of that folder, the checkpoints are copied to a new folder.
     """
     last = next((Path(trial.user_attrs["run"]) for trial in earlier if "run" in trial.user_attrs), path)
     if not last.is_dir():
@@ -242,7 +242,7 @@ def run_path(path: Path, earlier: Sequence[FrozenTrial]) -> Path:
 
 
 class Worker:
-    """Process that claims and trains trials."""
+    """Worker process that claims and trains trials of a sweep, one after another."""
 
     def __init__(
         self, queue: TrialQueue, name: str, runs: Path, signals: StopSignals, log: Log, threads: int
@@ -252,7 +252,7 @@ class Worker:
         self.finished = 0
 
     def work(self) -> None:
-        """Train trials until none is left to start and none runs that could return to the queue."""
+        """Train trials until no trial is waiting and none is running elsewhere, because those may return."""
         while not self.should_stop():
             try:
                 trials = self.queue.reconcile()
@@ -280,13 +280,13 @@ class Worker:
         self.log(f"trial {setting} seed {seed} ({values}): {text}")
 
     def should_stop(self) -> bool:
-        """True after a stop signal, or if the coordinator has died."""
+        """Return True after a stop signal, or if the coordinator process has died."""
         parent = multiprocessing.parent_process()
         return self.signals.is_set() or (parent is not None and not parent.is_alive())
 
 
 def worker_name() -> str:
-    """Unique name: host and a random part."""
+    """Return a unique name for a worker: the host name and random digits."""
     return f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
 
 
@@ -301,7 +301,7 @@ def run_worker(
     log: Log = lambda text: print(text, file=sys.stderr, flush=True),
     on_joined: Callable[[], None] = lambda: None,
 ) -> tuple[Worker, int]:
-    """Work on a study until it is finished; return the worker and its exit code."""
+    """Train trials of a sweep until it is finished; return the worker and its exit code."""
     for path in plugins:
         load_plugin(path)
     with StopSignals() as signals:
