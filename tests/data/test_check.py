@@ -247,8 +247,8 @@ def test_every_table_format(kind: str, write: Write) -> None:
 def test_rows_that_cannot_be_read(write: Write) -> None:
     report = check({"train": [write("a.tsv", "one\tx\ntwo\n\nthree\ty\tz\nfour\ty\n")]})
     assert [(location.line, location.byte, location.detail) for location in locations(report, "bad-row")] == [
-        (2, 6, "1 column, but the first line has 2"),
-        (4, 11, "3 columns, but the first line has 2"),
+        (2, 6, "the line has 1 column, but the first line has 2"),
+        (4, 11, "the line has 3 columns, but the first line has 2"),
     ]
     assert [location.line for location in locations(report, "skipped-line")] == [3]
     report = check({"train": [write("a.jsonl", '{"text": "a"}\n{"text"}\n{"txt": "b"}\n[1]\n')]})
@@ -273,7 +273,7 @@ def test_rows_that_training_rejects_are_errors(write: Write) -> None:
     rows = "one of them\tgood\nanother one\tbad\n" * 3
     report = check({"train": [write("a.tsv", f"{rows}  \n\t\n\n")]})
     assert [(location.line, location.detail) for location in locations(report, "bad-row")] == [
-        (7, "1 column, but the first line has 2")
+        (7, "the line has 1 column, but the first line has 2")
     ]
     assert [location.line for location in locations(report, "empty-label")] == [8]
     assert [location.line for location in locations(report, "skipped-line")] == [9]
@@ -287,7 +287,7 @@ def test_rows_that_training_rejects_are_errors(write: Write) -> None:
         {"train": [write("c.jsonl", '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n')]}
     )
     assert [(location.line, location.detail) for location in locations(report, "bad-row")] == [
-        (2, "null as input")
+        (2, "the input is null")
     ]
 
 
@@ -313,7 +313,7 @@ def test_damaged_json_arrays(write: Write) -> None:
     ]
     assert sorted(found) == [
         (2, None, "no column 'label"),
-        (3, None, "null as input"),
+        (3, None, "the input is nul"),
         (4, None, "the row is a lis"),
         (6, None, "not valid JSON: "),
     ]

@@ -86,9 +86,9 @@ def test_an_ambiguous_file_is_an_error(tmp_path: Path) -> None:
     stream = table(tmp_path / "a.csv", AMBIGUOUS)
     with pytest.raises(UserError) as caught:
         rows(stream)
-    assert "can be read both ways: 2 columns by ',', 2 columns by ';'" in str(caught.value)
-    assert "task.data.format=csv-comma, or task.data.format=csv-semicolon" in str(caught.value)
-    with pytest.raises(UserError, match="--format csv-comma, or --format csv-semicolon"):
+    assert "can be read both ways, 2 columns by ',', 2 columns by ';'" in str(caught.value)
+    assert "task.data.format=csv-comma or task.data.format=csv-semicolon" in str(caught.value)
+    with pytest.raises(UserError, match="--format csv-comma or --format csv-semicolon"):
         check_corpora([Corpus({"train": [tmp_path / "a.csv"]})])
     asked = table(tmp_path / "a.csv", AMBIGUOUS, format="csv-semicolon")
     assert rows(asked)[0] == ("nice film", "0,5")

@@ -83,7 +83,7 @@ def test_aligned_files(write: Write) -> None:
     assert pairs(rows) == [("a b", "x"), ("", "y"), ("c\u2028d\x85e\x1cf", "z")]
     assert rows.location(2) == f"{source[0]} + {source[1]}, line 3"
     write("s.fr", "x\ny\n")
-    assert "s.fr: 2 lines, but" in error_of(source)
+    assert "s.fr: the file has 2 lines, but" in error_of(source)
     assert "1 file given where 2 are needed: input, target" in error_of(source[:1])
 
 
@@ -109,7 +109,7 @@ class TestColumns:
     def test_lists_in_json_lines(self, write: Write) -> None:
         path = write("a.jsonl", '["x", ["a", "b"]]\n["y", "c"]\n')
         assert pairs(read(path, columns={"input": 1, "target": 0})) == [(["a", "b"], "x"), ("c", "y")]
-        assert "line 1: the row is a list, and the column 'input' is requested" in error_of(path)
+        assert "line 1: the row is a list, but the column 'input' is requested" in error_of(path)
         assert "line 1: no column 5" in error_of(path, columns={"input": 1, "target": 5})
 
     def test_a_missing_column_has_a_near_match(self, write: Write) -> None:
@@ -142,7 +142,7 @@ class TestErrors:
         )
         assert "no such file" in error_of(str(tmp_path / "no" / "such.tsv"))
         assert "is a folder" in error_of(str(tmp_path), format="tsv")
-        assert "the ending of 'a.xyz' is not that of a known format" in error_of(write("a.xyz", "a\tx\n"))
+        assert "the ending of 'a.xyz' does not match any known format" in error_of(write("a.xyz", "a\tx\n"))
         assert pairs(read(write("a.xyz", "a\tx\n"), format="tsv")) == [("a", "x")]
         assert "not one of the choices" in error_of(str(tmp_path / "train.tsv"), format="tvs")
 
@@ -162,8 +162,8 @@ class TestErrors:
 
     def test_ragged(self, write: Write) -> None:
         message = error_of(write("a.tsv", "input\ttarget\na\tx\n\nb\ty\tz\n"))
-        assert "a.tsv, line 4: 3 columns, but the first line has 2" in message
-        assert "line 2: 1 column," in error_of(write("a.csv", "a,x\nb\n"))
+        assert "a.tsv, line 4: the line has 3 columns, but the first line has 2" in message
+        assert "line 2: the line has 1 column," in error_of(write("a.csv", "a,x\nb\n"))
 
     def test_broken_csv(self, write: Write) -> None:
         assert "a.csv, line 2: not valid CSV" in error_of(write("a.csv", 'a,x\n"b,y\nc,z\n'))
@@ -187,15 +187,15 @@ class TestErrors:
             write("a.json", "[1, 2]")
         )
         assert "an array of objects, or an object of parallel lists" in error_of(write("a.json", "7"))
-        assert "task.data.format=jsonl, if it is one object per line" in error_of(write("a.json", good * 2))
+        assert "task.data.format=jsonl for one object per line" in error_of(write("a.json", good * 2))
         assert "'target' is not a list" in error_of(write("a.json", '{"input": [1], "target": 2}'))
         message = error_of(write("a.json", '{"input": [1], "target": [2, 3]}'))
         assert "differ in length: input 1, target 2" in message
 
     def test_broken_gzip(self, write: Write) -> None:
         whole = gzip.compress(b"a\tx\n" * 100)
-        assert "not a whole gzip file" in error_of(write("a.tsv.gz", whole[:-6]))
-        assert "not a whole gzip file" in error_of(write("a.tsv.gz", b"a\tx\n"))
+        assert "the gzip file is damaged" in error_of(write("a.tsv.gz", whole[:-6]))
+        assert "the gzip file is damaged" in error_of(write("a.tsv.gz", b"a\tx\n"))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
     def test_unreadable(self, write: Write) -> None:

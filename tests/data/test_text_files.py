@@ -168,7 +168,7 @@ class TestFormats:
         data = f"{HARD}\n\nb".encode()
         (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         assert values(stream(tmp_path / name, ONLY_TEXT)) == [(HARD,), ("",), ("b",)]
-        assert "is not that of a known format" in error_of(tmp_path / name, PAIRS)
+        assert "does not match any known format" in error_of(tmp_path / name, PAIRS)
         assert "1 file given where 2 are needed: source, target" in error_of(
             tmp_path / name, PAIRS, format="text"
         )
@@ -186,7 +186,7 @@ class TestFormats:
         assert [str(path) for path in found.files] == paths
         Path(paths[1]).write_text("x\ny\nz\nz\n", encoding="utf-8")
         message = error_of(paths, PAIRS)
-        assert f"{paths[1]}: 4 lines, but {paths[0]} has 2" in message
+        assert f"{paths[1]}: the file has 4 lines, but {paths[0]} has 2" in message
         assert "2 files given where 1 is needed: text" in error_of(paths, ONLY_TEXT)
         assert "0 files given where 2 are needed" in error_of([], PAIRS)
 
@@ -244,7 +244,7 @@ class TestRunningText:
         parts = split_stream(found, "text", 0.1, 0)
         train, validation = ("".join(t for (t,) in values(parts[name])) for name in ("train", "validation"))
         assert train + validation == text and len(train) == int(len(text) * 0.9)
-        assert "a running text is one column, and 2 are needed" in error_of(
+        assert "a running text has one column, but 2 are needed" in error_of(
             tmp_path / "a.txt", PAIRS, format="running-text"
         )
 
@@ -301,14 +301,14 @@ class TestFolders:
         assert "rt.neg: not UTF-8 at line 1, byte 8" in error_of(tmp_path, LABELLED, classes=classes)
         message = error_of(tmp_path, LABELLED, classes={"a": "rt.negg", "b": "rt.pos"})
         assert "task.data.classes.a" in message and "did you mean 'rt.neg'?" in message
-        assert "contains files and folders" in error_of(tmp_path, LABELLED)
+        assert "contains both files and folders" in error_of(tmp_path, LABELLED)
 
     def test_errors(self, tmp_path: Path, files: Path) -> None:
         assert "is not a folder" in error_of(files / "neg.txt", ONLY_TEXT, classes={"a": "b"})
         assert "is a file, not a folder" in error_of(files / "neg.txt", LABELLED, format="folder")
         assert "no such folder" in error_of(files / "nag", LABELLED, format="folder")
         roles = {name: name for name in "abc"}
-        assert "texts and labels, and 3 columns are needed" in error_of(files, roles)
+        assert "texts and labels, but 3 columns are needed" in error_of(files, roles)
         (files / "pos.csv").write_text("x", encoding="utf-8")
         message = error_of(files, LABELLED)
         assert "two files have the name 'pos'" in message and "task.data.classes=" in message
@@ -321,7 +321,7 @@ class TestFolders:
         (tmp_path / "neg").mkdir()
         assert "neg: the folder is empty" in error_of(tmp_path, LABELLED)
         (tmp_path / "neg" / "more").mkdir()
-        assert "neg: contains another folder, 'more'" in error_of(tmp_path, LABELLED)
+        assert "neg: the folder contains another folder, 'more'" in error_of(tmp_path, LABELLED)
 
 
 class TestSplitOff:

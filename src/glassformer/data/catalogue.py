@@ -1,4 +1,4 @@
-"""Catalogue of public data sets: find their files on this machine, verify them, download them."""
+"""Catalogue of public data sets: finds their files on this machine, verifies and downloads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CatalogueFile:
-    """A file of a data set, with its checksum and its address."""
+    """A file of a data set, with its checksum and its download URL."""
 
     path: str
     """Path inside the folder of the set."""
@@ -42,7 +42,7 @@ class CatalogueFile:
 
 @dataclass(frozen=True)
 class Part:
-    """Files of each split, with the options of `task.data`."""
+    """Variant of a data set, such as a language pair: files of each split, and options for `task.data`."""
 
     splits: Mapping[str, Sequence[str]]
     name: str = ""
@@ -84,7 +84,7 @@ def _read_catalogue() -> dict[str, DataSet]:
 
 
 def _read_files(files: str, address: str = "") -> Iterator[CatalogueFile]:
-    """Read lines of checksum, size and path; `{path}` in the address is the path."""
+    """Yield a file for each line of checksum, size and path. The path replaces `{path}` in the address."""
     for line in files.strip().splitlines():
         sha256, size, path = line.split()
         yield CatalogueFile(path, int(size), sha256, address.format(path=path))
@@ -130,7 +130,7 @@ def locate(path: str) -> Path:
         raise user_error(
             "the data set has no such file", path=path, value=requested.as_posix(), allowed=listed
         )
-    hint = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE}"
+    hint = f"glassformer data fetch {data_set.name}, or set {FOLDER_VARIABLE} to the folder with it"
     if not data_set.is_fetchable:
         hint = f"set {FOLDER_VARIABLE}; glassformer data list {data_set.name} explains how to get it"
     raise user_error("this data set is not on this machine", path=path, hint=hint)
@@ -142,7 +142,7 @@ def _search(path: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Presence:
-    """Files of a data set on this machine; each is in one of the three groups."""
+    """State of a data set's files on this machine: each file is whole, changed or missing."""
 
     whole: dict[str, Path]
     changed: dict[str, Path]
@@ -159,7 +159,7 @@ class Presence:
 
 
 def presence(data_set: DataSet) -> Presence:
-    """Find and verify the files of a data set; reads all of their bytes."""
+    """Find the files of a data set on this machine, and verify their checksums by reading all bytes."""
     found = Presence({}, {}, [])
     for file in data_set.files:
         path = _search(Path(data_set.name) / file.path)
@@ -173,7 +173,7 @@ def presence(data_set: DataSet) -> Presence:
 
 
 def changed_files(paths: Iterable[Path]) -> list[str]:
-    """Return those of these files that are in the catalogue, but have other bytes."""
+    """Return the names of the files that belong to a catalogued data set but have different bytes."""
     listed = {
         folder / data_set.name / file.path: (f"{data_set.name}/{file.path}", file)
         for folder in search_folders()
@@ -185,11 +185,11 @@ def changed_files(paths: Iterable[Path]) -> list[str]:
 
 
 def is_whole(path: Path, file: CatalogueFile) -> bool:
-    """Return True if a file has the size and the checksum of the catalogue."""
+    """Return True if a file has the size and the checksum that the catalogue lists."""
     try:
         return path.stat().st_size == file.size and file_sha256(path) == file.sha256
     except OSError as error:
-        message = f"cannot be read: {error.strerror}"
+        message = f"the file cannot be read: {error.strerror}"
         raise user_error(message, path=str(path), hint="check its permissions") from None
 
 
@@ -200,7 +200,7 @@ TIMEOUT_SECONDS = 30.0
 def fetch(data_set: DataSet, folder: Path, progress: Progress) -> list[Path]:
     """Download the missing files of a data set; return their paths."""
     if not data_set.is_fetchable:
-        message = f"must be downloaded by hand from {data_set.home} ({data_set.instructions})"
+        message = f"this data set must be downloaded by hand from {data_set.home} ({data_set.instructions})"
         layout = ", ".join(file.path for file in data_set.files)
         raise user_error(message, path=data_set.name, hint=f"save {layout} in {folder / data_set.name}")
     missing = [file for file in data_set.files if _is_missing(folder / data_set.name / file.path, file)]
@@ -211,7 +211,7 @@ def fetch(data_set: DataSet, folder: Path, progress: Progress) -> list[Path]:
             fetched += _fetch_files(address, files, folder / data_set.name, progress)
     except OSError as error:
         raise user_error(
-            f"cannot be written: {error.strerror}",
+            f"the file cannot be written: {error.strerror}",
             path=str(error.filename or folder),
             hint="choose another folder with --to DIR",
         ) from None
@@ -223,12 +223,12 @@ def _is_missing(path: Path, file: CatalogueFile) -> bool:
         return True
     if not is_whole(path, file):
         hint = "remove the file, and fetch it again"
-        raise user_error("does not have the catalogue's checksum", path=str(path), hint=hint)
+        raise user_error("the file does not have the catalogue's checksum", path=str(path), hint=hint)
     return False
 
 
 def _fetch_files(address: str, files: list[CatalogueFile], folder: Path, progress: Progress) -> list[Path]:
-    """Download one address, and unpack its files."""
+    """Download one URL and unpack its files; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / (address.rpartition("/")[2] + ".part")
     _download(address, part, progress)
@@ -240,7 +240,7 @@ def _fetch_files(address: str, files: list[CatalogueFile], folder: Path, progres
 
 
 def _download(address: str, part: Path, progress: Progress) -> None:
-    """Download into a part file; resume what an earlier attempt has left."""
+    """Download a URL into a part file. If an earlier attempt left a part file, continue it."""
     cause = ""
     for _ in range(ATTEMPTS):
         try:
@@ -281,7 +281,7 @@ def _continue_download(address: str, part: Path, progress: Progress) -> bool:
 
 
 def _unpack(part: Path, address: str, file: CatalogueFile, target: Path) -> Path:
-    """Unpack a file, and give it its name if it has the catalogue's checksum."""
+    """Unpack a file, and rename it to `target` if it has the catalogue's checksum."""
     digest = hashlib.sha256()
     try:
         with atomic_path(target) as new:

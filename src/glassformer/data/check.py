@@ -1,7 +1,7 @@
-"""`data check`: read text data as training does, and report every finding with file, line, byte and excerpt.
+"""`data check`: reads text data as training does, and reports every finding with file, line and excerpt.
 
-Each file is read twice: a scan of its bytes, and the reader of training with a collector for its findings.
-Memory use is about 40 bytes per example, by which duplicates are found.
+Each file is read twice: once byte by byte, and once with the reader of training, whose errors are collected.
+Memory use is about 40 bytes per example, which hold the hashes that find duplicates.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from glassformer.data.splits import check_split
 
 BATCH_ROWS = 8192
 SAMPLE_ROWS = 1000
-"""Number of rows that decide whether the label column comes first."""
+"""Number of rows from which it is detected whether the labels are in the first column."""
 MAX_LABELS = 1000
 LABEL_SIMILARITY = 0.8
-"""Ratio of `difflib` above which a rare label may be a typo.
+"""Similarity ratio (`difflib`) from which a rare label may be a typo of a frequent one.
 
-postive and positive have 0.93, negative and positive 0.75.
+The ratio is 0.93 for postive and positive, and 0.75 for negative and positive.
 """
 
 Progress = Callable[[int, int], None]
-"""Callback with the number of bytes checked so far, and of all bytes."""
+"""Callback that receives the number of bytes checked so far, and the total number of bytes."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds of the check."""
+    """Thresholds above or below which `data check` reports a text."""
 
     max_words: int = 200
-    """Longer texts are reported."""
+    """Maximum number of words per text. Longer texts are reported."""
     max_ratio: float = 3.0
-    """Pairs are reported if one side has more than this many times the characters of the other."""
+    """Maximum ratio of the two sides' numbers of characters. Pairs with a larger ratio are reported."""
     min_characters: int = 20
-    """Pairs whose longer side has fewer characters are not compared by length."""
+    """Minimum number of characters of the longer side for a pair to be checked for `max_ratio`."""
     max_locations: int | None = 5
-    """Number of locations kept per kind; all findings are counted. None keeps all."""
+    """Maximum number of locations kept per kind of finding; None keeps all. All findings are counted."""
     min_words: int = 5
-    """Shorter lines of running text are not reported as overlap between splits."""
+    """Minimum number of words for a line of running text to count as overlap between splits."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Corpus:
     classes: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "utf-8"
     part: str = ""
-    """Name of the part, for a data set with several."""
+    """Name of this part of a data set, such as a language pair; empty if there is only one."""
     roles: Mapping[str, str] | None = None
-    """Default column name of each role of the task; None if no task is known."""
+    """Default column name of each role (`input`, `target`) of the task; None if no task is known."""
     is_aligned: bool = True
-    """True if two text files are the two sides of the examples, line by line."""
+    """True if two text files are aligned line by line, as the input and the target of each example."""
     fractions: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.1})
-    """Fractions that training splits off from train, for the splits without files."""
+    """Fractions of train that training splits off for the splits without files."""
     hash_seed: int | None = None
-    """Seed of a task that splits by hashes; see `check_split`."""
+    """Seed of a task that splits off examples by hashes, else None; see `check_split`."""
 
     def format_of(self, split: str) -> str:
         if self.format is not None:
@@ -88,7 +88,7 @@ class Corpus:
         return next(iter(formats.values()))
 
     def sources(self, split: str) -> list[Source]:
-        """Return the sources of a split as `task.data` names them; each is read by itself."""
+        """Return the files of a split, in the form of `task.data.train`. Each item is read separately."""
         paths = [str(path) for path in self.splits[split]]
         if self.format_of(split) != "text":
             return list(paths)
@@ -112,12 +112,12 @@ def _format_of(path: Path) -> str:
 def check_corpora(
     corpora: Sequence[Corpus], limits: Limits | None = None, progress: Progress | None = None
 ) -> Report:
-    """Check several parts of a data set; a file that they share is scanned and reported once."""
+    """Check all parts of a data set, and return the report. A shared file is scanned only once."""
     return _Check(limits or Limits(), progress or (lambda done, total: None)).run(corpora)
 
 
 class _Check:
-    """State of one check."""
+    """State of one run of `data check`."""
 
     def __init__(self, limits: Limits, progress: Progress) -> None:
         self.limits = limits
@@ -126,7 +126,7 @@ class _Check:
         self.scanned: dict[Path, ScannedFile] = {}
         self.leaks: list[Leak] = []
         self._reported: dict[tuple[Path, str, str], int] = {}
-        """Last line reported, by file, kind and unit: the streams read a file several times."""
+        """Last reported line by file, kind and unit, because a file is read several times."""
         self._advice: dict[Stream, str] = {}
         self._done, self._phase_end, self._total = 0.0, 0.0, 0
 
@@ -143,7 +143,7 @@ class _Check:
         return Report(summaries, self.findings.in_order(), self.leaks)
 
     def _open(self, corpus: Corpus, split: str, source: Source) -> Stream:
-        """Open a source with the reader of training. Without a task, find the columns from its first rows."""
+        """Open a source with the reader of training. Without a task, detect its columns by its first rows."""
         config, roles, setting, advice = corpus.config(split, source), corpus.roles, f"task.data.{split}", ""
         if roles is None:
             roles, setting = _guess_roles(config), ""
@@ -155,7 +155,7 @@ class _Check:
         return stream
 
     def _on_finding(self, issue: Issue) -> None:
-        """Record an issue, unless another reading of the same file has reported it."""
+        """Record an issue, unless it was already recorded when the same file was read before."""
         kind, path, line, error, shown, unit = issue
         is_explained = kind == "no-example" and self.findings.has_error
         if is_explained or line <= self._reported.get((path, kind, unit), 0):
@@ -166,7 +166,7 @@ class _Check:
         self.findings.add_one(kind, Location(str(path), line, byte, excerpt(shown), detail))
 
     def _on_read(self, size: int) -> None:
-        """Advance by half of the bytes read: each file is read twice. Repeated readings do not count."""
+        """Advance the progress by half of the bytes read, because each file is read twice."""
         self._done = min(self._done + size / 2, self._phase_end)
         self.progress(int(self._done), self._total)
 
@@ -175,7 +175,7 @@ class _Check:
         self.progress(int(self._done), self._total)
 
     def _scan(self, stream: Stream, split: str) -> None:
-        """Scan the files of a stream, and describe how its columns are read."""
+        """Scan the bytes of a stream's files, and add to the summary how the columns are read."""
         self._phase_end += _size(stream) / 2
         for file in stream.sources:
             if file.path not in self.scanned:
@@ -218,7 +218,7 @@ class _Check:
         self._check_split(corpus, splits.get("train", ()))
 
     def _check_split(self, corpus: Corpus, streams: Sequence[Stream]) -> None:
-        """Report a training set that is too small for the splits without files."""
+        """Report a training set that is too small to split off the splits without files."""
         missing = {split: part for split, part in corpus.fractions.items() if split not in corpus.splits}
         if self.findings.has_error or len(streams) != 1 or not missing:
             return
@@ -229,7 +229,7 @@ class _Check:
             self.findings.add_one("too-few", location)
 
     def _examine_running(self, batch: Batch, ledger: Ledger) -> None:
-        """Enter the long lines of a running text, so that they are found in other splits."""
+        """Add the long lines of a running text to the ledger, so that they are found in other splits."""
         words = [len(text.split()) for text in batch.columns[0]]
         long = [row for row, number in enumerate(words) if number >= self.limits.min_words]
         ledger.enter(batch, long, has_labels=False)
@@ -278,13 +278,13 @@ class _Check:
     def _location(
         self, batch: Batch, row: int, column: int = 0, detail: str = "", shown: int | None = None
     ) -> Location:
-        """Locate a value; the excerpt is of the column `shown`, or else of the column itself."""
+        """Return the location of a value. The excerpt is of the column `shown`, or of `column`."""
         path, line, byte = _position(self.scanned, batch.stream, batch.numbers[row], column)
         text = batch.columns[column if shown is None else shown][row]
         return Location(str(path), line, byte, excerpt(text), detail)
 
     def _find_duplicates(self, ledger: Ledger, other_target: str, part: str) -> None:
-        """Report every example that appeared before in the same split."""
+        """Report every example that also appears earlier in the same split."""
         first_example, first_input = _first_rows(ledger.examples), _first_rows(ledger.inputs)
         numbers = np.arange(len(ledger))
         is_duplicate = first_example != numbers
@@ -308,7 +308,7 @@ class _Check:
     def _add(
         self, kind: str, ledger: Ledger, is_found: np.ndarray, other: Ledger, rows: np.ndarray, scope: str
     ) -> None:
-        """Report the examples of `is_found`, each with the row of `other` that it repeats."""
+        """Report the examples in the mask `is_found`, each with the row of `other` that it repeats."""
 
         def locate(kept: list[int]) -> list[Location]:
             return ledger.locations(kept, [f"as {other.name(int(rows[row]))}" for row in kept])
@@ -341,11 +341,11 @@ def _size(stream: Stream) -> int:
 
 
 def _ignore(issue: Issue) -> None:
-    """Drop an issue: the reading that follows reports it."""
+    """Ignore an issue, because the file is read again and the issue is reported then."""
 
 
 def _guess_roles(config: DataConfig) -> dict[str, str]:
-    """Find the columns of data without a task: an input, and a target if there is one."""
+    """Return the roles of data without a task: an input, and a target if there is a second column."""
     if isinstance(config.train, list):
         return _roles(len(config.train))
     if config.format == "running-text":
@@ -358,7 +358,7 @@ def _guess_roles(config: DataConfig) -> dict[str, str]:
         columns = ColumnSpec({"input": None, "target": None}, _roles(2))
         if columns.name_in("input", first) is None:
             raise user_error(
-                "which column is the input?",
+                "no column has a known name for the input",
                 path=stream.location(1),
                 allowed=list(first),
                 hint="--columns '{input: NAME, target: NAME}'",
@@ -384,7 +384,7 @@ def _is_label_first(config: DataConfig) -> bool:
 
 
 def looks_like_labels(values: Sequence[str]) -> bool:
-    """Return True for few, short and repeated values, or for numbers. Some may be missing."""
+    """Return True if the values are numbers, or are short, few and repeated. Values may be missing."""
     distinct = set(values) - {""}
     if all(map(is_number, distinct)):
         return True
@@ -394,12 +394,12 @@ def looks_like_labels(values: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples of a stream in columns: the input first, then the target."""
+    """Block of examples of a stream, in columns: the input first, then the target."""
 
     stream: Stream
     columns: list[list[str]]
     numbers: list[int]
-    """Number of each record."""
+    """Line or row number of each example."""
 
 
 def _batches(stream: Stream) -> Iterator[Batch]:
@@ -424,12 +424,12 @@ def _without_null(stream: Stream) -> Iterator[Record]:
         if empty is None:
             yield record
             continue
-        error = user_error(f"null as {empty}", path=stream.location(record.number), hint="write a text")
+        error = user_error(f"the {empty} is null", path=stream.location(record.number), hint="write a text")
         stream.report("bad-row", record.number, error, json.dumps(record.values, ensure_ascii=False))
 
 
 def _running_lines(stream: Stream) -> Iterator[Record]:
-    """Yield the lines of a running text, which comes in blocks that may end inside a line."""
+    """Yield the lines of a running text. Its blocks may end inside a line."""
     number, held = 1, ""
     for record in stream:
         (role, text), *_ = record.values.items()
@@ -455,8 +455,8 @@ def _as_text(value: Any) -> str:
 class Ledger:
     """Hashes and locations of a split's examples, to find duplicates, overlaps and rare labels.
 
-    Each example has two 64-bit hashes. Two different texts share one with a probability of one in a million,
-    for ten million lines.
+    Each example has two 64-bit hashes, of its input and of the whole example. Among ten million lines, the
+    probability that two different texts share a hash is about one in a million.
     """
 
     split: str
@@ -467,9 +467,9 @@ class Ledger:
     stream_numbers: array[int] = field(default_factory=lambda: array("i"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
     excerpts: dict[int, str] = field(default_factory=dict)
-    """Excerpts of rows that have no byte offset, by which others are read again."""
+    """Excerpts by row, only for files without byte offsets. Other lines are read again by their offsets."""
     labels: dict[str, array[int]] = field(default_factory=dict)
-    """Rows of each label."""
+    """Row numbers of the examples with each label."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -494,7 +494,7 @@ class Ledger:
         return f"{file.path.name}:{line}"
 
     def locations(self, rows: list[int], details: Iterable[str]) -> list[Location]:
-        """Locate rows; for the excerpts, their lines are read again."""
+        """Return the locations of rows. Their lines are read again for the excerpts."""
         found = [
             _position(self.scanned, self.streams[self.stream_numbers[row]], self.numbers[row]) for row in rows
         ]
@@ -513,13 +513,13 @@ class Ledger:
 def _position(
     scanned: Mapping[Path, ScannedFile], stream: Stream, number: int, column: int = 0
 ) -> tuple[Path, int, int | None]:
-    """Return the file, the line and the byte of a column of a record."""
+    """Return the file, the line and the byte offset of one column of an example."""
     file, line = stream.locate(number, column)
     return file.path, line, scanned[file.path].offset(line) if stream.unit == "line" else None
 
 
 def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray:
-    """Return, for each key, the first row of `among` that has it, or -1; by default among the keys."""
+    """Return the first row of `among` with each key, or -1. By default, `among` is `keys` itself."""
     wanted = np.asarray(keys, np.int64)
     values, first = np.unique(wanted if among is None else np.asarray(among, np.int64), return_index=True)
     if not len(values):
@@ -529,12 +529,12 @@ def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray
 
 
 def _are_real_values(labels: Iterable[str]) -> bool:
-    """Return True for numbers, unless all are integers: those may be classes, such as stars."""
+    """Return True if all labels are numbers, but not all integers, which may be classes such as stars."""
     return all(map(is_number, labels)) and not all(float(label).is_integer() for label in labels)
 
 
 def _intended_label(label: str, counts: Mapping[str, int]) -> str | None:
-    """Return the more frequent label of which this one is probably a misspelling."""
+    """Return the more frequent label of which this label is probably a misspelling, or None."""
     more = {other: count for other, count in counts.items() if count > counts[label] and other != label}
     same = [other for other in more if _plain(other) == _plain(label)]
     if same:

@@ -1,4 +1,4 @@
-"""Columns of a table: which are requested, whether the first line names them, and what separates them."""
+"""Columns of a table: detects the header, the column of each role, and the delimiter."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ColumnSpec:
     header: bool | None = None
 
     def name_in(self, role: str, present: Iterable[str]) -> str | None:
-        """Find the column of a role that was not requested: the task's own name, or else a usual one."""
+        """Return the column for a role that was not requested: the task's default name, or a usual name."""
         plain: dict[str, str] = {}
         for name in present:
             plain.setdefault(name.strip().casefold(), name)
@@ -71,7 +71,7 @@ class ColumnSpec:
         return next((plain[name] for name in candidates if name in plain), None)
 
     def names(self, row: object) -> dict[str, Column]:
-        """Return the column of each role in JSON rows of which `row` is the first."""
+        """Return the column of each role in JSON rows, detected from `row`, the first of them."""
         present = row if isinstance(row, dict) else ()
         return {
             role: (self.name_in(role, present) or self.default_names[role]) if column is None else column
@@ -79,16 +79,16 @@ class ColumnSpec:
         }
 
     def object_layout(self, row: object) -> TableLayout:
-        """Describe how JSON rows are read, of which `row` is the first."""
+        """Return the layout of JSON rows, detected from `row`, the first of them."""
         names = self.names(row)
         guessed = (role for role, column in self.requested.items() if column is None)
         is_as_requested = all(names[role] == self.default_names[role] for role in guessed)
         return TableLayout((), has_header=False, positions=names, is_as_requested=is_as_requested)
 
     def has_header(self, first: Sequence[str]) -> bool:
-        """Decide whether the first line is a header.
+        """Return True if the first line is a header.
 
-        A header must name every role: a single match may be a word of the first example.
+        A header must name every role, because a single match may be a word of the first example.
         """
         if self.header is not None:
             return self.header
@@ -97,7 +97,7 @@ class ColumnSpec:
         return self.is_named_in(first)
 
     def is_named_in(self, first: Sequence[str]) -> bool:
-        """Return True if a line has the name of each role that is not requested by number."""
+        """Return True if a line contains the column name of each role that is not requested by number."""
         named = {role: column for role, column in self.requested.items() if not isinstance(column, int)}
         return bool(named) and all(
             self.name_in(role, first) is not None if column is None else column in first
@@ -110,7 +110,7 @@ class ColumnSpec:
         return max(len(self.requested), *numbers, 1)
 
     def layout(self, first: Sequence[str], path: str, others: Iterable[Sequence[str]] = ()) -> TableLayout:
-        """Find the columns of a table whose first line is `first`; a few of `others` give a hint."""
+        """Return the layout of a table whose first line is `first`. `others` help to detect a header."""
         has_header = self.has_header(first)
         found = {
             role: self.name_in(role, first) if column is None and has_header else column
@@ -139,7 +139,7 @@ class ColumnSpec:
         if isinstance(column, str):
             if not has_header:
                 message = f"the column {column!r} is requested by name, but header is false"
-                raise user_error(message, path=path, hint="numbers from 0, or task.data.header=true")
+                raise user_error(message, path=path, hint="use numbers from 0, or task.data.header=true")
             if column not in first:
                 raise missing_column(column, first, path)
             return list(first).index(column)
@@ -150,7 +150,7 @@ class ColumnSpec:
         return column
 
     def _hint(self, first: Sequence[str], others: Sequence[Sequence[str]]) -> str:
-        """Explain how to declare a header, if the first line looks like one but is read as an example."""
+        """Return advice for a first line that looks like a header but is read as an example, or ""."""
         has_name = any(self.name_in(role, first) is not None for role in self.requested)
         if self.header is not None or not (has_name or _is_word_above_numbers(first, others)):
             return ""
@@ -189,18 +189,18 @@ def count(number: int, noun: str) -> str:
 Delimiter = Literal["comma", "semicolon"]
 DELIMITERS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";"}
 DELIMITER_LINES = 100
-"""Number of lines at the beginning that decide the delimiter."""
+"""Number of lines at the beginning of a file from which the delimiter is detected."""
 DELIMITER_CHARACTERS = 1 << 20
 
 csv.field_size_limit(1 << 30)  # the default rejects long sequences
 
 
 def find_delimiter(lines: Iterator[str], columns: ColumnSpec, *, path: str, option: str) -> Delimiter:
-    """Find the delimiter of a CSV file from its first lines; raise if both are possible.
+    """Return the delimiter of a CSV file, detected from its first lines; raise UserError if it is ambiguous.
 
-    A first line `sep=;` declares it. A header with the expected names decides it. Otherwise it is the
-    delimiter by which all lines have the same number of columns, and enough of them: the number of commas or
-    semicolons inside a text varies. `option` is the option that the user is asked to set.
+    A first line `sep=;` declares the delimiter. A header with the expected names decides it. Otherwise it is
+    the delimiter with which all lines have the same number of columns, and enough of them, because the number
+    of commas or semicolons inside a text varies. The error advises the user to set `option`.
     """
     sample = list(_beginning(lines))
     for name, sign in DELIMITERS.items():
@@ -216,8 +216,8 @@ def find_delimiter(lines: Iterator[str], columns: ColumnSpec, *, path: str, opti
     is_semicolon = widths["semicolon"] >= max(2, columns.min_columns)
     if is_comma and is_semicolon:
         both = ", ".join(f"{count(widths[name], 'column')} by {sign!r}" for name, sign in DELIMITERS.items())
-        message = f"commas or semicolons between columns? Its first lines can be read both ways: {both}"
-        raise user_error(message, path=path, hint=f"{option}csv-comma, or {option}csv-semicolon")
+        message = f"the delimiter is ambiguous: the first lines can be read both ways, {both}"
+        raise user_error(message, path=path, hint=f"use {option}csv-comma or {option}csv-semicolon")
     return "semicolon" if is_semicolon else "comma"
 
 
@@ -236,7 +236,7 @@ def _beginning(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _rows(lines: Sequence[str], sign: str, is_whole: bool) -> list[list[str]]:
-    """Parse a sample; return no rows if it is not CSV. A last row that continues after it is left out."""
+    """Parse sample lines as CSV; return [] if they are invalid. An incomplete last row is left out."""
     reader = csv.reader((line + "\n" for line in lines), delimiter=sign, strict=True)
     rows = []
     try:

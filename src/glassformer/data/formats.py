@@ -28,28 +28,28 @@ from glassformer.data.columns import (
 )
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 
-MORE_DATA = "more data, or one file per split"
+MORE_DATA = "add more data, or name one file per split"
 
 
 class Record(NamedTuple):
-    """One example."""
+    """One example of a stream."""
 
     values: dict[str, Any]
-    """Value of each role."""
+    """Value of each role, such as `input` and `target`."""
     number: int
     """Line number from 1, or row number in a JSON document; `Stream.location` formats it."""
 
 
 class Stream:
-    """Examples in the order of their files; each `iter()` reads them again."""
+    """Base class for file formats: iterable of examples. Each iteration reads the files again."""
 
     unit = "line"
     is_running = False
     """True if the records are pieces of one text, to be joined as they are."""
     has_long_lines = False
-    """True if a line may have any length, because it is not one record."""
+    """True if a line may have any length, because examples are not separated by lines."""
     condition: Callable[[Record], bool] | None = None
-    """Condition of the records to yield; None: all."""
+    """Function that returns True for each record to yield; None yields all records."""
 
     def __init__(self, sources: Sequence[TextFile]) -> None:
         self.sources = list(sources)
@@ -64,12 +64,12 @@ class Stream:
 
     @property
     def read_as(self) -> str:
-        """Description of everything that was detected from a table and decides its contents."""
+        """Description of a table's detected header, columns and delimiter; empty for other formats."""
         return ""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Message about columns or delimiters that were guessed; empty if they are as requested."""
+        """Note for the user on columns or delimiters that were guessed; empty if they are as requested."""
         layout = self.layout()
         if layout is None or layout.is_as_requested:
             return ()
@@ -87,7 +87,7 @@ class Stream:
         return f"{self.name}, {self.unit} {number}"
 
     def locate(self, number: int, column: int = 0) -> tuple[TextFile, int]:
-        """Return the file and the line of a column of a record."""
+        """Return the file and line number of a record. With aligned files, each column has its own file."""
         return self.sources[0], number
 
     def records(self) -> Iterator[Record]:
@@ -118,7 +118,7 @@ class Stream:
 
 
 class AlignedLines(Stream):
-    """One file per role, aligned line by line."""
+    """Stream of examples from line-aligned files, one file per role, such as `input` and `target`."""
 
     def __init__(self, sources: Sequence[TextFile], roles: Sequence[str], setting: str) -> None:
         super().__init__(sources)
@@ -151,27 +151,27 @@ class AlignedLines(Stream):
             for value, rest in zip(values, columns, strict=True)
         ]
         other = next(index for index, total in enumerate(totals) if total != totals[0])
-        message = f"{count(totals[other], 'line')}, but {self.sources[0].path} has {totals[0]}"
-        error = self.sources[other].error(message, "line-aligned files have the same number of lines")
+        message = f"the file has {count(totals[other], 'line')}, but {self.sources[0].path} has {totals[0]}"
+        error = self.sources[other].error(message, "give all files the same number of lines")
         self.sources[other].report("unequal-lines", common + 1, error, shown=values[other] or "")
 
 
 class RunningText(Stream):
-    """One text in blocks that end at line ends and spaces where possible; joined, they are the text."""
+    """Stream of blocks of one long text. Blocks end at line ends or spaces where possible."""
 
     is_running = True
     has_long_lines = True
 
     characters: tuple[int, int | None] = (0, None)
-    """Range of the characters of the file that are read."""
+    """Range of characters of the file to read: start, and end or None."""
 
     def __init__(
         self, source: TextFile, roles: Sequence[str], block_characters: int = BLOCK_CHARACTERS
     ) -> None:
         super().__init__([source])
         if len(roles) != 1:
-            message = f"a running text is one column, and {len(roles)} are needed: {', '.join(roles)}"
-            raise source.error(message, "another task.data.format")
+            message = f"a running text has one column, but {len(roles)} are needed: {', '.join(roles)}"
+            raise source.error(message, "choose another task.data.format")
         self.role = roles[0]
         self.block_characters = block_characters
 
@@ -189,7 +189,7 @@ class RunningText(Stream):
                 return
 
     def split_at(self, fraction: float) -> tuple[RunningText, RunningText]:
-        """Split the text after this fraction of its characters."""
+        """Split the text after this fraction of its characters, and return both parts."""
         total = sum(len(block) for block in self.sources[0].blocks(self.block_characters))
         border = int(total * fraction)
         if not 0 < border < total:
@@ -203,16 +203,16 @@ Fields = Iterator[tuple[int, list[str]]]
 
 
 class Table(Stream):
-    """Lines with the same number of fields; the first may name them."""
+    """Stream of examples from a table. All lines have the same number of fields."""
 
-    hint = "the same number on each line"
+    hint = "write the same number on each line"
 
     def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
         super().__init__([source])
         self.columns = columns
 
     def fields(self) -> Fields:
-        """Yield number and fields of each line that is not empty."""
+        """Yield the line number and the fields of each line that is not empty."""
         raise NotImplementedError
 
     def records(self) -> Iterator[Record]:
@@ -226,7 +226,7 @@ class Table(Stream):
             yield Record({role: first[position] for role, position in positions.items()}, first_number)
         for number, fields in lines:
             if len(fields) != len(first):
-                message = f"{count(len(fields), 'column')}, but the first line has {len(first)}"
+                message = f"the line has {count(len(fields), 'column')}, but the first line has {len(first)}"
                 error = user_error(message, path=self.location(number), hint=self.hint)
                 self.report("bad-row", number, error, " ".join(fields))
                 continue
@@ -252,7 +252,7 @@ class Table(Stream):
 
 
 class TabTable(Table):
-    """TSV, in which a quote is an ordinary character."""
+    """Stream of examples from a TSV file. A quote is an ordinary character."""
 
     def fields(self) -> Fields:
         for number, line in enumerate(self.sources[0].lines(), start=1):
@@ -263,9 +263,9 @@ class TabTable(Table):
 
 
 class CommaTable(Table):
-    """CSV, with commas or with semicolons."""
+    """Stream of examples from a CSV file, with commas or semicolons between columns."""
 
-    hint = 'the same number on each line; "quotes, like these", around a text with such signs in it'
+    hint = 'write the same number on each line, and "quotes, like these" around texts with delimiters'
 
     def __init__(self, source: TextFile, columns: ColumnSpec, delimiter: Delimiter | None = None) -> None:
         super().__init__(source, columns)
@@ -319,7 +319,7 @@ CLASSES_HINT = "task.data.classes={NAME: FILE OR FOLDER, NAME: FILE OR FOLDER}"
 
 @dataclass(frozen=True)
 class _ClassFile:
-    """A file with the examples of a class, one per line, or with one example."""
+    """File of one class, with one example per line or with a single example."""
 
     label: str
     file: TextFile
@@ -338,11 +338,11 @@ class ClassFolder(Stream):
 
     def __init__(self, folder: TextFile, roles: Sequence[str], classes: Mapping[str, str]) -> None:
         if not folder.path.is_dir():
-            problem = "is a file, not a folder" if folder.path.exists() else "no such folder"
-            raise folder.error(problem, "a folder with one file or folder per class")
+            problem = "this is a file, not a folder" if folder.path.exists() else "no such folder"
+            raise folder.error(problem, "name a folder with one file or folder per class")
         if len(roles) > 2:
-            message = f"a folder of classes has texts and labels, and {len(roles)} columns are needed"
-            raise folder.error(message, "another task.data.format")
+            message = f"a folder of classes has texts and labels, but {len(roles)} columns are needed"
+            raise folder.error(message, "choose another task.data.format")
         self.folder = folder
         self.roles = list(roles)
         found = _named_classes(folder, classes) if classes else _find_classes(folder, len(roles) == 2)
@@ -389,13 +389,13 @@ def _entries(folder: Path) -> list[Path]:
 def _find_classes(folder: TextFile, with_labels: bool) -> list[tuple[str, Path]]:
     entries = _entries(folder.path)
     if len({entry.is_dir() for entry in entries}) > 1:
-        raise folder.error("contains files and folders: which are classes?", CLASSES_HINT)
+        raise folder.error("the folder contains both files and folders", CLASSES_HINT)
     found = [(_label(entry), entry) for entry in entries]
     if not with_labels and found:
         return found
     if len(found) < 2:
-        problem = "contains only one class" if found else "the folder is empty"
-        raise folder.error(problem, "one file or one folder per class")
+        problem = "the folder contains only one class" if found else "the folder is empty"
+        raise folder.error(problem, "add one file or one folder per class")
     labels = [label for label, _ in found]
     twice = [label for label in labels if labels.count(label) > 1]
     if twice:
@@ -412,7 +412,7 @@ def _named_classes(folder: TextFile, classes: Mapping[str, str]) -> list[tuple[s
     for label, name in classes.items():
         if not (folder.path / name).exists():
             path = f"task.data.classes.{label}: {folder.path}"
-            raise user_error("no such file or folder in it", path=path, value=name, allowed=present)
+            raise user_error("the folder has no such file or folder", path=path, value=name, allowed=present)
     return [(label, folder.path / name) for label, name in classes.items()]
 
 
@@ -422,6 +422,6 @@ def _class_files(label: str, path: Path, folder: TextFile) -> list[_ClassFile]:
     files = _entries(path)
     inner = [file.name for file in files if file.is_dir()]
     if inner or not files:
-        problem = f"contains another folder, {inner[0]!r}" if inner else "the folder is empty"
-        raise replace(folder, path=path).error(problem, "one file per example, and no folders")
+        problem = f"the folder contains another folder, {inner[0]!r}" if inner else "the folder is empty"
+        raise replace(folder, path=path).error(problem, "keep one file per example, and no folders")
     return [_ClassFile(label, replace(folder, path=file), is_lines=False) for file in files]

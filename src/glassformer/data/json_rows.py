@@ -1,4 +1,4 @@
-"""JSON as a stream of examples: one object or list per line, an array of them, or parallel lists."""
+"""JSON readers: one object or list per line, an array of objects or lists, or parallel lists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOO_DEEP = "nested too deeply, or a number with too many digits"
 
 
 class JsonLines(Stream):
-    """One JSON object or list per line."""
+    """Stream of examples from a file with one JSON object or list per line."""
 
     def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
         super().__init__([source])
@@ -59,7 +59,7 @@ class JsonLines(Stream):
 
 
 class JsonDocument(JsonLines):
-    """A JSON array of objects or lists, or one object of parallel lists.
+    """Stream of examples from a JSON array of objects or lists, or from one object of parallel lists.
 
     An array is read row by row. Parallel lists are held in memory as a whole.
     """
@@ -84,7 +84,7 @@ class JsonDocument(JsonLines):
         return next(filter(None, begins), "").startswith("[")
 
     def _report_invalid(self, error: InvalidJson) -> None:
-        hint = '[{"input": …, "target": …}, …]; task.data.format=jsonl, if it is one object per line'
+        hint = 'write [{"input": …, "target": …}, …]; or set task.data.format=jsonl for one object per line'
         self._report_line(error.line, error.at(f"{self.name}, line {error.line}", hint))
 
     def _report_line(self, line: int, error: UserError) -> None:
@@ -107,12 +107,12 @@ class JsonDocument(JsonLines):
         lists = {role: pick(tree, column, self.name) for role, column in columns.items()}
         for role, column in columns.items():
             if not isinstance(lists[role], list):
-                hint = "parallel lists; task.data.format=jsonl, if it is one object per line"
+                hint = "write parallel lists; or set task.data.format=jsonl for one object per line"
                 raise user_error(f"{column!r} is not a list", path=self.name, hint=hint)
         lengths = {column: len(lists[role]) for role, column in columns.items()}
         if len(set(lengths.values())) > 1:
             each = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
-            raise user_error(f"the lists differ in length: {each}", path=self.name, hint="two parallel lists")
+            raise user_error(f"the lists differ in length: {each}", path=self.name, hint="make them equal")
         return lists
 
     def _lists(self) -> dict[str, Any] | None:
@@ -131,7 +131,7 @@ class JsonDocument(JsonLines):
 
 
 def pick(row: Any, column: Column, path: str) -> Any:
-    """Take a column from a JSON row: by name from an object, by number from a list."""
+    """Return one column of a JSON row, by name from an object or by number from a list."""
     if isinstance(row, dict) and isinstance(column, str):
         if column not in row:
             raise missing_column(column, list(row), path)
@@ -139,15 +139,15 @@ def pick(row: Any, column: Column, path: str) -> Any:
     if isinstance(row, list) and isinstance(column, int):
         if not 0 <= column < len(row):
             message = f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0"
-            raise user_error(message, path=path, hint="the same number on each line")
+            raise user_error(message, path=path, hint="write the same number on each line")
         return row[column]
     given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
-    hint = "names for objects {...}, numbers for lists [...]"
-    raise user_error(f"the row is {given}, and the column {column!r} is requested", path=path, hint=hint)
+    hint = "use column names for objects {...}, and numbers for lists [...]"
+    raise user_error(f"the row is {given}, but the column {column!r} is requested", path=path, hint=hint)
 
 
 class InvalidJson(Exception):
-    """Syntax error in a JSON array, with its line and column."""
+    """Syntax error in JSON text, with its line and column."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         self.message, self.line, self.column = message, line, column
@@ -168,10 +168,10 @@ def _parse_json(text: str) -> Any:
 
 
 class ArrayRows:
-    """Objects or lists of a JSON array, each as soon as it has been read completely."""
+    """Iterator over the rows of a JSON array. It yields each object or list once it is read completely."""
 
     def __init__(self, pieces: Iterable[str]) -> None:
-        """`pieces`, joined, are the document; no more of them are held than one row needs."""
+        """Take the pieces of a JSON text. No more of them are held in memory than one row needs."""
         self._pieces = iter(pieces)
         self._text, self._position = "", 0
         self._line, self._column = 1, 1
@@ -212,7 +212,7 @@ class ArrayRows:
         return sign
 
     def _next(self) -> str:
-        """Return the next character that is not white space; empty at the end."""
+        """Return the next character that is not white space, or an empty string at the end."""
         while True:
             found = SPACE.match(self._text, self._position)
             self._position = found.end() if found else self._position
@@ -222,7 +222,7 @@ class ArrayRows:
                 return ""
 
     def _read_more(self) -> bool:
-        """Double the held text, so that a long row is parsed only a few times. Return False at the end."""
+        """Read until the held text has doubled, so that long rows are parsed few times; False at the end."""
         self._line, self._column = self._line_and_column(self._position)
         held = [self._text[self._position :]]
         least = length = len(held[0])

@@ -1,4 +1,4 @@
-"""Config of a user's own files: their paths, their format, and the stream or the rows of each split.
+"""Config for a user's own data files: paths, formats and columns, and the reading of each split.
 
 Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` if the file does not decide it), one JSON
 object or list per line (`jsonl`), a JSON array of them or one object of parallel lists (`json`), plain text
@@ -43,18 +43,18 @@ class DataConfig(Node):
     train: Source = Field(
         description="a file, a list of line-aligned files, such as [source, target], or a folder of classes"
     )
-    validation: Source | None = Field(None, description="none: split off from train, the same each time")
-    test: Source | None = Field(None, description="none: no test result is reported")
-    format: Format | None = Field(None, description="none: by the ending of the file's name")
+    validation: Source | None = Field(None, description="validation file; none: split off from train")
+    test: Source | None = Field(None, description="test file; none: no test result is reported")
+    format: Format | None = Field(None, description="file format; none: by the file name's ending")
     columns: dict[str, Column] = Field(
-        {}, description="such as {input: text, target: label}; names, or numbers from 0"
+        {}, description="column names, or numbers from 0, such as {input: text, target: label}"
     )
     header: bool | None = Field(
         None,
-        description="true if a table's first line names its columns; none: true if it has known names",
+        description="true if a table's first line names its columns; none: detected by known names",
     )
     classes: dict[str, str] = Field(
-        {}, description="such as {bad: a.neg, good: a.pos}, in a folder; none: each file or folder is a class"
+        {}, description="file of each class in a folder, such as {bad: a.neg, good: a.pos}; none: all of them"
     )
     encoding: str = Field("utf-8", description="encoding of the text in all files")
     validation_fraction: float = Field(
@@ -74,7 +74,7 @@ class DataConfig(Node):
         return {split: part for split, part in wanted.items() if part and self.source(split) is None}
 
     def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
-        """Return the examples of a split; `roles` gives the default column name of each role."""
+        """Return the examples of a split, or None. `roles` maps each role to its default column name."""
         source = self.source(split)
         return None if source is None else self.open(source, roles, f"task.data.{split}")
 
@@ -86,7 +86,7 @@ class DataConfig(Node):
         on_finding: OnFinding = raise_error,
         on_read: Callable[[int], None] | None = None,
     ) -> Stream:
-        """Return the examples of a source; `setting` is the config path that names it, if one does."""
+        """Open a source as a stream of examples. `setting` is its config path, or empty if it has none."""
         from glassformer.data.catalogue import locate
 
         unknown = [role for role in self.columns if role not in roles]
@@ -107,10 +107,10 @@ class DataConfig(Node):
 
     def _reject_classes(self, path: str) -> None:
         if self.classes:
-            raise user_error("is not a folder, and task.data.classes names files in a folder", path=path)
+            raise user_error("this is not a folder, but task.data.classes is set", path=path, hint="unset it")
 
     def _format_of(self, file: TextFile, columns: ColumnSpec) -> Format:
-        """Find the format by the name's ending; with a single role, any other ending is text."""
+        """Return the format, if necessary by the name's ending. For one column, unknown endings are text."""
         if self.format is not None:
             return self.format
         if file.path.is_dir():
@@ -121,14 +121,14 @@ class DataConfig(Node):
         if len(columns.requested) == 1:
             return "text"
         raise user_error(
-            f"the ending of {file.path.name!r} is not that of a known format",
+            f"the ending of {file.path.name!r} does not match any known format",
             path=file.setting,
-            hint=f"task.data.format=tsv, csv, jsonl or json; aligned files are {file.setting}"
+            hint=f"set task.data.format=tsv, csv, jsonl or json; or name aligned files: {file.setting}"
             f"=[{', '.join(columns.requested)}]",
         )
 
     def read(self, split: str, roles: Mapping[str, str]) -> Rows | None:
-        """Read all examples of a split into memory, one column per role."""
+        """Read all examples of a split into memory, one column per role, such as `input` and `target`."""
         stream = self.stream(split, roles)
         return None if stream is None else Rows.collect(stream, list(roles))
 
@@ -152,12 +152,12 @@ _STREAMS: dict[Format, Callable[[TextFile, ColumnSpec, Mapping[str, str]], Strea
 
 @dataclass(frozen=True)
 class Rows:
-    """Examples in memory: one column of values per role, and the line of each example."""
+    """Examples in memory: one column of values per role, and the line number of each example."""
 
     stream: Stream
     values: dict[str, list[Any]]
     numbers: Sequence[int]
-    """`Record.number` of each example."""
+    """Line or row number of each example, from 1."""
     notes: tuple[str, ...]
 
     @classmethod

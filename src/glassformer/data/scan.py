@@ -1,6 +1,6 @@
-"""Byte-level scan of a file for `data check`: line offsets, and characters that are often mistakes.
+"""Byte-level scan of a file for `data check`: finds line offsets, and characters that are often mistakes.
 
-The readers of training work on decoded text and do not know byte offsets. The scan supplies them.
+The readers of training work on decoded text and do not know byte offsets. The scan supplies the offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATTERNS = {
     "line-separator": re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\\Z)"),
     "inner-byte-order-mark": re.compile("\ufeff"),
 }
-"""Characters to report, at most one finding per kind and line."""
+"""Characters to report, by kind of finding. Each line has at most one finding per kind."""
 EXCERPT_BYTES = 400
 
 
@@ -35,16 +35,16 @@ class ScannedFile:
     file: TextFile
     summary: FileSummary
     offsets: array[int] | None
-    """None for UTF-16 and UTF-32, in which a line feed is not one byte."""
+    """Byte offset of each line; None for UTF-16 and UTF-32, in which a line feed is not one byte."""
 
     def offset(self, line: int) -> int | None:
-        """Return the byte at which a line begins; the end of the file for a line that does not exist."""
+        """Return the byte offset of a line, or the end of the file if the line does not exist."""
         if self.offsets is None:
             return None
         return self.offsets[line - 1] if line <= len(self.offsets) else self.summary.bytes
 
     def excerpts(self, offsets: Iterable[int]) -> dict[int, str]:
-        """Read the lines at these offsets again, and cut an excerpt from each."""
+        """Read the lines at these byte offsets again, and return an excerpt of each by its offset."""
         shown = {}
         with self.file.path.open("rb") as raw:
             stream = gzip.GzipFile(fileobj=raw) if self.file.path.name.endswith(".gz") else raw
@@ -60,7 +60,7 @@ def scan(
 ) -> ScannedFile:
     """Read all bytes of a file, complete its summary, and report suspicious characters.
 
-    Raises at a line that is too long to be one record, unless lines may have any length.
+    Raises UserError at a line that is too long to be one example, unless `has_long_lines`.
     """
     is_bytewise = "a\n".encode(file.encoding).endswith(b"a\n")
     scanned = ScannedFile(file, summary, array("q") if is_bytewise else None)
@@ -85,7 +85,7 @@ def scan(
 
 
 class _Scanner:
-    """State of a scan between two pieces of a file."""
+    """State of a scan, which is kept from one piece of a file to the next."""
 
     def __init__(self, scanned: ScannedFile, findings: Findings) -> None:
         self.scanned, self.summary, self.findings = scanned, scanned.summary, findings
@@ -129,7 +129,7 @@ class _Scanner:
         offsets.frombytes((starts + self.summary.bytes).astype(np.int64).tobytes())
 
     def _report_characters(self, kind: str, lines: list[str], first: int, start: int) -> None:
-        """Report the lines that contain the characters of a kind; `start` is the byte of the first line."""
+        """Report the lines with characters of this kind. `start` is the byte offset of the first line."""
         matches = {index: match for index, line in enumerate(lines) if (match := PATTERNS[kind].search(line))}
 
         def location(index: int) -> Location:

@@ -19,7 +19,7 @@ from glassformer.data.findings import Issue, OnFinding, raise_error
 
 CHUNK_BYTES = 1 << 16
 BLOCK_CHARACTERS = 1 << 16
-"""Default size of a block of running text."""
+"""Default size of a block of running text, in characters."""
 
 UNICODE_MARKS = {
     b"\xff\xfe\0\0": "utf-32",
@@ -28,11 +28,11 @@ UNICODE_MARKS = {
     b"\xfe\xff": "utf-16",
 }
 MAX_LINE_CHARACTERS = 4 << 20
-"""Longer lines are rejected: a reader of lines holds one line in memory."""
+"""Maximum number of characters per line. Longer lines are rejected, because a line is held in memory."""
 
 
 class UnreadableFile(UserError):
-    """A file that cannot be read beyond a point: damaged gzip data or undecodable bytes."""
+    """Error: a file cannot be read to its end, because of damaged gzip data or undecodable bytes."""
 
     def __init__(self, kind: str, error: UserError) -> None:
         self.kind = kind
@@ -43,8 +43,8 @@ class UnreadableFile(UserError):
 class TextFile:
     """A file that can be read repeatedly, each time from its beginning.
 
-    With the default `on_finding` the first error is raised. With any other, reading is lenient: bytes that
-    cannot be decoded become lone surrogates, and a damaged file ends after its last whole line.
+    With the default `on_finding` the first error is raised. With any other callback, reading continues: bytes
+    that cannot be decoded become lone surrogates, and a damaged file ends after its last whole line.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class TextFile:
         return self.error(f"line {number} has more than {MAX_LINE_CHARACTERS:,} characters", hint)
 
     def error(self, message: str, hint: str) -> UserError:
-        """Make an error with the path of this file."""
+        """Return an error with the path of this file."""
         return user_error(message, path=self.error_path, hint=hint)
 
     def report(
@@ -77,7 +77,7 @@ class TextFile:
         self.on_finding(Issue(kind, self.path, line, error, shown, unit))
 
     def lines(self) -> Iterator[str]:
-        """Yield lines without their ends.
+        """Yield the lines without their line ends.
 
         `str.splitlines` would also split at U+2028, U+0085 and others, and so misalign files.
         """
@@ -101,7 +101,7 @@ class TextFile:
         last = "".join(pending)
         if number == 1 and "\r" in last.rstrip("\r"):
             message = "the file is one line: its lines end with carriage returns alone"
-            hint = "tr '\\r' '\\n' < FILE converts them to line feeds"
+            hint = "convert them to line feeds: tr '\\r' '\\n' < FILE"
             self.report("carriage-returns", 1, self.error(message, hint), shown=last)
         if last:
             yield last.removesuffix("\r")
@@ -123,16 +123,16 @@ class TextFile:
             yield rest
 
     def whole(self) -> str:
-        """Read one example or one document; an empty file is an empty text."""
+        """Return the whole text of the file. An empty file gives an empty text."""
         return "".join(self._with_line_feeds())
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the uncompressed bytes; a last empty chunk lets a decoder detect an incomplete character."""
+        """Yield the uncompressed bytes. A last, empty chunk lets a decoder detect an incomplete character."""
         if self.path.is_dir():
-            raise self.error("is a folder, not a file", "name the file in it")
+            raise self.error("this is a folder, not a file", "name the file in it")
         # A pipe or a device may never end, or block for ever.
         if self.path.exists() and not self.path.is_file():
-            raise self.error("is not a regular file", "save its output to a file")
+            raise self.error("this is not a regular file", "save its output to a file")
         try:
             with open(self.path, "rb") as raw:
                 is_packed = self.path.name.endswith(".gz")
@@ -147,10 +147,10 @@ class TextFile:
         except FileNotFoundError:
             raise self._missing() from None
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            damage = self.error("not a whole gzip file", "gzip -t FILE checks it")
+            damage = self.error("the gzip file is damaged or cut", "check it with gzip -t FILE")
             raise UnreadableFile("damaged-gzip", damage) from None
         except OSError as error:
-            raise self.error(f"cannot be read: {error.strerror}", "check its permissions") from None
+            raise self.error(f"the file cannot be read: {error.strerror}", "check its permissions") from None
 
     def decoder(self) -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder(self.encoding)("strict" if self.is_strict else "surrogateescape")
@@ -190,15 +190,15 @@ class TextFile:
                 line = line_feeds + error.object.count(b"\n", 0, error.start) + 1
                 raise self._not_decodable(error, line, position - before + error.start) from None
             except UnicodeError as error:  # a byte order mark is missing
-                reason = self.error(str(error), "task.data.encoding=utf-16-le")
+                reason = self.error(str(error), "set task.data.encoding=utf-16-le")
                 raise UnreadableFile("invalid-utf8", reason) from None
             position += len(data)
             line_feeds += text.count("\n")
             if is_first and text:
                 text, is_first = text.removeprefix("\ufeff"), False
                 if text.count("\0") > len(text) // 4:
-                    message = "line 1 is a quarter zero bytes: not text, or another encoding"
-                    hint = "task.data.encoding=utf-16-le, or the encoding it has"
+                    message = "over a quarter of the text is zero bytes: not text, or another encoding"
+                    hint = "set task.data.encoding=utf-16-le, or the file's encoding"
                     self.report("zero-bytes", 1, self.error(message, hint), shown=text)
             if text:
                 yield text
@@ -207,7 +207,7 @@ class TextFile:
         folder = self.path.parent
         siblings = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         near = near_match(self.path.name, siblings)
-        return self.error("no such file", str(folder / near) if near else "check the path")
+        return self.error("no such file", f"use {folder / near}" if near else "check the path")
 
     def _not_decodable(self, error: UnicodeDecodeError, line: int, byte: int) -> UnreadableFile:
         name = "UTF-8" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
@@ -215,7 +215,7 @@ class TextFile:
         guess = "latin-1" if mark is None else UNICODE_MARKS[mark]
         beginning = f"; it begins like {guess.upper()}" if mark else ""
         message = f"not {name} at line {line}, byte {byte} of the file (0x{error.object[error.start]:02x})"
-        hint = f"task.data.encoding={guess}, or the encoding it has"
+        hint = f"set task.data.encoding={guess}, or the file's encoding"
         return UnreadableFile("invalid-utf8", self.error(message + beginning, hint))
 
 
@@ -226,7 +226,7 @@ def _block_end(text: str, limit: int) -> int:
 
 
 def check_encoding(encoding: str, setting: str) -> None:
-    """Raise if Python does not know the text encoding."""
+    """Raise UserError if Python does not know the text encoding."""
     try:
         b"a".decode(encoding)
     except UnicodeDecodeError:
@@ -234,5 +234,5 @@ def check_encoding(encoding: str, setting: str) -> None:
     except (LookupError, ValueError):
         known = ["utf-8", "utf-16", "latin-1", "cp1252", "iso8859-15", "shift_jis", "gb18030", "koi8-r"]
         raise user_error(
-            "unknown text encoding", path=setting, value=encoding, allowed=known, hint="utf-8"
+            "unknown text encoding", path=setting, value=encoding, allowed=known, hint="use utf-8"
         ) from None
