@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,28 @@ def test_progress_is_shown_unless_it_is_switched_off(
     assert "classification, 80 examples" in capsys.readouterr().err
     train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40)
     assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_gets_a_bar_that_is_updated_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    def display(html: str, display_id: bool) -> Handle:
+        shown.append(html)
+        return Handle()
+
+    module = types.ModuleType("IPython.display")
+    module.HTML, module.display = str, display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setattr("glassformer.training.progress.SECONDS_BETWEEN_UPDATES", 0.0)
+    options = {**FEW_STEPS, "training.log_every": 1}
+    gf.train(inputs=TEXTS, targets=["pos", "neg"] * 40, overrides=options, run=tmp_path / "run")
+    assert len(shown) == 5 and shown[0].startswith('<progress value="0" max="4">')
+    assert "step 4 of 4 loss" in shown[-1]

@@ -1,4 +1,4 @@
-"""Progress of a training run for people: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a training run: a bar on a terminal or in a notebook, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
 """Minimum number of seconds between two progress lines."""
+SECONDS_BETWEEN_UPDATES = 0.5
+"""Minimum number of seconds between two updates of the bar in a notebook."""
 STATUS_DELAY_SECONDS = 2.0
 """Number of seconds that work must take before its status line is printed."""
 
@@ -136,8 +138,43 @@ class BarReporter(Reporter):
             self._display = None
 
 
+class NotebookReporter(LineReporter):
+    """Reporter with a progress bar in a notebook cell, which is updated in place; other lines are printed."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self._display: Any = None
+
+    def begin(self, step: int, total_steps: int | None) -> None:
+        from IPython.display import HTML, display
+
+        super().begin(step, total_steps)
+        self._display = display(HTML(self._bar(step, "")), display_id=True)
+
+    def step(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
+        self._update(step, f"{_numbers(loss, accuracy)}, {tokens_per_second:,.0f} tokens/s")
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._display is None:
+            super().progress(what, done, total)
+
+    def _update(self, step: int, text: str) -> None:
+        from IPython.display import HTML
+
+        if self._display is not None and time.monotonic() - self._last_line >= SECONDS_BETWEEN_UPDATES:
+            self._last_line = time.monotonic()
+            self._display.update(HTML(self._bar(step, text)))
+
+    def _bar(self, step: int, text: str) -> str:
+        of = f" of {self.total_steps:,}" if self.total_steps else ""
+        value = f' value="{step}" max="{self.total_steps}"' if self.total_steps else ""
+        return f"<progress{value}></progress> step {step:,}{of} {text}"
+
+
 def reporter_for(stream: TextIO) -> Reporter:
-    """Return a progress-bar reporter if the stream is a terminal, otherwise one that prints plain lines."""
+    """Return a reporter with a progress bar for a notebook or a terminal, otherwise one that prints lines."""
+    if "ipykernel" in sys.modules:
+        return NotebookReporter()
     return BarReporter() if stream.isatty() else LineReporter(stream)
 
 
