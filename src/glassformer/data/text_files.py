@@ -197,7 +197,7 @@ class TextFile:
             if is_first and text:
                 text, is_first = text.removeprefix("\ufeff"), False
                 if text.count("\0") > len(text) // 4:
-                    message = "over a quarter of the text is zero bytes: not text, or another encoding"
+                    message = "from line 1 on, over a quarter is zero bytes: not text, or another encoding"
                     hint = "set task.data.encoding=utf-16-le, or the file's encoding"
                     self.report("zero-bytes", 1, self.error(message, hint), shown=text)
             if text:
