@@ -16,7 +16,7 @@ from hypothesis import settings
 from glassformer.core.config import Tree, dump_yaml, merge, read_yaml_file, unflatten, validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import Training
+from glassformer.runs.session import TrainingSession
 
 settings.register_profile("glassformer", max_examples=10, deadline=None, derandomize=True)
 settings.load_profile("glassformer")
@@ -31,14 +31,27 @@ def tiny(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
     return validate(ExperimentConfig, tree)
 
 
-THOROUGH_FOLDERS = ("reliability", "studio/browser")
+THOROUGH = (
+    "bench/test_benchmarks.py",
+    "doctor/test_healthy.py::test_every_preset",
+    "project/test_wheel.py",
+    "reliability/",
+    "studies/test_published.py",
+    "studies/test_transfer.py",
+    "studio/browser/",
+    "studio/test_trainings.py",
+    "sweeps/test_sweep.py",
+    "sweeps/test_workers.py",
+    "training/test_launcher.py",
+)
+"""Slow files, folders and tests, which `make test-all` runs and `make test` leaves out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of whole folders for `make test-all`."""
+    """Mark the slow tests for `make test-all`."""
     for item in items:
-        folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
-        if folder in THOROUGH_FOLDERS:
+        name = f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}"
+        if name.startswith(THOROUGH):
             item.add_marker(pytest.mark.thorough)
 
 
@@ -66,7 +79,7 @@ def tiny_file(tmp_path: Path) -> Path:
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trained") / "run"
     threads = torch.get_num_threads()
-    Training(tiny(), RunFolder(path)).run()
+    TrainingSession(tiny(), RunFolder(path)).run()
     torch.set_num_threads(threads)
     return path
 
