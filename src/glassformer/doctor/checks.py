@@ -1,6 +1,6 @@
-"""Checks of a model's structure: leaks of the future, padding, caching, masks, positions, dropout.
+"""Model checks: causal masking, padding, cached decoding, attention kernels, positions, dropout.
 
-A check takes a CheckContext and returns a Measurement.
+Each check is a function that takes a CheckContext and returns a Measurement.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from glassformer.tasks.base import Task
 Inputs = dict[str, Tensor | None]
 
 ROWS = 4
+"""Number of sequences that most checks compare."""
 LENGTH = 16
+"""Number of tokens to which sequences are truncated."""
 SAMPLE = 64
-"""Examples from which a few with early targets are chosen."""
+"""Number of training examples from which the sequences are chosen."""
 
 DOUBLE_LIMIT = 1e-6
-"""Limit in fp64: above the rounding of a plug-in that computes partly in fp32, and far below a leak."""
+"""Largest accepted relative difference in fp64. It allows for plug-ins that compute partly in fp32."""
 SINGLE_LIMIT = 1e-4
-"""Limit for a model that does not run in fp64."""
+"""Largest accepted relative difference for a model that does not run in fp64."""
 
 
 @dataclass
 class CheckContext:
-    """Models and batches that the checks share; `trained` is the model of a run, if there is one."""
+    """Models and batches that all checks share. `trained` is the model of a run, if a run is checked."""
 
     experiment: Experiment
     trained: Model | None = None
@@ -57,20 +59,20 @@ class CheckContext:
 
     @cached_property
     def fresh(self) -> Model:
-        """Model with its initial weights, in eval mode. Shared: copy it before you change it."""
+        """Newly initialised model in eval mode. All checks share the model: copy it before you change it."""
         return self.experiment.build_model().eval()
 
     def build_other(self) -> Model:
-        """Build a model of the same config from another seed."""
+        """Build a model with the same config and another seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.config.seed + 1)
             return self.experiment.config.model.build(self.task_type).eval()
 
     @cached_property
     def weights(self) -> Model:
-        """Model to check, in fp32: the trained one, or a fresh one with noise added to its weights.
+        """Model to check, in fp32: the trained model, or a new one with noise added to its weights.
 
-        Weights that start at zero, such as those of some heads, would hide a leak.
+        The noise is needed because weights that start at zero would hide a leak.
         """
         if self.trained is not None:
             return copy.deepcopy(self.trained).cpu().eval()
@@ -78,7 +80,7 @@ class CheckContext:
 
     @cached_property
     def model(self) -> Model:
-        """`weights` in fp64 if the model runs in it, in eval mode. Shared: copy it before you change it."""
+        """Model to check, in fp64 if it runs in fp64. All checks share it: copy it before you change it."""
         model = copy.deepcopy(self.weights).double()
         try:
             with torch.no_grad():
@@ -90,26 +92,26 @@ class CheckContext:
 
     @property
     def limit(self) -> float:
-        """Largest accepted difference of two equal results, relative to the largest value."""
+        """Largest accepted difference between results that should be equal, relative to the largest value."""
         return DOUBLE_LIMIT if next(self.model.parameters()).dtype == torch.float64 else SINGLE_LIMIT
 
     @property
     def note(self) -> str:
-        """Description of precision and data, shown below the table of checks."""
+        """Text about precision and data, shown below the table of checks."""
         precision = "fp64" if self.limit == DOUBLE_LIMIT else "fp32 (the model does not run in fp64)"
         rows = len(self.batch.indices)
         return f"compared in {precision} on {rows} training sequences, truncated to {LENGTH} tokens"
 
     @cached_property
     def sample(self) -> Batch:
-        """Examples spread over the training set, truncated."""
+        """Batch of up to 64 examples spread over the training set, truncated to 16 tokens."""
         examples = len(self.task.splits["train"])
         indices = np.unique(np.linspace(0, examples - 1, SAMPLE).astype(np.int64))
         return truncate(self.task.batch("train", indices), LENGTH)
 
     @cached_property
     def batch(self) -> Batch:
-        """A few rows with targets in their first half, or with different labels if there is one per row."""
+        """Batch of up to 4 sequences: with targets in their first half, or with different labels."""
         targets = self.sample.targets
         if targets.ndim == 1:
             _, first_B = np.unique(targets.numpy(), return_index=True)
@@ -121,28 +123,23 @@ class CheckContext:
 
     @cached_property
     def ragged(self) -> Batch:
-        """The same rows, each truncated to a different length."""
+        """Batch of the same sequences, each truncated to a different length and padded."""
         return ragged(self.batch)
 
     @property
     def causal_input(self) -> str | None:
-        """Name of the input whose positions must not see later ones; None if there is none."""
+        """Name of the input with causal attention, `tokens` or `target`; None if the model is not causal."""
         if isinstance(self.task_type, Seq2Seq):
             return "target"
         if isinstance(self.task_type, CausalLM) or getattr(self.fresh, "is_causal", False):
             return "tokens"
         return None
 
-    def vocabulary(self, name: str) -> int:
-        """Return the vocabulary size of an input."""
-        task_type = self.task_type
-        if name == "target" and isinstance(task_type, Seq2Seq):
-            return task_type.target_vocabulary
-        return task_type.vocabulary
-
     def other_tokens(self, name: str, tokens: Tensor) -> Tensor:
-        """Return random tokens, each different from the given one."""
-        vocabulary = self.vocabulary(name)
+        """Return random tokens for the input `name`, each different from the given token."""
+        vocabulary = self.task_type.vocabulary
+        if name == "target" and isinstance(self.task_type, Seq2Seq):
+            vocabulary = self.task_type.target_vocabulary
         if vocabulary < 2:
             raise DoesNotApply("the vocabulary has one token")
         generator = torch.Generator().manual_seed(0)
@@ -150,7 +147,7 @@ class CheckContext:
 
 
 def add_noise(model: Model) -> Model:
-    """Add random noise to every weight, scaled by the layer's input width."""
+    """Add random noise to every weight in place, scaled by the layer's input width; return the model."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -160,12 +157,12 @@ def add_noise(model: Model) -> Model:
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """Return the largest difference relative to the largest expected value; infinity for NaN or infinity."""
+    """Return the largest difference relative to the largest expected value; infinity if one is not finite."""
     return largest_difference([actual], [expected])
 
 
 def largest_difference(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Return `difference` over all tensors, relative to the largest expected value of all."""
+    """Return the largest difference in all pairs of tensors, relative to the largest expected value."""
     with torch.no_grad():
         pairs = [(a, e) for a, e in zip(actual, expected, strict=True) if e.numel()]
         largest = [float((a - e).abs().max()) for a, e in pairs]
@@ -176,32 +173,32 @@ def largest_difference(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> 
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """Return the gradient of every parameter (zeros if it has none), and clear the gradients."""
+    """Return the gradient of every parameter, zeros for those without one, and clear the gradients."""
     found = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     return found
 
 
 def map_columns(batch: Batch, change: Callable[[str, Tensor], Tensor]) -> Batch:
-    """Apply `change` to every tensor (B, L) of a batch: tokens, masks, targets. Labels (B) stay."""
+    """Return the batch with `change` applied to each tensor (B, L): tokens, masks, targets, not labels."""
     inputs = {name: None if x is None else change(name, x) for name, x in batch.inputs.items()}
     targets = batch.targets if batch.targets.ndim == 1 else change("targets", batch.targets)
     return replace(batch, inputs=inputs, targets=targets)
 
 
 def truncate(batch: Batch, length: int) -> Batch:
-    """Truncate all sequences to `length` tokens."""
+    """Return the batch with all sequences truncated to `length` tokens."""
     return map_columns(batch, lambda _, x: x[:, :length])
 
 
 def take_rows(batch: Batch, rows: list[int]) -> Batch:
-    """Select rows of a batch."""
+    """Return a batch of these rows only."""
     inputs = {name: None if x is None else x[rows] for name, x in batch.inputs.items()}
     return Batch(inputs, batch.targets[rows], batch.indices[rows])
 
 
 def ragged(batch: Batch) -> Batch:
-    """Remove more tokens from the end of each further row, so that the lengths differ."""
+    """Return the batch with each sequence truncated to another length, and the rest masked as padding."""
 
     def lengths(x: Tensor) -> Tensor:
         width = x.shape[1]
@@ -214,16 +211,14 @@ def ragged(batch: Batch) -> Batch:
     def shorten(name: str, x: Tensor) -> Tensor:
         return x.masked_fill(~within(x), IGNORED if name == "targets" else 0)
 
-    tokens, attention_mask = batch.inputs["tokens"], batch.inputs.get("mask")
-    assert tokens is not None
+    tokens, attention_mask = _given(batch.inputs, "tokens"), batch.inputs.get("mask")
     mask = within(tokens) if attention_mask is None else within(tokens) & attention_mask
     return map_columns(replace(batch, inputs={**batch.inputs, "mask": mask}), shorten)
 
 
 def trimmed(batch: Batch) -> Batch:
-    """Remove columns that are padding in every row; remove the mask if no padding is left."""
-    tokens, attention_mask = batch.inputs["tokens"], batch.inputs["mask"]
-    assert tokens is not None and attention_mask is not None
+    """Return the batch without columns that are all padding, and without the mask if no padding is left."""
+    tokens, attention_mask = _given(batch.inputs, "tokens"), _given(batch.inputs, "mask")
     longest = int(attention_mask.sum(1).max())
     is_mask_needed = not bool(attention_mask[:, :longest].all())
     inputs = {
@@ -237,13 +232,13 @@ def trimmed(batch: Batch) -> Batch:
 
 
 MOST_SHOWN = 0.5
-"""Largest accepted share of masked-LM targets that are visible in the input; BERT shows one in ten."""
+"""Largest accepted share of masked-LM targets that are visible in the input. In BERT it is 0.1."""
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
 def future(context: CheckContext) -> Measurement:
-    """Change later tokens; earlier outputs must stay the same."""
+    """Check that outputs stay the same if later tokens change."""
     name = context.causal_input
     if name is None:
         raise DoesNotApply("the model is not causal")
@@ -263,14 +258,14 @@ def future(context: CheckContext) -> Measurement:
             actual = context.model(**{**inputs, name: changed_BL})
             moved[start] = difference(actual[:, :start], expected[:, :start])
     worst = max(moved, key=lambda start: moved[start])
-    detail = f"later tokens changed, from {len(moved)} positions on"
+    detail = f"later tokens changed, starting at {len(moved)} different positions"
     if moved[worst] > context.limit:
         detail = f"tokens from position {worst} on affect earlier outputs"
     return at_most(moved[worst], context.limit, detail)
 
 
 def padding(context: CheckContext) -> Measurement:
-    """Compare rows alone, padded, and with other tokens as padding: outputs and loss must be the same."""
+    """Check that outputs and loss are the same without padding, with padding and with random padding."""
     ragged, model = context.ragged, context.model
     attention_mask = _given(ragged.inputs, "mask")
     if bool(attention_mask.all()):
@@ -279,10 +274,8 @@ def padding(context: CheckContext) -> Measurement:
         alone = [trimmed(take_rows(ragged, [row])) for row in range(len(attention_mask))]
         expected = torch.cat([_relevant(row, model(**row.inputs)).flatten(0, -2) for row in alone])
         losses = [model.compute_loss(row.inputs, row.targets) for row in alone]
-        loss, count = (
-            sum(float(loss_output.loss) for loss_output in losses),
-            sum(int(loss_output.count) for loss_output in losses),
-        )
+        loss = sum(float(loss_output.loss) for loss_output in losses)
+        count = sum(int(loss_output.count) for loss_output in losses)
         worst, detail = 0.0, "same outputs and loss without padding, with padding, and with other padding"
         for kind, batch in (("padding", ragged), ("the content of padding", _other_padding(context))):
             logits = _relevant(batch, model(**batch.inputs))
@@ -299,7 +292,7 @@ def padding(context: CheckContext) -> Measurement:
 
 
 def _relevant(batch: Batch, logits: Tensor) -> Tensor:
-    """Return the logits that count: one per sequence, or those at positions that are not padding."""
+    """Return the logits without those of padding; all logits if there is one output per sequence."""
     if logits.ndim < 3:
         return logits
     attention_mask = batch.inputs["mask"] if "target" not in batch.inputs else batch.targets != IGNORED
@@ -307,7 +300,7 @@ def _relevant(batch: Batch, logits: Tensor) -> Tensor:
 
 
 def _other_padding(context: CheckContext) -> Batch:
-    """Return the ragged batch with random tokens as padding, and more padding if the model allows it."""
+    """Return the ragged batch with random padding tokens, and with more padding if the length allows it."""
     task_type, ragged = context.task_type, context.ragged
     room = {"tokens": task_type.max_length, "mask": task_type.max_length}
     room["target"] = getattr(task_type, "max_target_length", 0)
@@ -330,10 +323,10 @@ def _other_padding(context: CheckContext) -> Batch:
 
 
 def neighbours(context: CheckContext) -> Measurement:
-    """Compare each sequence alone with the same sequence in a batch: outputs must be the same."""
+    """Check that each sequence has the same outputs alone and in a batch."""
     batch, model = context.batch, context.model
     if len(batch.indices) < 2:
-        raise DoesNotApply("there is a single example")
+        raise DoesNotApply("there is only one example")
     attention_mask = batch.inputs.get("mask")
     if attention_mask is not None:
         shortest = max(1, int(attention_mask.sum(1).min()))
@@ -351,7 +344,10 @@ def neighbours(context: CheckContext) -> Measurement:
 
 
 def cached_decoding(context: CheckContext) -> Measurement:
-    """Compare decoding with and without a cache: ragged prompts, 1 or 2 tokens per step, reordered rows."""
+    """Check that decoding with a key/value cache gives the logits of decoding without one.
+
+    Prompts differ in length, a step adds 1 or 2 tokens, and the rows are reordered after each step.
+    """
     model, name = context.model, context.causal_input
     if name is None or not isinstance(model, SupportsGeneration):
         raise DoesNotApply("the model does not generate")
@@ -381,7 +377,7 @@ def cached_decoding(context: CheckContext) -> Measurement:
 
 
 def _continuations(tokens_BL: Tensor, prompts_B: Tensor) -> list[Tensor]:
-    """Split the tokens after each row's prompt into steps of 1, 2, 1, 1 and 1 tokens."""
+    """Return the tokens after each row's prompt, split into steps of 1, 2, 1, 1 and 1 tokens."""
     left = tokens_BL.shape[1] - int(prompts_B.max())
     next_BL = prompts_B[:, None] + torch.arange(left)
     following_BL = tokens_BL.gather(1, next_BL)
@@ -396,12 +392,12 @@ def _continuations(tokens_BL: Tensor, prompts_B: Tensor) -> list[Tensor]:
 def reference_kernel(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """Compute attention by its definition, with an explicit softmax."""
+    """Compute attention by its definition, with an explicit softmax and without dropout."""
     return explicit_weights(q_BHLK, k_BHMK, mask, bias) @ v_BHMK
 
 
 def fused_attention(context: CheckContext) -> Measurement:
-    """Compare the whole model with its own and with the reference kernel: logits and gradients."""
+    """Check that the model has the same logits and gradients with its own and with the reference kernel."""
     model = copy.deepcopy(context.model)
     batch, attentions = context.ragged, _attentions(model)
     if not attentions:
@@ -422,7 +418,7 @@ def fused_attention(context: CheckContext) -> Measurement:
 
 
 def masked_row(context: CheckContext) -> Measurement:
-    """Require zeros for a query without keys, and that a sequence of only padding affects no other."""
+    """Check that a fully masked query gives zeros, and that a sequence of only padding affects no other."""
     model = context.model
     kernels = {(each.kernel, each.num_heads, each.head_dim) for each in _attentions(model)}
     masked = max(
@@ -437,10 +433,8 @@ def masked_row(context: CheckContext) -> Measurement:
     attention_mask_BL = _given(batch.inputs, "mask").clone()
     attention_mask_BL[0] = False
     with torch.no_grad():
-        expected, actual = (
-            model(**batch.inputs),
-            model(**{**batch.inputs, "mask": attention_mask_BL}),
-        )
+        expected = model(**batch.inputs)
+        actual = model(**{**batch.inputs, "mask": attention_mask_BL})
     others = difference(actual[1:], expected[1:]) if bool(torch.isfinite(actual).all()) else math.inf
     detail = f"{len(kernels)} kernels, with and without a bias; a sequence of only padding"
     if masked > context.limit:
@@ -451,7 +445,7 @@ def masked_row(context: CheckContext) -> Measurement:
 
 
 def _masked_row_size(kernel: Kernel, heads: int, width: int, is_biased: bool, dtype: torch.dtype) -> float:
-    """Return the largest absolute output of a query without keys; infinity if an output is not finite."""
+    """Return the largest absolute output of a fully masked query; infinity if a value is not finite."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -470,7 +464,7 @@ def _masked_row_size(kernel: Kernel, heads: int, width: int, is_biased: bool, dt
 
 
 def positions(context: CheckContext) -> Measurement:
-    """Permute the positions that the model receives; its outputs must change."""
+    """Check that the outputs change if the positions that the model receives are permuted."""
     model = copy.deepcopy(context.model)
     modules = [module for module in model.modules() if isinstance(module, Position)]
     if not modules:
@@ -491,11 +485,11 @@ def positions(context: CheckContext) -> Measurement:
 
 
 def _permute_positions(module: Position) -> None:
-    """Make a position module apply a permutation to all positions that it receives."""
+    """Patch a position module so that it permutes all positions that it receives."""
     embed, rotate, score_bias = module.embed, module.rotate, module.score_bias
 
     def other(positions: Tensor) -> Tensor:
-        """Return odd positions first, which changes most distances."""
+        """Return the permuted positions: odd ones come first, which changes most distances."""
         order = torch.arange(int(positions.max()) + 1)
         return torch.cat([order[1::2], order[0::2]])[positions]
 
@@ -509,7 +503,7 @@ def _permute_positions(module: Position) -> None:
 
 
 def dropout(context: CheckContext) -> Measurement:
-    """Compare two passes: equal in eval mode, different in training mode if there is dropout."""
+    """Check that two passes are equal in eval mode, and differ in training mode if the model has dropout."""
     inputs, model = context.batch.inputs, copy.deepcopy(context.model)
     rates = [module.p for module in model.modules() if isinstance(module, DROPOUTS)]
     rates += [attention.dropout for attention in _attentions(model)]
@@ -531,7 +525,7 @@ def dropout(context: CheckContext) -> Measurement:
 
 
 def target_leak(context: CheckContext) -> Measurement:
-    """Require that the input at a position does not contain the target of that position."""
+    """Check that the model cannot read a target in its input at the same position."""
     batch, task_type = context.sample, context.task_type
     if isinstance(task_type, MaskedLM):
         tokens, asked = _given(batch.inputs, "tokens"), batch.targets != IGNORED

@@ -1,6 +1,6 @@
-"""Checks of training: initial loss, overfitting of one batch, gradients, accumulation, saving.
+"""Training checks: initial loss, overfitting of one batch, gradients, gradient accumulation, saving.
 
-A check takes a CheckContext and returns a Measurement.
+Each check is a function that takes a CheckContext and returns a Measurement.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from glassformer.training.config import TrainingConfig
 from glassformer.training.trainer import Trainer
 
 INITIAL_EXCESS = 0.5
-"""Accepted distance from ln V in nats. Random logits of standard deviation s cost s²/2 nats more than equal
-ones, so the limit corresponds to initial logits with a standard deviation of 1."""
+"""Largest accepted difference between the initial loss and ln V, in nats. Random logits with standard
+deviation s raise the loss by s²/2 nats, so the limit corresponds to a standard deviation of 1."""
 
 FITTED = 0.1
-"""Share of the initial loss below which a batch counts as learned."""
+"""Fraction of the initial loss below which a batch counts as overfitted."""
 FIT_STEPS = 120
 FIT_LEARNING_RATES = (0.1, 0.01)
-"""Learning rates, divided by the input width of a layer so that one value serves wide and narrow models.
-The second is for deep models without norms, which diverge with the first."""
+"""Learning rates to try. Each is divided by the input width of a layer, so that one value serves wide and
+narrow models. The second is for deep models without norms, which diverge with the first."""
 FIT_WARMUP = 5
+"""Number of optimizer steps with a linearly increasing learning rate."""
 
 
 def initial_loss(context: CheckContext) -> Measurement:
-    """Compare the loss of a fresh model with that of a uniform prediction."""
+    """Check that the loss of a newly initialised model is near that of a uniform prediction, ln V."""
     classes = _classes(context.task_type)
     batch = context.sample
     with torch.no_grad():
@@ -75,7 +76,7 @@ def _fresh_note(context: CheckContext) -> str:
 
 
 def overfitting(context: CheckContext) -> Measurement:
-    """Overfit a few sequences without dropout, in a few steps of Adam."""
+    """Check that a new model can overfit a few sequences, without dropout, in at most 120 steps of Adam."""
     batch = consistent_targets(context.batch, is_causal=context.causal_input is not None)
     tries = []
     for lr in FIT_LEARNING_RATES:
@@ -91,7 +92,7 @@ def overfitting(context: CheckContext) -> Measurement:
 
 
 def _fit(model: Model, batch: Batch, base_lr: float) -> list[float]:
-    """Train on one batch; return the losses until it is learned, diverges or the steps are used up."""
+    """Train on one batch until it is learned or the loss diverges; return the loss of each step."""
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         reads = parameter.shape[-1] if parameter.ndim > 1 else 10
@@ -118,8 +119,9 @@ def _fit(model: Model, batch: Batch, base_lr: float) -> list[float]:
 def consistent_targets(batch: Batch, *, is_causal: bool) -> Batch:
     """Return the batch with targets that even a model without positions can fit.
 
-    Without positions, attention sees only which tokens occur and in which proportions. If two positions are
-    indistinguishable in this way, the second gets the target of the first. Real values are standardised.
+    Without positions, attention sees only which tokens occur and in which proportions. If two positions
+    cannot be distinguished in this way, the second gets the target of the first. Real values are
+    standardised.
     """
     targets = batch.targets.clone()
     if targets.is_floating_point():
@@ -145,18 +147,18 @@ def consistent_targets(batch: Batch, *, is_causal: bool) -> Batch:
 
 
 def _proportions(tokens: Tensor) -> tuple[tuple[int, int], ...]:
-    """Return the tokens with their counts, divided by the greatest common divisor."""
+    """Return sorted pairs (token, count), with all counts divided by their greatest common divisor."""
     counts = Counter(tokens.tolist())
     common = math.gcd(*counts.values()) or 1
     return tuple(sorted((token, count // common) for token, count in counts.items()))
 
 
 def gradient_accumulation(context: CheckContext) -> Measurement:
-    """Compare the gradient of the trainer's step on one batch with that on two unequal micro-batches."""
+    """Check that two unequal micro-batches give the same gradient in a training step as the whole batch."""
     batch = context.ragged
     rows = len(batch.indices)
     if rows < 2:
-        raise DoesNotApply("there is a single example")
+        raise DoesNotApply("there is only one example")
     micro_batches = [trimmed(take_rows(batch, [0])), trimmed(take_rows(batch, list(range(1, rows))))]
     config, model = context.experiment.config, copy.deepcopy(context.model)
     trainer = Trainer(context.task, model, _plain(config.training), config.evaluation, config.seed)
@@ -169,7 +171,7 @@ def gradient_accumulation(context: CheckContext) -> Measurement:
 
 
 def _plain(training: TrainingConfig) -> TrainingConfig:
-    """Return a config without clipping, which would hide a wrong scale, and with steps close to zero."""
+    """Return a config without gradient clipping, which would hide a wrong scale, and with tiny updates."""
     changes: dict[str, Any] = {
         "optimizer": {"kind": "sgd", "learning_rate": 1e-30, "momentum": 0.0},
         "gradient_clip_norm": None,
@@ -183,7 +185,7 @@ def _plain(training: TrainingConfig) -> TrainingConfig:
 
 
 def every_gradient(context: CheckContext) -> Measurement:
-    """Require a finite gradient other than zero for every parameter."""
+    """Check that every parameter gets a finite gradient that is not zero."""
     model = copy.deepcopy(context.model)
     model.compute_loss(context.ragged.inputs, context.ragged.targets).loss.backward()
     found = {name: _complaint(parameter) for name, parameter in model.named_parameters()}
@@ -196,6 +198,7 @@ def every_gradient(context: CheckContext) -> Measurement:
 
 
 def _complaint(parameter: nn.Parameter) -> str:
+    """Return what is wrong with a parameter's gradient, or an empty text."""
     if not parameter.requires_grad:
         return "is frozen"
     if parameter.grad is None:
@@ -206,7 +209,7 @@ def _complaint(parameter: nn.Parameter) -> str:
 
 
 def saving(context: CheckContext) -> Measurement:
-    """Save a model and load it into one with other weights: tensors and outputs must be the same."""
+    """Check that a saved model, loaded into another one, has bit-identical weights and equal outputs."""
     original, other = context.weights, context.build_other()
     with tempfile.TemporaryDirectory() as folder:
         store = CheckpointStore(Path(folder))

@@ -1,7 +1,7 @@
-"""Checks of this machine: processor, memory, disk, PyTorch, precision, packages.
+"""Checks of this machine: processor, memory, disk, PyTorch, number formats, packages.
 
-Optional features such as a GPU or bf16 are reported and never fail. PyTorch is imported only inside the
-checks, so that a broken installation is a failed check and not a crash.
+A missing optional feature, such as a GPU or bf16, is reported but does not fail. PyTorch is imported only
+inside the checks, so that a broken installation gives a failed check instead of a crash.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from glassformer.doctor.report import (
     Measurement,
     Progress,
     Report,
-    Verdict,
+    at_least,
     run_checks,
 )
 
 GIBIBYTE = 2**30
 ENOUGH_BYTES = GIBIBYTE
-"""Memory and disk for a small run with its checkpoints. Less is a warning, since smaller runs exist."""
+"""Bytes of free memory, and of free disk space, that a small run needs. Less gives a warning."""
 MATRIX = 1024
+"""Rows and columns of the matrices whose product is timed."""
 NOT_EXTRAS = ("all", "dev")
+"""Extras of the package that have no check of their own."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_machine(runs: Path, progress: Progress | None = None) -> Report:
-    """Run all machine checks; `runs` is the folder in which runs would be written."""
+    """Run all machine checks and return the report. `runs` is the folder in which runs are saved."""
     measures: dict[str, Measure] = {
         "processor": processor,
         "threads": threads,
@@ -59,10 +61,9 @@ def _fact(value: float | int | str | None, detail: str) -> Measurement:
     return Measurement("passed", value, None, detail)
 
 
-def _enough(value: float, limit: float, detail: str) -> Measurement:
-    """Return a warning, not a failure, if the value is below the limit."""
-    verdict: Verdict = "passed" if value >= limit else "warning"
-    return Measurement(verdict, value, limit, detail, is_lower_limit=True)
+def _enough(free: float, detail: str) -> Measurement:
+    """Return the free bytes in GiB, with a warning if a small run needs more."""
+    return at_least(round(free / GIBIBYTE, 2), ENOUGH_BYTES / GIBIBYTE, detail, otherwise="warning")
 
 
 def processor() -> Measurement:
@@ -76,7 +77,7 @@ def processor() -> Measurement:
 
 
 def available_cores() -> float:
-    """Return the cores that the process may use, limited by the quota of its container."""
+    """Return the number of cores that this process may use, limited by the CPU quota of its container."""
     try:
         quota, period = (CGROUP / "cpu.max").read_text(encoding="ascii").split()
         return min(usable_cores(), int(quota) / int(period))
@@ -90,7 +91,7 @@ def threads() -> Measurement:
     detail = f"OMP_NUM_THREADS={asked}" if asked else "chosen by PyTorch; OMP_NUM_THREADS is not set"
     if used > cores:
         wanted = max(1, int(cores))
-        detail = f"{detail}: more threads than cores are slow; set OMP_NUM_THREADS={wanted}"
+        detail = f"{detail}: more threads than cores slow training down; set OMP_NUM_THREADS={wanted}"
         return Measurement("warning", used, cores, detail)
     if used < int(cores):
         detail += f"; {int(cores) - used} cores are idle"
@@ -107,11 +108,11 @@ def memory() -> Measurement:
     if total is None or free is None:
         raise DoesNotApply("the system does not report its memory")
     total, free = min(total, limit), min(free, left)
-    return _enough(round(free / GIBIBYTE, 2), ENOUGH_BYTES / GIBIBYTE, f"GiB free of {total / GIBIBYTE:.1f}")
+    return _enough(free, f"GiB free of {total / GIBIBYTE:.1f}")
 
 
 def runs_folder(runs: Path) -> Measurement:
-    """Write, sync, rename and lock a file in the runs folder, as a run does."""
+    """Check that a file can be written, synced, locked and renamed in the runs folder, as training does."""
     folder = runs.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -124,13 +125,13 @@ def runs_folder(runs: Path) -> Measurement:
                 os.fsync(file.fileno())
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.replace(written, Path(name) / "renamed")
-        free = shutil.disk_usage(folder).free / GIBIBYTE
+        free = shutil.disk_usage(folder).free
     except OSError as error:
         reason = error.strerror or str(error)
         return Measurement(
             "failed", None, None, f"{folder} cannot be written: {reason}; choose another --runs"
         )
-    return _enough(round(free, 2), ENOUGH_BYTES / GIBIBYTE, f"GiB free; {folder} is writable and lockable")
+    return _enough(free, f"GiB free; {folder} is writable and lockable")
 
 
 def pytorch() -> Measurement:
@@ -169,7 +170,7 @@ def _devices() -> list[str]:
 
 
 def precision(name: str, device: str) -> Measurement:
-    """Run a forward and a backward pass in a child process, since an unsupported dtype may crash it."""
+    """Check a number format in a child process, because an unsupported format may crash the process."""
     _torch()
     from glassformer.training.precision import probe
 
@@ -182,7 +183,7 @@ def precision(name: str, device: str) -> Measurement:
 
 
 def matmul() -> Measurement:
-    """Measure the speed of a large matrix product."""
+    """Measure the speed of a large fp32 matrix product, in GFLOP/s."""
     torch = _torch()
     one, other = torch.ones(MATRIX, MATRIX), torch.ones(MATRIX, MATRIX)
     seconds = []
@@ -195,15 +196,16 @@ def matmul() -> Measurement:
 
 
 def required_packages() -> Measurement:
-    """Compare the installed versions of the required packages with the oldest supported ones."""
+    """Check that all required packages are installed in a supported version."""
     needs = {name: version for name, version, extra in requirements() if not extra}
-    wrong = [complaint for name, version in needs.items() if (complaint := _missing(name, version))]
+    wrong = _complaints(needs)
     detail = "; ".join(wrong) or f"Python {platform.python_version()} and {len(needs)} packages"
     return Measurement("failed" if wrong else "passed", len(wrong), 0, detail)
 
 
 def extra(name: str, needs: dict[str, str]) -> Measurement:
-    wrong = [complaint for package, version in needs.items() if (complaint := _missing(package, version))]
+    """Check that the packages of an extra (an optional dependency group) are installed."""
+    wrong = _complaints(needs)
     if not wrong:
         return _fact("installed", ", ".join(needs))
     return Measurement(
@@ -212,7 +214,7 @@ def extra(name: str, needs: dict[str, str]) -> Measurement:
 
 
 def extras() -> dict[str, dict[str, str]]:
-    """Return the packages of each extra with the oldest supported version."""
+    """Return {package: oldest supported version} for each extra (optional dependency group)."""
     found: dict[str, dict[str, str]] = {}
     try:
         for name, version, extra_name in requirements():
@@ -224,7 +226,7 @@ def extras() -> dict[str, dict[str, str]]:
 
 
 def requirements() -> list[tuple[str, str, str]]:
-    """Return (package, oldest version, extra) from the metadata of the installed package."""
+    """Return (package, oldest supported version, extra) for each dependency in the package metadata."""
     try:
         lines = importlib.metadata.requires("glassformer") or []
     except importlib.metadata.PackageNotFoundError:
@@ -236,6 +238,11 @@ def requirements() -> list[tuple[str, str, str]]:
         if match and match[1] != "glassformer":
             found.append((match[1], match[2] or "0", extra_name[1] if extra_name else ""))
     return found
+
+
+def _complaints(needs: dict[str, str]) -> list[str]:
+    """Return one complaint per package that is missing or older than required."""
+    return [complaint for package, oldest in needs.items() if (complaint := _missing(package, oldest))]
 
 
 def _missing(package: str, oldest: str) -> str:

@@ -1,4 +1,4 @@
-"""Results of checks: measured value, limit and verdict. Independent of PyTorch, models and machines."""
+"""Check results: measured value, limit and verdict. This module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from glassformer.core.errors import shorten
 Verdict = Literal["passed", "warning", "skipped", "failed"]
 Value = float | int | str | None
 Progress = Callable[[int, int], None]
-"""Callback: number of checks done, number of checks in all."""
+"""Callback that receives the number of finished checks and the total number of checks."""
 
 
 class DoesNotApply(Exception):
-    """The check does not apply here, for the given reason. It is reported as skipped, not failed."""
+    """Raised by a check that does not apply, with the reason. The check is reported as skipped."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of a check. `limit` bounds `value`; None if the value is informative only."""
+    """Result of one check: a measured value and its limit, which is None if the value is only informative."""
 
     verdict: Verdict
     value: Value
@@ -38,15 +38,15 @@ def at_most(value: float, limit: float, detail: str) -> Measurement:
     return Measurement("passed" if value <= limit else "failed", value, limit, detail)
 
 
-def at_least(value: float, limit: float, detail: str) -> Measurement:
-    """Return a measurement that passes if the value is at least the limit."""
-    verdict: Verdict = "passed" if value >= limit else "failed"
+def at_least(value: float, limit: float, detail: str, otherwise: Verdict = "failed") -> Measurement:
+    """Return a measurement that passes if the value is at least the limit, and else has another verdict."""
+    verdict: Verdict = "passed" if value >= limit else otherwise
     return Measurement(verdict, value, limit, detail, is_lower_limit=True)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A named measurement and the time it took."""
+    """One finished check: its name, its measurement and its duration."""
 
     name: str
     measurement: Measurement
@@ -57,7 +57,7 @@ class Check:
         return self.measurement.verdict != "failed"
 
     def document(self) -> dict[str, Any]:
-        """Return the check for JSON."""
+        """Return the check as a JSON-serialisable dict."""
         found = self.measurement
         return {
             "name": self.name,
@@ -73,7 +73,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """All checks of one model, run or machine."""
+    """Results of all checks of one model, run or machine."""
 
     source: str
     checks: list[Check]
@@ -84,7 +84,7 @@ class Report:
         return all(check.passed for check in self.checks)
 
     def document(self) -> dict[str, Any]:
-        """Return the report for JSON."""
+        """Return the report as a JSON-serialisable dict."""
         return {
             "source": self.source,
             "passed": self.passed,
@@ -99,7 +99,7 @@ class Report:
 def run_checks(
     measures: Mapping[str, Measure], progress: Progress | None = None, done: list[Check] | None = None
 ) -> list[Check]:
-    """Run every check, also after failures; a check that raises an exception fails."""
+    """Run every check and return the results, after those in `done`. A check that raises an error fails."""
     checks = list(done or [])
     total = len(checks) + len(measures)
     for name, measure in measures.items():

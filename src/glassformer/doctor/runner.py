@@ -1,4 +1,4 @@
-"""Names of all checks, and functions that check a model or a run."""
+"""Functions that run all checks on a model or on a run, and the names of these checks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_model(
     progress: Progress | None = None,
     done: list[Check] | None = None,
 ) -> Report:
-    """Run all model checks, on the trained model if there is one, else on a fresh one."""
+    """Run all model checks on the `trained` model if it is given, else on a newly initialised model."""
     context = CheckContext(experiment, trained)
     # Build these first: an invalid config or missing file is a user error, not a failed check.
     _ = context.fresh, context.sample
@@ -55,7 +55,7 @@ def check_model(
 
 
 def check_run(path: Path, checkpoint: str = "best", *, progress: Progress | None = None) -> Report:
-    """Verify the checksums of a run, then check its model unless the checkpoint is damaged."""
+    """Verify the checksums of a run's files, then run all model checks unless the checkpoint is damaged."""
     folder = RunFolder.open(path)
     done = run_checks({name: partial(check, folder) for name, check in RUN_CHECKS.items()})
     try:
@@ -74,7 +74,7 @@ def check_run(path: Path, checkpoint: str = "best", *, progress: Progress | None
 
 
 def _checksums(folder: RunFolder) -> Measurement:
-    """Verify the SHA-256 of every file of every checkpoint, and the pointers to checkpoints."""
+    """Verify the SHA-256 of every checkpoint file, and the pointers to the best and latest checkpoint."""
     store = folder.checkpoints()
     damages = []
     for name in store.names():
@@ -89,7 +89,7 @@ def _checksums(folder: RunFolder) -> Measurement:
 
 
 def _files(folder: RunFolder) -> Measurement:
-    """Verify config, task, environment, results, status, and the event log up to the newest checkpoint."""
+    """Verify all other files of a run: config, task, environment, results, status and event log."""
     damages = []
     for read in (folder.config, folder.task_state, folder.environment, folder.results, folder.status):
         try:

@@ -67,7 +67,6 @@ def to_oklab(rgb: np.ndarray) -> np.ndarray:
 
 
 def _from_oklab(lab: np.ndarray) -> np.ndarray:
-    """Return Oklab coordinates (…, 3) as sRGB bytes."""
     linear = ((lab @ np.linalg.inv(_LAB).T) ** 3 @ np.linalg.inv(_CONES).T).clip(0, 1)
     values = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.rint(values * 255).astype(np.uint8)
@@ -270,7 +269,6 @@ class Section:
                     self._draw_rows(sheet, left, top)
 
     def _draw_rows(self, sheet: Sheet, left: float, top: float) -> None:
-        """Draw the query labels left of a map."""
         for label in self.row_labels:
             y = top + label.offset
             if label.is_position:
@@ -278,7 +276,6 @@ class Section:
             sheet.text(left - 5, y, label.text, label.size, INK, "right", "center_baseline")
 
     def _draw_columns(self, sheet: Sheet, left: float, bottom: float) -> None:
-        """Draw the key labels below a map."""
         for label in self.column_labels:
             x = left + label.offset
             if label.is_position:

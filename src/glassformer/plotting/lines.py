@@ -97,7 +97,6 @@ def _labels(charts: Sequence[Chart]) -> list[str]:
 
 
 def _series(line: Line, labels: Sequence[str]) -> int:
-    """Return the index of a line's colour, dash and marker."""
     return labels.index(line.label) if line.series is None else line.series
 
 
@@ -187,12 +186,10 @@ def legend(labels: Sequence[str]) -> Markup:
 
 
 def _css_classes(series: int) -> str:
-    """Return the CSS classes for the colour and the dashes of a line."""
     return f"line series-{series % COLOURS} dash-{series // COLOURS % DASHES}"
 
 
 def _svg_line(line: Line, series: int, x: Scale, y: Scale, x_label: str) -> list[Markup]:
-    """Return the SVG elements of one line: path, dots with tooltips, and a cross if the run failed."""
     places = [(x.position(at), y.position(value)) for at, value in line.points]
     path = "M" + "L".join(f"{across:.1f} {down:.1f}" for across, down in places)
     classes = _css_classes(series) + (" is-faint" if line.is_faint else "")
@@ -210,7 +207,6 @@ def _svg_line(line: Line, series: int, x: Scale, y: Scale, x_label: str) -> list
 
 
 def _svg_axes(x: Scale, y: Scale, x_label: str) -> list[Markup]:
-    """Return the SVG elements of both axes: lines, ticks and labels."""
     base, end = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [tag("line", x1=LEFT, x2=end, y1=base, y2=base, class_="axis")]
     for value in y.ticks():
@@ -337,7 +333,6 @@ def _draw_legend(figure: Figure, height: float) -> None:
 
 
 def _draw_chart(axes: Axes, chart: Chart, labels: Sequence[str]) -> None:
-    """Draw the lines, reference lines and axes of one panel."""
     for line in chart.lines:
         _draw_line(axes, line, STYLES[_series(line, labels) % len(STYLES)])
     if chart.level is not None:
@@ -372,7 +367,6 @@ def _scale_x(axes: Axes, chart: Chart) -> None:
 
 
 def _draw_line(axes: Axes, line: Line, style: tuple[str, str, str]) -> None:
-    """Draw one line with its intervals."""
     colour, dashes, marker = style
     found = [(*point, *pair) for point, pair in zip(line.points, line.intervals, strict=False) if pair]
     if found:

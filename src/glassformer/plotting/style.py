@@ -76,7 +76,6 @@ class Sheet:
         rotation: float = 0,
         weight: str = "normal",
     ) -> None:
-        """Draw text at a point; `size` is in points."""
         from matplotlib.font_manager import FontProperties
 
         self.axes.text(
@@ -102,17 +101,14 @@ class Sheet:
         self._line((left, right, right, left, left), (top, top, bottom, bottom, top))
 
     def line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Draw a hairline through points."""
         self._line([x * self.scale for x in xs], [y * self.scale for y in ys])
 
     def _line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Draw a hairline through points given in pixels."""
         from matplotlib.lines import Line2D
 
         self.axes.add_line(Line2D(xs, ys, color=FAINT, linewidth=0.6, solid_joinstyle="miter"))
 
     def polygon(self, points: Sequence[tuple[float, float]], colour: str) -> None:
-        """Draw a filled polygon."""
         from matplotlib.patches import Polygon
 
         self.axes.add_patch(Polygon(np.array(points) * self.scale, closed=True, color=colour, linewidth=0))
