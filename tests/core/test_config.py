@@ -174,7 +174,7 @@ def test_a_renamed_option_has_its_new_name_as_hint(old: str, new: str) -> None:
     with pytest.raises(UserError) as error:
         validate(ExperimentConfig, ExperimentConfig.fill_kinds(tree))
     detail = error.value.details[0]
-    assert (detail.path, detail.message, detail.hint) == (old, "unknown option", f"it is called {new} now")
+    assert (detail.path, detail.message, detail.hint) == (old, "unknown option", f"use the new name, {new}")
 
 
 def test_a_deep_tree_is_rejected_by_its_unknown_option() -> None:

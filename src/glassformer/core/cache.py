@@ -12,10 +12,10 @@ Value = TypeVar("Value")
 
 
 class LRUCache(Generic[Key, Value]):
-    """Thread-safe LRU cache of limited size. The newest value stays, however large it is."""
+    """Thread-safe LRU cache of limited size. The newest value is kept even if it exceeds the limit."""
 
     def __init__(self, max_size: int, size: Callable[[Value], int] = lambda value: 1) -> None:
-        """`size` measures one value; by default the cache holds `max_size` values."""
+        """Limit the sum of `size(value)` over all values to `max_size`. By default each value has size 1."""
         self._max_size = max_size
         self._size = size
         self._values: OrderedDict[Key, Value] = OrderedDict()
@@ -39,6 +39,6 @@ class LRUCache(Generic[Key, Value]):
             self._values.pop(key, None)
 
     def items(self) -> list[tuple[Key, Value]]:
-        """Return all entries, the least recently used first."""
+        """Return all (key, value) pairs, the least recently used first."""
         with self._lock:
             return list(self._values.items())

@@ -25,31 +25,31 @@ from glassformer.core.system import read_regular_file
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_DEPTH = 24
-"""Deeper files are rejected at once; PyYAML needs seconds to reach Python's recursion limit."""
+"""Maximum nesting depth of a config file. A hostile file would keep PyYAML busy for seconds."""
 
 Tree = dict[str, Any]
 
 EXAMPLES = {
-    "int": "a whole number, such as 4",
-    "float": "a number, such as 0.1 or 1e-3",
-    "bool": "true or false",
+    "int": "use a whole number, such as 4",
+    "float": "use a number, such as 0.1 or 1e-3",
+    "bool": "use true or false",
 }
-"""Hint for a value of the wrong type, by the beginning of pydantic's name of the error."""
+"""Hint for a value of the wrong type. The key is the start of pydantic's error type, such as `int_type`."""
 YAML_HINTS = {
-    "tag": "remove the tag: a config contains data only, and runs no code",
-    "alias": "write the value out",
-    "twice": "keep one of the two",
+    "tag": "remove the tag, because a config contains data only and runs no code",
+    "alias": "replace the alias by its value",
+    "twice": "remove one of the two keys",
     "": "check indentation, colons and brackets there",
 }
-"""Hint for invalid YAML, by a word of the error message; the first that applies."""
+"""Hint for invalid YAML. The first entry whose key occurs in the error message is used."""
 
 
 class UnknownOption(ErrorDetail):
-    """Unknown option; another section of the config may have one of this name."""
+    """Error for an unknown option. Its hint may name an option of the same name in another section."""
 
 
 class Node(BaseModel):
-    """Frozen section of the config. Unknown options are rejected, and values are not converted."""
+    """Immutable config section (pydantic model). It rejects unknown options and does not convert types."""
 
     # defer_build: pydantic builds a class when it is first used, and a command uses few of them.
     model_config = ConfigDict(
@@ -72,7 +72,7 @@ class Node(BaseModel):
 
     @classmethod
     def fill_kinds(cls, tree: Mapping[str, Any]) -> Tree:
-        """Add the default `kind` wherever a tree leaves it out, so that `merge` recognises another kind."""
+        """Return the tree with the default `kind` filled in, so that `merge` can see if a kind changes."""
         filled = dict(tree)
         for key, value in tree.items():
             field = cls.model_fields.get(key)
@@ -87,24 +87,24 @@ class Node(BaseModel):
 
     @classmethod
     def chosen(cls, options: Mapping[str, Any]) -> type[Node] | None:
-        """Return the config class that these options select, or None if their kind is unknown."""
+        """Return the config class that `options["kind"]` selects, or None if that kind is not registered."""
         return cls
 
     def dump(self) -> Tree:
-        """Return the section as a tree of JSON values."""
+        """Return the section as a JSON-serialisable dict."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
     def identity(self) -> Tree:
-        """Return the options that the fingerprint covers."""
+        """Return the options that the fingerprint covers, as a JSON-serialisable dict."""
         return self.dump()
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of `identity()`: equal configs have equal fingerprints on every machine."""
+        """Return the SHA-256 of `identity()` in hexadecimal. Equal configs have equal fingerprints."""
         canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
 
     def with_overrides(self, overlay: Tree) -> Self:
-        """Return a validated copy with some options changed."""
+        """Return a validated copy in which the nested dict `overlay` replaces some options."""
         return validate(type(self), merge(self.dump(), overlay))
 
 
@@ -112,7 +112,7 @@ NodeType = TypeVar("NodeType", bound=Node)
 
 
 def validate(node: type[NodeType], tree: Tree) -> NodeType:
-    """Build a config from a tree; a UserError lists everything that is wrong with it."""
+    """Build a config object from a nested dict. Raise a UserError that lists all invalid options."""
     try:
         return node.model_validate(tree)
     except ValidationError as error:
@@ -143,7 +143,7 @@ def _details(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
 
 
 def _paths(node: type[Node], tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all options of the config, for the kinds that the tree selects."""
+    """Yield the dotted path of every option that exists for the kinds selected in the tree."""
     for key, field in node.model_fields.items():
         yield prefix + key
         given = tree.get(key)
@@ -158,18 +158,18 @@ def _paths(node: type[Node], tree: Mapping[str, Any], prefix: str = "") -> Itera
 
 @cache
 def renamed_options() -> dict[str, str]:
-    """Return the options that had another name, old path to new path.
+    """Return the renamed options as a dict from old path to new path.
 
-    An old name is an error whose hint is the new one.
+    An old name is an error. The hint of the error is the new name.
     """
     text = (resources.files("glassformer.core") / "renamed_options.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def _renamed_or_elsewhere(path: str, paths: set[str]) -> str:
-    """Suggest the new name of a renamed option, or an option of this name in another section, or ''."""
+    """Return a hint: the new name of a renamed option, or the same name in another section. Else ''."""
     if path in renamed_options():
-        return f"it is called {renamed_options()[path]} now"
+        return f"use the new name, {renamed_options()[path]}"
     name = path.rpartition(".")[2]
     same = [other for other in paths if other.rpartition(".")[2] == name]
     longer = [other for other in paths if other.endswith(f"_{name}")]
@@ -178,7 +178,7 @@ def _renamed_or_elsewhere(path: str, paths: set[str]) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML: `1e-3` is a float, `010` is ten, only true and false are booleans; no tags, no aliases."""
+    """Safe YAML loader: no tags, no aliases, `1e-3` is a float, `010` is 10, `yes` is not a boolean."""
 
     depth = 0
 
@@ -217,7 +217,7 @@ def _yaml_error(problem: str, item: Any) -> yaml.MarkedYAMLError:
 
 
 class _StrictDumper(yaml.SafeDumper):
-    """YAML dumper that quotes every text that this or another YAML reader would not read as text."""
+    """YAML dumper that quotes every string that some YAML parser would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -253,12 +253,12 @@ _StrictDumper.yaml_implicit_resolvers = {
 
 
 def dump_yaml(tree: Tree) -> str:
-    """Encode a tree as YAML that `parse_yaml` reads back as the same tree."""
+    """Return a nested dict as YAML text that `parse_yaml` reads back as the same dict."""
     return yaml.dump(tree, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)
 
 
 def parse_yaml(text: str, location: str) -> Any:
-    """Parse YAML; errors name the location, the line and the column."""
+    """Parse YAML text. Errors report `location` (such as the file name), the line and the column."""
     try:
         return yaml.load(text, Loader=_StrictLoader)  # a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -271,14 +271,15 @@ def parse_yaml(text: str, location: str) -> Any:
             f"not valid YAML: {error}", path=location, hint="save the file as plain UTF-8 text"
         ) from None
     except RecursionError:
-        raise user_error("nested too deeply", path=location, hint="flatten the file") from None
+        message, hint = "the YAML is nested too deeply", f"use at most {MAX_CONFIG_DEPTH} levels"
+        raise user_error(message, path=location, hint=hint) from None
 
 
 def read_yaml_file(path: Path) -> Tree:
-    """Read the mapping in a UTF-8 YAML file of at most 1 MiB."""
+    """Read a YAML config file (UTF-8, at most 1 MiB) and return its top-level mapping."""
     location = str(path)
     if os.path.isdir(path):
-        raise user_error("is a folder, not a YAML file", path=location, hint="name the file in it")
+        raise user_error("this is a folder, not a YAML file", path=location, hint="name a file in it")
     if not os.path.isfile(path):
         siblings = sorted(str(sibling) for sibling in path.parent.glob("*.y*ml"))
         raise user_error(
@@ -286,17 +287,18 @@ def read_yaml_file(path: Path) -> Tree:
         )
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise user_error(
-            f"too large for a config ({path.stat().st_size:,} bytes)",
+            f"the file is too large for a config ({path.stat().st_size:,} bytes)",
             path=location,
-            hint=f"a config is at most {MAX_CONFIG_BYTES:,} bytes; is this a data file?",
+            hint=f"name a config file, not a data file (at most {MAX_CONFIG_BYTES:,} bytes)",
         )
     try:
         text = read_regular_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise user_error(f"not UTF-8 at byte {error.start}", path=location, hint="save it as UTF-8") from None
+        message = f"the file is not UTF-8 at byte {error.start}"
+        raise user_error(message, path=location, hint="save the file as UTF-8") from None
     except OSError as error:
         raise user_error(
-            f"cannot be read: {error.strerror}", path=location, hint="check its permissions"
+            f"the file cannot be read: {error.strerror}", path=location, hint="check its permissions"
         ) from None
     tree = parse_yaml(text, location)
     if tree is None:
@@ -311,7 +313,7 @@ def read_yaml_file(path: Path) -> Tree:
 
 
 def parse_overrides(overrides: Iterable[str] | Mapping[str, Any]) -> Tree:
-    """Parse `["a.b=1", "a.c=x"]`, or `{"a.b": 1}`, into one tree. The order does not matter."""
+    """Parse overrides such as `["a.b=1"]` or `{"a.b": 1}` into a nested dict, here `{"a": {"b": 1}}`."""
     if isinstance(overrides, Mapping):
         return unflatten(overrides)
     flat: Tree = {}
@@ -319,17 +321,18 @@ def parse_overrides(overrides: Iterable[str] | Mapping[str, Any]) -> Tree:
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals or not all(path.split(".")):
-            raise user_error("not of the form PATH=VALUE", value=override, hint="model.num_layers=2")
+            message, hint = "this is not of the form PATH=VALUE", "write it like model.num_layers=2"
+            raise user_error(message, value=override, hint=hint)
         if not text.strip():
-            raise user_error("no value after '='", path=path, hint=f"{path}=null for no value")
+            raise user_error("no value after '='", path=path, hint=f"add a value; {path}=null means none")
         if path in flat:
-            raise user_error("set twice", path=path, hint="give it once")
+            raise user_error("this option is set twice", path=path, hint="set it once")
         flat[path] = parse_yaml(text, path)
     return unflatten(flat)
 
 
 def format_value(value: Any) -> str:
-    """Format a value in one line that `parse_overrides` reads back as the same value."""
+    """Return a value as one line of YAML that `parse_overrides` reads back as the same value."""
     text = yaml.dump(
         value, Dumper=_StrictDumper, default_flow_style=True, allow_unicode=True, width=2**30, sort_keys=False
     )
@@ -337,7 +340,7 @@ def format_value(value: Any) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    """Convert `{"a": {"b": 1}}` to `{"a.b": 1}`."""
+    """Convert a nested dict to dotted paths: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
     flat: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -349,21 +352,22 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
 
 
 def unflatten(flat: Mapping[str, Any]) -> Tree:
-    """Convert `{"a.b": 1}` to `{"a": {"b": 1}}`; keys may be dotted paths or plain names."""
+    """Convert dotted paths to a nested dict: `{"a.b": 1}` becomes `{"a": {"b": 1}}`."""
     tree: Tree = {}
     for path, value in flat.items():
         *parents, last = str(path).split(".")
         section = tree
         for depth, key in enumerate(parents, start=1):
             if ".".join(parents[:depth]) in flat:
-                raise user_error("set twice, once as a whole", path=str(path), hint="give one of the two")
+                message = "this option is set twice, once as part of its section"
+                raise user_error(message, path=str(path), hint="set the option or its section, not both")
             section = section.setdefault(key, {})
         section[last] = value
     return tree
 
 
 def merge(base: Any, overlay: Any) -> Any:
-    """Put `overlay` over `base`. Another kind replaces the whole section, since options belong to a kind."""
+    """Merge `overlay` into `base` recursively. A section with a different `kind` is replaced as a whole."""
     if isinstance(base, str) and isinstance(overlay, dict):
         base = {"kind": base}
     if isinstance(overlay, str) and isinstance(base, dict) and "kind" in base:

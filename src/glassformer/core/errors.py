@@ -1,6 +1,6 @@
 """Errors that a user can act on: path, value, allowed values and a hint.
 
-Any other exception is a fault of the package and keeps its traceback.
+Any other exception is a bug in the package and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 
 @dataclass(eq=False, repr=False)
 class ErrorDetail(ValueError):
-    """One mistake in the input: its path, the value given, and a hint how to correct it."""
+    """One mistake in the user's input: config path or file, value given, allowed values, and a hint."""
 
     message: str
     _: KW_ONLY
@@ -23,7 +23,7 @@ class ErrorDetail(ValueError):
     hint: str = ""
 
     def lines(self) -> list[str]:
-        """Format the detail in two to four lines."""
+        """Return the text of the error as two to four lines."""
         message = shorten(self.message, 300)
         lines = [f"{self.path}: {message}" if self.path else message]
         if self.value is not None:
@@ -44,7 +44,7 @@ class ErrorDetail(ValueError):
 
 
 class UserError(Exception):
-    """Input that cannot be used. The CLI prints it without a traceback and exits with code 2."""
+    """Error caused by the user's input. The CLI prints it without a traceback and exits with code 2."""
 
     def __init__(self, *details: ErrorDetail) -> None:
         self.details = list(details)
@@ -63,16 +63,16 @@ class UserError(Exception):
 def user_error(
     message: str, *, path: str = "", value: object = None, allowed: Sequence[str] = (), hint: str = ""
 ) -> UserError:
-    """Make a `UserError` with one detail."""
+    """Return a `UserError` with one `ErrorDetail`."""
     return UserError(ErrorDetail(message, path=path, value=value, allowed=allowed, hint=hint))
 
 
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")
-"""Pattern of PyTorch's messages when an allocation fails."""
+"""Pattern that matches PyTorch's error messages for a failed allocation."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error is a failed allocation, of Python or of PyTorch."""
+    """Return True if the error means that Python or PyTorch could not allocate memory."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
     )
@@ -88,7 +88,7 @@ def near_match(value: object, allowed: Iterable[str]) -> str | None:
 
 
 def join_names(names: Sequence[str], width: int) -> str:
-    """Join names with commas, and cut the list between names to fit `width` characters."""
+    """Join names with commas. If the text exceeds `width` characters, drop the last names and add `…`."""
     text = ", ".join(names)
     if len(text) <= width:
         return text
@@ -97,6 +97,6 @@ def join_names(names: Sequence[str], width: int) -> str:
 
 
 def shorten(text: str, width: int = 100) -> str:
-    """Collapse white space and cut the text to `width` characters."""
+    """Return the text with white space collapsed, cut to `width` characters."""
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"

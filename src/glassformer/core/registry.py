@@ -24,11 +24,11 @@ from glassformer.core.config import Node
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 
 _registry: dict[type[Kind], dict[str, type[Kind]]] = {}
-"""Kinds by name, for each choice."""
+"""Config classes by name, for each choice (direct subclass of `Kind`, such as `PositionConfig`)."""
 
 
 class Kind(Node):
-    """Config section with a `kind`: `{kind: rotary, base: 500}`, or just `rotary`."""
+    """Config section whose `kind` selects a variant: `{kind: rotary, base: 500}`, or just `rotary`."""
 
     kind: str
 
@@ -43,7 +43,9 @@ class Kind(Node):
             data = {"kind": data}
         known = _registry[cls]
         if not isinstance(data, Mapping):
-            raise ErrorDetail("expected a choice: {kind: NAME, ...}", value=data, allowed=sorted(known))
+            raise ErrorDetail(
+                "expected a kind, as NAME or {kind: NAME, ...}", value=data, allowed=sorted(known)
+            )
         name = data.get("kind")
         if name is None:
             raise ErrorDetail("a kind is required", path="kind", value="", allowed=sorted(known))
@@ -53,7 +55,7 @@ class Kind(Node):
                 path="kind",
                 value=name,
                 allowed=sorted(known),
-                hint="--plugin FILE.py for a kind of your own",
+                hint="add --plugin FILE.py if the kind is your own",
             )
         return known[name].model_validate(data)
 
@@ -66,7 +68,7 @@ KindType = TypeVar("KindType", bound=Kind)
 
 
 def register(cls: type[KindType]) -> type[KindType]:
-    """Class decorator: register a kind for its choice, under the default of its `kind` field."""
+    """Register a config class as a kind (class decorator). Its name is the default of its `kind` field."""
     choice = choice_of(cls)
     name = cls.model_fields["kind"].default
     if not isinstance(name, str):
@@ -84,12 +86,12 @@ def register(cls: type[KindType]) -> type[KindType]:
 
 
 def unregister(cls: type[Kind]) -> None:
-    """Remove a kind from the registry."""
+    """Remove a config class from the registry."""
     _registry[choice_of(cls)].pop(cls.model_fields["kind"].default)
 
 
 def choice_of(cls: type[Kind]) -> type[Kind]:
-    """Return the choice of a kind: its ancestor that derives directly from `Kind`."""
+    """Return the base class that derives directly from `Kind`: `PositionConfig` for `RotaryConfig`."""
     for ancestor in cls.__mro__:
         if Kind in ancestor.__bases__:
             return ancestor
@@ -97,20 +99,22 @@ def choice_of(cls: type[Kind]) -> type[Kind]:
 
 
 def kinds(choice: type[Kind]) -> dict[str, type[Kind]]:
-    """Return the registered kinds of a choice by name."""
+    """Return the config classes registered for a choice (such as `PositionConfig`), by name."""
     return dict(_registry.get(choice, {}))
 
 
 def load_plugin(path: Path) -> None:
-    """Execute a user's Python file, which registers its kinds. Call it only with a path the user gave."""
+    """Execute a Python file so that it registers its kinds. Only pass a path that the user gave."""
     if not path.is_file():
-        raise user_error("no such plug-in file", path=str(path), hint="--plugin PATH/TO/FILE.py")
+        raise user_error(
+            "this plug-in file does not exist", path=str(path), hint="check the path after --plugin"
+        )
     name = f"glassformer_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise user_error("not a Python file", path=str(path), hint="a plug-in's name ends in .py")
+        raise user_error("this is not a Python file", path=str(path), hint="rename it so that it ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -129,5 +133,5 @@ def load_plugin(path: Path) -> None:
         raise user_error(
             f"the plug-in failed: {type(error).__name__}: {error}",
             path=location,
-            hint=f"python {path} shows the whole error",
+            hint=f"run python {path} to see the whole error",
         ) from error

@@ -22,13 +22,13 @@ from glassformer import __version__
 
 @dataclass(frozen=True)
 class Machine:
-    """Hardware and software versions that a measurement depends on."""
+    """Hardware and software versions, recorded with every measurement."""
 
     cpu: str
     cores: int
-    """Cores that this process may use."""
+    """Number of CPU cores that this process may use."""
     threads: int
-    """PyTorch's intra-op threads."""
+    """Number of PyTorch intra-op threads."""
     memory_bytes: int | None
     system: str
     python: str
@@ -36,7 +36,7 @@ class Machine:
     glassformer: str
 
     def document(self) -> dict[str, Any]:
-        """Return the facts as a JSON document."""
+        """Return the fields as a JSON-serialisable dict."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Machine:
 
 
 def machine() -> Machine:
-    """Describe this machine and the installed versions."""
+    """Return the hardware of this machine and the installed versions."""
     import torch
 
     return Machine(
@@ -63,7 +63,7 @@ def machine() -> Machine:
 
 
 def usable_cores() -> int:
-    """Count the cores that this process may use; CPU affinity can make them fewer than the machine has."""
+    """Return the number of CPU cores that this process may use. CPU affinity can lower the number."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -82,13 +82,13 @@ def cpu_name() -> str:
 
 
 def threads_per_worker(workers: int) -> int:
-    """`OMP_NUM_THREADS` if it is set, else an equal share of the cores."""
+    """Return the number of threads per worker: `OMP_NUM_THREADS`, or an equal share of the cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return int(asked) if asked.isdecimal() and int(asked) else max(1, (os.cpu_count() or 1) // workers)
 
 
 def memory_bytes() -> int | None:
-    """Return the physical memory of the machine, or None if the system does not report it."""
+    """Return the physical memory of the machine in bytes, or None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -97,7 +97,7 @@ def memory_bytes() -> int | None:
 
 @contextlib.contextmanager
 def threads_set_to(threads: int | None) -> Iterator[None]:
-    """Context: set PyTorch's threads (None keeps them), and restore the old number at the end."""
+    """Set the number of PyTorch intra-op threads within a `with` block. None keeps the current number."""
     import torch
 
     before = torch.get_num_threads()
@@ -109,11 +109,11 @@ def threads_set_to(threads: int | None) -> Iterator[None]:
 
 
 MAX_FILE_BYTES = 64 << 20
-"""Size limit of `read_regular_file`; the largest tokenizers have half of it."""
+"""Maximum size of a file for `read_regular_file`, in bytes. Tokenizer files are half as large."""
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Read a regular file of at most 64 MiB; reject FIFOs, devices and larger files."""
+    """Return the bytes of a regular file. Raise ValueError for FIFOs, devices and files over 64 MiB."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
@@ -125,13 +125,13 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def peak_memory() -> int:
-    """Return the largest resident size of this process so far, in bytes."""
+    """Return the peak resident set size of this process in bytes."""
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def available_memory() -> int | None:
-    """Return the bytes this process may hold: free memory plus its own resident size; None if unknown."""
+    """Return free memory plus the memory of this process, in bytes, or None if the system has no /proc."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -169,7 +169,7 @@ class ThreadPool:
     def each(
         self, function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None
     ) -> Iterator[Result]:
-        """Yield `function(item)` in the order of the items, with at most `ahead` results pending."""
+        """Yield `function(item)` in the order of the items. At most `ahead` results are pending at a time."""
         pending: deque[Future[Result]] = deque()
         try:
             for item in items:
@@ -183,7 +183,7 @@ class ThreadPool:
                 future.cancel()
 
     def close(self) -> None:
-        """Cancel what has not started, and wait for the workers."""
+        """Cancel calls that have not started, and wait for the running ones."""
         self._pool.shutdown(cancel_futures=True)
 
 
