@@ -250,5 +250,5 @@ def test_a_folder_of_runs_is_rejected_with_a_hint(trained_once: Path, tmp_path: 
         gf.report(tmp_path, tmp_path / "report.html")
     with pytest.raises(UserError, match="no such run"):
         gf.report(tmp_path / "none", tmp_path / "report.html")
-    with pytest.raises(UserError, match="no run given"):
+    with pytest.raises(UserError, match="no run was given"):
         gf.report([], tmp_path / "report.html")

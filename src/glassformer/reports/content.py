@@ -23,46 +23,46 @@ from glassformer.runs.run import Run
 from glassformer.tasks.base import Task
 
 MAX_CELLS = 1_500_000
-"""Maximum number of map cells per model, about one megabyte of the page."""
+"""Maximum number of attention weights per model in the page, which take about one megabyte."""
 EXPECTED_ERRORS = (UserError, ErrorDetail)
 DAMAGE_ERRORS = (KeyError, TypeError, ValueError, OSError)
-"""Errors that damaged files cause."""
+"""Exceptions that reading a damaged run folder may raise."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Number of parameters of a model."""
+    """Parameter count of a model, by module and in total."""
 
     by_module: dict[str, int]
     comparisons: list[Comparison]
-    """Comparison with the closed form, if the model has one."""
+    """Comparison of each count with its formula; empty if the model has no formulas."""
 
     @property
     def total(self) -> int:
-        """Number of all parameters."""
+        """Total number of parameters."""
         return sum(self.by_module.values())
 
 
 @dataclass
 class ModelView:
-    """Parameters, predictions and attention maps of one model."""
+    """Content of a report about one model: parameter counts, predictions and attention maps."""
 
     summary: RunSummary
     checkpoint: str | None = None
     task_description: str = ""
-    """Type of the task in words."""
+    """Description of the task type, such as token classification, in words."""
     size: ModelSize | None = None
     samples: SampleSet | None = None
     maps: AttentionMaps | None = None
     maps_note: str = ""
-    """Selection of the maps, if not all are shown."""
+    """Sentence about which layers and heads are shown; empty if all attention maps are shown."""
     warnings: list[str] = field(default_factory=list)
 
 
 def inspect_model(summary: RunSummary, checkpoint: str, samples: int, with_maps: bool) -> ModelView:
-    """Load the model of a run; failures become warnings."""
+    """Load the model of a run and collect what a report shows about it. Failures become warnings."""
     view = ModelView(summary)
     if summary.config is None:
         view.warnings.append("The model is not loaded: its config is not valid here.")
@@ -81,7 +81,7 @@ def inspect_model(summary: RunSummary, checkpoint: str, samples: int, with_maps:
 def _attempt(
     view: ModelView, prefix: str, call: Callable[[], Result], errors: tuple[type[Exception], ...] = ()
 ) -> Result | None:
-    """Result of a call; user errors, and the errors given, become warnings."""
+    """Return the result of `call`; on a user error or one of `errors`, add a warning and return None."""
     try:
         return call()
     except EXPECTED_ERRORS as error:
@@ -92,7 +92,7 @@ def _attempt(
 
 
 def _load(summary: RunSummary, checkpoint: str, view: ModelView) -> Run | None:
-    """Load the run with its checkpoint; without one, build the model and count its parameters."""
+    """Load the run with its checkpoint; if that fails, only count the parameters and return None."""
 
     def count() -> None:
         assert summary.config is not None
@@ -130,7 +130,7 @@ def _take_maps(run: Run, view: ModelView) -> None:
 
 
 def _choose(run: Run) -> tuple[tuple[Sequence[int] | None, Sequence[int] | None], str]:
-    """Select all heads if the page stays small, else fewer layers, then fewer heads."""
+    """Return the layers and heads to show, fewer if the page would grow too large, and a note about them."""
     sites = layers(run.model)
     if not sites:
         return (None, None), ""  # the error that follows gives the reason
@@ -158,19 +158,19 @@ OVER_EXAMPLES = "Intervals: 95 %, over examples."
 
 @dataclass(frozen=True)
 class ReportContent:
-    """Everything that a report shows."""
+    """Everything that a report shows: runs, studies, models and commands."""
 
     summaries: list[RunSummary]
     studies: list[StudyFolder]
     views: list[ModelView]
-    """One model per group, for the first few groups."""
+    """One model per group of runs, for the first few groups."""
     arguments: list[str] = field(default_factory=list)
     """Command-line arguments of `glassformer report`."""
     plugins: list[str] = field(default_factory=list)
 
     @cached_property
     def groups(self) -> list[RunGroup]:
-        """Runs grouped by options and data."""
+        """Groups of runs that have the same options and data and differ only in the seed."""
         return group_runs(self.summaries)
 
     @property
@@ -185,18 +185,18 @@ class ReportContent:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings of all studies and runs."""
+        """Warnings about all studies and runs, such as damaged files."""
         found = [warning for study in self.studies for warning in study.warnings]
         return found + [warning for summary in self.summaries for warning in summary.warnings]
 
     def tables(self) -> list[Table]:
-        """Tables of numbers, for Markdown and LaTeX."""
+        """Return the tables of results that are exported as Markdown and LaTeX."""
         tables = [table for study in self.studies for table in study.tables if not table.is_aside]
         return tables + results_tables(self.groups)
 
 
 def results_tables(groups: Sequence[RunGroup]) -> list[Table]:
-    """Metrics by split for one group, or one row per group; other metrics give further tables."""
+    """Build the results tables: one row per group of runs, or the metrics by split if there is one group."""
     with_numbers = [group for group in groups if group.split is not None]
     if len(with_numbers) == 1:
         return [_one_setting(with_numbers[0])]
@@ -257,7 +257,7 @@ def _is_point(group: RunGroup) -> bool:
 
 
 def runs_table(groups: Sequence[RunGroup]) -> Table:
-    """Table of all runs, finished or not."""
+    """Build a table with one row per run, finished or not."""
     names = list(dict.fromkeys(group.primary_metric for group in groups if group.primary_metric))
     setting = ["setting"] if len(groups) > 1 else []
     rows: list[list[Cell]] = [
@@ -277,7 +277,7 @@ def runs_table(groups: Sequence[RunGroup]) -> Table:
 
 
 def final_or_last(summary: RunSummary, metric: str) -> Cell:
-    """Final value, or the last validation, marked as such."""
+    """Return the final metric of a finished run, otherwise its last validation as text with the step."""
     split = summary.results.split
     if summary.is_finished and split is not None:
         return summary.results.metrics[split].get(metric)
@@ -289,7 +289,7 @@ def final_or_last(summary: RunSummary, metric: str) -> Cell:
 
 
 def differences_tables(groups: Sequence[RunGroup]) -> tuple[Table | None, Table | None]:
-    """Differences in options that all groups have, and in options of some kinds only."""
+    """Build two tables of differing options: options that all groups of runs have, and those of some."""
     readable = [group for group in groups if group.options]
     paths = differing([group.options for group in readable]) if readable else []
     shared = [path for path in paths if all(path in group.options for group in readable)]

@@ -21,7 +21,7 @@ from glassformer.storage.files import atomic_write, storage_error
 
 
 def page(content: ReportContent) -> str:
-    """HTML of a report."""
+    """Return the HTML page of a report as text."""
     script = joined([static(name) for name in SHARED_SCRIPTS] + [package_file("report.js")])
     style = "".join([package_file("report.css"), *(static(name) for name in SHARED_STYLES)])
     policy = (
@@ -48,7 +48,7 @@ def page(content: ReportContent) -> str:
 
 
 def _maps(content: ReportContent) -> Markup:
-    """Attention weights for the script, one element per figure."""
+    """Build one `<script>` element per figure with its attention weights as JSON."""
     found = [view.maps for view in content.views if view.maps is not None]
     made = []
     for index, maps in enumerate(found):
@@ -62,7 +62,7 @@ Log = Callable[[str], None]
 
 ENDINGS = {"--out": (".html", ".htm"), "--markdown": (".md", ".markdown"), "--latex": (".tex",)}
 MAX_MODELS = 4
-"""Maximum number of models that are loaded, which bounds the size of the page."""
+"""Maximum number of models that one report loads, which limits the size of the page."""
 
 
 def report(
@@ -77,9 +77,9 @@ def report(
     plugins: Sequence[str] = (),
     log: Log = lambda text: None,
 ) -> dict[str, Any]:
-    """Write a report about runs and studies, given by their folders; return what `report --json` prints.
+    """Write a report about runs and studies, given by their folders; return a JSON-serialisable summary.
 
-    `samples` is the number of predictions per model, `maps` the number of models with attention maps.
+    `samples` is the number of predictions per model. `maps` is the number of models with attention maps.
     """
     given = [str(path) for path in ([runs] if isinstance(runs, (str, Path)) else runs)]
     asked = {"--out": out, "--markdown": markdown, "--latex": latex}
@@ -106,15 +106,15 @@ def report(
 
 
 def _check(given: Sequence[str], files: dict[str, Path], samples: int, maps: int) -> None:
-    """Check the arguments before any work."""
+    """Raise a user error if an argument is invalid, before any file is read or written."""
     if not given:
-        raise user_error("no run given", path="RUN", hint="glassformer report RUN … --out report.html")
+        raise user_error("no run was given", path="RUN", hint="glassformer report RUN … --out report.html")
     for option, path in files.items():
         if path.suffix.lower() not in ENDINGS[option]:
             hint = f"{path.stem}{ENDINGS[option][0]}"
             raise user_error("wrong file extension", path=option, value=str(path), hint=hint)
         if not os.path.isdir(path.parent):
-            hint = "create it, or choose another"
+            hint = "create the folder, or choose another one"
             raise user_error("no such folder", path=option, value=str(path.parent), hint=hint)
     for option, count in (("--samples", samples), ("--maps", maps)):
         if count < 0:
@@ -142,7 +142,7 @@ def _read(given: Sequence[str], log: Log) -> tuple[list[RunSummary], list[StudyF
 
 
 def _resolve(path: str) -> Path:
-    """Absolute path; an impossible name is returned unchanged, and is not found later."""
+    """Return the absolute path, or the path unchanged if the system cannot resolve it."""
     try:
         return Path(path).resolve()
     except (OSError, ValueError):
@@ -150,14 +150,14 @@ def _resolve(path: str) -> Path:
 
 
 def _reject_parent(path: str) -> None:
-    """Reject a folder of runs, with a hint how to name them."""
+    """Raise a user error if the folder contains runs but is not a run itself."""
     if not RunFolder(Path(path)).exists() and list_runs(Path(path)):
         hint = f"glassformer report {path.rstrip('/')}/*"
-        raise user_error("is a folder of runs, not a run", path=path, hint=hint)
+        raise user_error("this is a folder of runs, not a run", path=path, hint=hint)
 
 
 def _view(group: RunGroup, checkpoint: str, samples: int, with_maps: bool, log: Log) -> ModelView:
-    """Inspect the model of the first finished run; without one, of the first run."""
+    """Inspect the model of the group's first finished run, or of its first run if none is finished."""
     summary = next(iter(group.finished), group.summaries[0])
     log(f"loading the model of {summary.given}")
     view = inspect_model(summary, checkpoint, samples, with_maps)

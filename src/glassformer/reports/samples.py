@@ -25,7 +25,7 @@ MAX_CHARACTERS = 320
 
 @dataclass(frozen=True)
 class Segment:
-    """Part of an output."""
+    """Part of an output that is marked as right or wrong."""
 
     text: str
     is_wrong: bool = False
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class ExamplePrediction:
-    """Prediction for one example."""
+    """Prediction for one example, compared with the expected output."""
 
     index: int
     """Index of the example in its split, from 0."""
@@ -42,24 +42,24 @@ class ExamplePrediction:
     output: list[Segment]
     verdict: str
     is_right: bool | None
-    """None if an output is neither right nor wrong, only closer or further."""
+    """True or False if the output can be right or wrong; None for a predicted number or a continued text."""
     error: float = 0.0
-    """Absolute error of a predicted number."""
+    """Absolute error, if the task predicts a number."""
     separator: str = " "
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Predictions that a report shows."""
+    """Predictions of one model that a report shows, with a description of how they were selected."""
 
     split: str
     shown: list[ExamplePrediction]
     description: str
-    """Selection rule and counts, in words."""
+    """Sentence about how the examples were selected and how many outputs were right or wrong."""
 
 
 def take_samples(run: Run, count: int) -> SampleSet:
-    """Predict the first examples and select up to `count` of them: wrong and right ones."""
+    """Predict the first examples of a split, and select up to `count` of them, both wrong and right."""
     split = "test" if "test" in run.task.splits else "validation"
     examples = run.task.splits[split]
     is_language_model = isinstance(run.task.task_type, CausalLM)
@@ -122,13 +122,13 @@ def _predict(run: Run, split: str, count: int) -> list[ExamplePrediction]:
 
 
 Make = Callable[..., ExamplePrediction]
-"""`ExamplePrediction` with the index and the input of the example filled in."""
+"""Constructor of an `ExamplePrediction` whose index and input are already set."""
 
 
 def _compare(
     make: Make, task: Task, tokens: Sequence[int], target: np.ndarray, prediction: Prediction
 ) -> ExamplePrediction:
-    """Compare a prediction with the target, depending on the type of task."""
+    """Compare a prediction with its target in the way that suits the task type."""
     task_type = task.task_type
     if isinstance(task_type, SequenceClassification) and prediction.value is not None:
         error = abs(prediction.value - float(target))
@@ -161,7 +161,7 @@ def _compare_text(index: int, source: str, reference: str, output: str) -> Examp
 
 
 def _compare_tokens(make: Make, task: Task, target: np.ndarray, prediction: Prediction) -> ExamplePrediction:
-    """Compare token by token; a long sequence is cut to the part around its first error."""
+    """Compare token by token. A long sequence is cut to the part around its first error."""
     wanted = [int(token) for token in target]
     wrong = [
         at for at, (one, other) in enumerate(zip(prediction.tokens, wanted, strict=True)) if one != other
@@ -179,7 +179,7 @@ def _compare_tokens(make: Make, task: Task, target: np.ndarray, prediction: Pred
 def _compare_hidden(
     make: Make, task: Task, tokens: Sequence[int], target: np.ndarray, prediction: Prediction
 ) -> ExamplePrediction:
-    """Compare the hidden tokens only; targets that the input still shows are skipped."""
+    """Compare only the tokens that the mask token hides. Targets that the input shows are skipped."""
     hidden = _hidden(tokens, target)
     expected = [Segment(_show_output(task, [int(target[at])])) for at in hidden]
     output = [
@@ -192,7 +192,7 @@ def _compare_hidden(
 
 
 def _hidden(tokens: Sequence[int] | np.ndarray, target: np.ndarray) -> list[int]:
-    """Indices of the hidden tokens that are part of the loss."""
+    """Return the indices of the tokens that the mask token hides and that count in the loss."""
     return [at for at, token in enumerate(tokens) if token == MASK and int(target[at]) != IGNORED]
 
 

@@ -33,12 +33,12 @@ from glassformer.runs.experiment import ExperimentConfig
 from glassformer.tasks.base import TaskConfig
 
 MAX_LINES = COLOURS * DASHES
-"""Maximum number of groups in a chart: more lines would not have distinct styles."""
+"""Maximum number of groups of runs in a chart, which is the number of distinct line styles."""
 FAILED = {"diverged", "crashed"}
 
 
 def curves(groups: Sequence[RunGroup]) -> list[Markup]:
-    """Charts of the loss and of the primary metrics."""
+    """Build the charts of the loss and the primary metrics by step, with one colour per group of runs."""
     drawn = [group for group in groups if any(_has_curve(summary) for summary in group.summaries)]
     omitted, drawn = drawn[MAX_LINES:], drawn[:MAX_LINES]
     if not drawn:
@@ -70,7 +70,7 @@ def _line(summary: RunSummary, label: str, points: Sequence[Point], series: int)
 
 
 def _primary_metrics(groups: Sequence[RunGroup]) -> list[str]:
-    """Primary metrics of the runs besides the loss; without any, an accuracy of their validations."""
+    """Return the runs' primary metrics except the loss; if no run has one, a validated accuracy."""
     names = [group.primary_metric for group in groups if group.primary_metric]
     if not names:
         curves = [summary.curve for group in groups for summary in group.summaries]
@@ -105,11 +105,11 @@ def _curve_note(groups: Sequence[RunGroup]) -> str:
 
 PICTURE_DPI = 110
 MAX_OPEN_ROWS = 16
-"""Maximum number of rows of a parameter table that is not collapsed."""
+"""Maximum number of rows of a parameter table that is expanded by default."""
 
 
 def model_sections(content: ReportContent) -> dict[str, list[Markup]]:
-    """Predictions, attention maps and parameters, each with one heading per model."""
+    """Build the sections on predictions, attention maps and parameters, by title, each with all models."""
     label = {summary.given: group.label for group in content.groups for summary in group.summaries}
     made: dict[str, list[Markup]] = {"Samples": [], "Attention maps": [], "Parameters": []}
     figures = itertools.count()
@@ -156,13 +156,13 @@ def _sample(split: str, sample: ExamplePrediction) -> Markup:
 
 
 def _segments(segments: Sequence[Segment], gap: str) -> Markup:
-    """Output with its wrong segments marked."""
+    """Return an output as HTML with its wrong segments in `<mark>` elements."""
     shown = [tag("mark", segment.text) if segment.is_wrong else segment.text for segment in segments]
     return join(piece for index, part in enumerate(shown) for piece in ((gap, part) if index else (part,)))
 
 
 def _figure(index: int, maps: AttentionMaps, note: str) -> Markup:
-    """Picture of the maps; the script replaces it by interactive maps, except on paper."""
+    """Build a figure with a picture of the attention maps. On screen, a script makes the maps interactive."""
     picture = base64.b64encode(png(maps, PICTURE_DPI)).decode("ascii")
     checks = [
         tag("li", line, class_=None if is_right else "map-failed") for is_right, line in maps.checks.lines()
@@ -215,7 +215,7 @@ def _formula(term: int | None) -> str | None:
 
 
 def folded(title: str, *body: object) -> Markup:
-    """Content that opens on click."""
+    """Return content that is collapsed under a title and opens on click."""
     return tag("details", tag("summary", title), *body)
 
 
@@ -223,7 +223,7 @@ MAX_COMMANDS = 24
 
 
 def environment_section(content: ReportContent) -> list[Markup]:
-    """Environment that all runs share, then the differences."""
+    """Build the section on the environment: values that all runs share, then a table of the differences."""
     with_one = [(run, flatten(run.environment)) for run in content.summaries if run.environment]
     if not with_one:
         return []
@@ -260,7 +260,7 @@ def _words(name: str) -> str:
 
 
 def commands_section(content: ReportContent) -> list[Markup]:
-    """Commands that repeat the study, the runs, the measurements and this report."""
+    """Build the section with the commands that repeat the studies, runs, evaluations and this report."""
     plugins = plugin_arguments(content.plugins)
     lines = [command(*words) for study in content.studies for words in study.commands]
     parts: list[Markup] = []
@@ -286,7 +286,7 @@ def commands_section(content: ReportContent) -> list[Markup]:
 
 
 def _trainings(content: ReportContent) -> tuple[list[str], list[str]]:
-    """Training commands, and the names of runs that no preset gives."""
+    """Return the training commands, and the names of runs that no preset with options can express."""
     lines: list[str] = []
     without: list[str] = []
     for summary in content.summaries:
@@ -312,16 +312,16 @@ def _lines(lines: Sequence[str]) -> Markup:
 
 
 ESSENTIAL = package_file("essential_options.txt").split()
-"""Options that are shown first, if a config has them."""
+"""Config paths of the options that a report shows outside the complete config."""
 MAX_COLUMNS = 6
-"""Maximum number of settings side by side in an open table."""
+"""Maximum number of groups of runs (columns) in a table that is expanded by default."""
 MAX_CARDS = 6
 MAX_ROWS = 12
-"""Maximum number of rows of an open table with a caption."""
+"""Maximum number of rows of a table with a caption that is expanded by default."""
 
 
 def header(content: ReportContent) -> Markup:
-    """Title, primary metrics and warnings."""
+    """Build the header of the page: title, primary metrics and warnings."""
     kinds_shown = ", ".join(dict.fromkeys(summary.task_kind for summary in content.summaries))
     environments = [summary.environment for summary in content.summaries]
     created = sorted({str(found["created"])[:10] for found in environments if "created" in found})
@@ -340,7 +340,7 @@ def header(content: ReportContent) -> Markup:
 
 
 def _card(group: RunGroup, is_alone: bool) -> Markup:
-    """Primary metric of a group in large type."""
+    """Build a card that shows the primary metric of a group of runs in large type."""
     parts = [] if is_alone else [tag("p", group.label, class_="of")]
     quantity = group.primary_quantity
     if quantity is None:
@@ -357,7 +357,7 @@ def _card(group: RunGroup, is_alone: bool) -> Markup:
 
 
 def _unfinished(content: ReportContent) -> Markup | None:
-    """Warnings at the top of the page: unfinished runs and damaged files."""
+    """Build the warnings at the top of the page about unfinished runs and damaged files; None if none."""
     lines = [
         tag("li", tag("b", summary.name), f" {summary.state()}.", *_reasons(summary.warnings))
         for summary in content.summaries
@@ -379,7 +379,7 @@ def _reasons(warnings: list[str]) -> list[Markup]:
 
 
 def sections(content: ReportContent) -> Iterator[Markup]:
-    """Table of contents, then all sections that have content."""
+    """Yield the table of contents, then each section that has content, as HTML."""
     made = {
         "Question": _question(content),
         "Table": _study(content),
@@ -433,7 +433,7 @@ def _task(kind: str, summaries: list[RunSummary], content: ReportContent) -> Mar
 
 
 def _exact_preset(config: ExperimentConfig) -> str | None:
-    """Preset that equals the config except for the seed; only then does its description apply."""
+    """Return the name of the preset that equals the config except for the seed, or None."""
     nearest = nearest_preset(config)
     return nearest[0] if nearest is not None and not nearest[1].keys() - {"seed"} else None
 
@@ -519,7 +519,7 @@ def _results(content: ReportContent) -> list[Markup]:
 
 
 def _protocol(summary: RunSummary) -> list[str]:
-    """Protocol of the numbers: intervals, padding and scorer signatures."""
+    """Return lines on how the numbers were measured: confidence intervals, padding, scorer signatures."""
     protocol = summary.results.protocol.get(summary.results.split or "", {})
     lines = []
     if isinstance(protocol.get("intervals"), str):

@@ -1,6 +1,6 @@
 """Folder of a study, written by `reproduce` or `sweep`: document, table, pictures and runs.
 
-The code knows no study by name. A document has `rows`, or `trials` and a `best` one. Every other key of a row
+The code does not depend on study names. `results.json` has `rows`, or `trials` and `best`. Each key of a row
 becomes a column if its value is a number, a word or a short list.
 """
 
@@ -25,12 +25,12 @@ from glassformer.runs.folder import CONFIG, list_runs
 
 RESULTS, BEST = "results.json", "best.yaml"
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
-"""Formats in order of preference: SVG is sharp on screen and on paper."""
+"""Media types by file extension, preferred first. SVG is preferred because it is sharp at any size."""
 SIGNATURES = {".svg": (b"<?xml", b"<svg"), ".png": (b"\x89PNG\r\n",)}
 MAX_PICTURE_BYTES = 4 << 20
 MAX_IN_CELL = 12
 SPLIT_KEYS = {"params", "metrics", "intervals", "interval", "value", "runs", "run", "config"}
-"""Keys of a sweep's setting that have columns of their own, or are shown elsewhere."""
+"""Keys of a sweep's row that are split into several columns or shown elsewhere in the report."""
 
 FIRST_COLUMNS = ("setting", "published", "theirs", "ours", "lowest")
 HEADINGS = {
@@ -43,7 +43,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a study."""
+    """Picture in the folder of a study."""
 
     name: str
     url: str
@@ -52,29 +52,29 @@ class Picture:
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """Content of a study's folder."""
+    """Content of a study's folder, as a report shows it."""
 
     path: Path
     given: str
     title: str
     about: list[str]
-    """Paragraphs of the description."""
+    """Paragraphs of the study's description."""
     tables: list[Table]
     notes: list[str]
     pictures: list[Picture]
     runs: list[Path]
     commands: list[list[str]]
-    """Arguments after `glassformer` of the commands that repeat the study."""
+    """Commands that repeat the study, each as a list of arguments without the leading `glassformer`."""
     warnings: list[str] = field(default_factory=list)
 
 
 def is_study(path: Path) -> bool:
-    """True for a folder with results that is not a run."""
+    """Return True if the folder has a `results.json` and is not a run."""
     return os.path.isfile(path / RESULTS) and not os.path.isfile(path / CONFIG)
 
 
 def read_study(given: str) -> StudyFolder:
-    """Read the folder of a study; raise a user error if it is not one."""
+    """Read the folder of a study; raise a user error if the folder has no valid results of a study."""
     path = Path(given)
     document = _document(path)
     warnings: list[str] = []
@@ -103,7 +103,7 @@ def _document(path: Path) -> Tree:
     keys = ("rows", "settings", "trials")
     if not isinstance(document, dict) or not any(isinstance(document.get(key), list) for key in keys):
         raise user_error(
-            "contains neither rows nor trials: not the results of a study",
+            "contains neither rows nor trials, so these are not the results of a study",
             path=location,
             hint="give the folder of a run, or one that glassformer reproduce or sweep wrote",
         )
@@ -111,7 +111,7 @@ def _document(path: Path) -> Tree:
 
 
 def study_tables(document: Mapping[str, Any]) -> list[Table]:
-    """Tables of a study's document."""
+    """Build the tables from the content of a study's `results.json`."""
     tables = []
     metric = document.get("metric")
     own_metric = metric if isinstance(metric, str) else None
@@ -129,7 +129,7 @@ def study_tables(document: Mapping[str, Any]) -> list[Table]:
 
 
 def _flat(entry: Any, metric: str | None) -> Any:
-    """One column per varied option and per measurement: the metric of the study, and the loss."""
+    """Flatten a sweep's row to one value per column: varied options, the sweep's metric and the loss."""
     if not isinstance(entry, dict) or not isinstance(entry.get("params"), dict):
         return entry
     flat: Tree = {path.rpartition(".")[2]: value for path, value in flatten(entry["params"]).items()}
@@ -148,7 +148,7 @@ def _intervals(limits: Any) -> dict[str, tuple[float, float]]:
 
 
 def _tables(caption: str, rows: Sequence[Any], notes: Sequence[str]) -> list[Table]:
-    """Main table with settings and values; further columns go into a second, collapsed table."""
+    """Build the main table. If rows compare recipes, other columns go into a second, collapsed table."""
     entries = [row for row in rows if isinstance(row, dict)]
     present = dict.fromkeys(key for row in entries for key, value in row.items() if _is_shown(value))
     notes = [*notes, *_interval_notes(entries)]
@@ -167,7 +167,7 @@ def _tables(caption: str, rows: Sequence[Any], notes: Sequence[str]) -> list[Tab
 
 
 def _interval_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Explanation of the intervals: over seeds, if every row with an interval has several."""
+    """Return a sentence on the confidence intervals, or an empty list if no row has an interval."""
     seeds = [row.get("seeds") for row in rows if row.get("interval") or _has_interval(row)]
     if not seeds:
         return []
@@ -210,7 +210,7 @@ def _cell(value: Any) -> Cell:
 
 
 def _words(document: Mapping[str, Any], path: Path) -> tuple[list[str], list[str]]:
-    """Description of the study, and the paragraphs of `table.md` below its table."""
+    """Return the description of the study, and the paragraphs below the table in `table.md`."""
     try:
         text = (path / "table.md").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -222,7 +222,7 @@ def _words(document: Mapping[str, Any], path: Path) -> tuple[list[str], list[str
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Paragraphs without headings, tables and pictures, which the page shows separately."""
+    """Return the paragraphs of Markdown text, without headings, tables and pictures."""
     blocks = re.split(r"\n\n|\n- ", text.replace("`", "").replace("**", ""))
     paragraphs = [" ".join(block.split()) for block in blocks if block.strip()]
     return [
@@ -233,7 +233,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _pictures(path: Path, document: Mapping[str, Any], warnings: list[str]) -> list[Picture]:
-    """Pictures that the document names, then all others in the folder."""
+    """Read the pictures that `results.json` names, then all other pictures in the folder."""
     named = document.get("plot") or document.get("plots") or []
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     found = {file.stem: file for name in names if (file := path / Path(name).name).is_file()}
@@ -261,7 +261,7 @@ def _data_url(file: Path) -> str | None:
 
 
 def _commands(document: Mapping[str, Any], path: Path, given: str) -> list[list[str]]:
-    """Commands of the study and of its best config, without `glassformer`."""
+    """Return the commands that repeat the study and train its best config, without `glassformer`."""
     best = [["train", str(Path(given) / BEST)]] if (path / BEST).is_file() else []
     command = document.get("command")
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):

@@ -36,24 +36,24 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class RunResults:
-    """Final measurements of a run."""
+    """Final measurements of a run, from its `results.json`."""
 
     primary_metric: str | None = None
     metrics: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
-    """Metrics by split and name."""
+    """Value and confidence interval of each metric, by split and metric name."""
     facts: Tree = field(default_factory=dict)
-    """Values of steps, seconds, parameters, tokens_per_second, best_step and ended."""
+    """Other numbers of the run, such as steps, seconds, parameters and tokens_per_second."""
     protocol: Mapping[str, Tree] = field(default_factory=dict)
 
     @property
     def split(self) -> str | None:
-        """Split of the reported numbers: test if there is one, else validation."""
+        """Split whose metrics are reported: test if it was measured, otherwise validation, or None."""
         return next((split for split in SPLITS if self.metrics.get(split)), None)
 
 
 @dataclass
 class TrainingCurve:
-    """Losses and validations in the event log of a run."""
+    """Training losses and validation metrics by step, from the event log of a run."""
 
     losses: list[tuple[float, float]] = field(default_factory=list)
     """Pairs of step and training loss."""
@@ -61,22 +61,22 @@ class TrainingCurve:
     lines_lost: int = 0
 
     def of(self, metric: str) -> list[tuple[float, float]]:
-        """Pairs of step and validation metric."""
+        """Return the validation metric as a list of pairs (step, value)."""
         return [(step, metrics[metric]) for step, metrics in self.validations if metric in metrics]
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Content of a run folder, as far as it can be read."""
+    """Content of a run folder, as far as its files can be read."""
 
     folder: RunFolder
     given: str
-    """Path as given on the command line."""
+    """Path of the run as given on the command line."""
     status: Status
     tree: Tree
-    """Config; empty if it cannot be read."""
+    """Config as a nested dict; empty if the file cannot be read."""
     config: ExperimentConfig | None
-    """None if the config is not valid here, for example without its plug-in."""
+    """Validated config; None if it is not valid here, for example because a plug-in is not loaded."""
     results: RunResults
     environment: Tree
     curve: TrainingCurve
@@ -84,7 +84,7 @@ class RunSummary:
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
+        """Name of the run's folder."""
         return self.folder.path.resolve().name
 
     @property
@@ -94,17 +94,17 @@ class RunSummary:
 
     @property
     def seed(self) -> int | None:
-        """Seed of the config."""
+        """Seed in the config, or None if the config has none."""
         seed = self.tree.get("seed")
         return seed if isinstance(seed, int) else None
 
     @property
     def task_kind(self) -> str:
-        """Kind of the task, or `unknown`."""
+        """Kind of the task in the config, such as `reversal`, or `unknown`."""
         return str(flatten(self.tree).get("task.kind", "unknown"))
 
     def state(self) -> str:
-        """State and progress in words."""
+        """Return the state and the progress of the run as text."""
         words = MEANINGS.get(self.status.name, self.status.name)
         if self.is_finished or not self.status.step:
             return words
@@ -113,7 +113,7 @@ class RunSummary:
 
 
 def read_run(given: str) -> RunSummary:
-    """Read a run; damaged files become warnings. Raise a user error only if the folder is not a run."""
+    """Read a run folder. Damaged files become warnings; a folder that is not a run is a user error."""
     folder = RunFolder.open(Path(given))
     warnings: list[str] = []
 
@@ -150,7 +150,7 @@ def _checked(status: Status) -> Status:
 
 
 def read_results(document: Mapping[str, Any]) -> RunResults:
-    """Parse `results.json`; entries of an unexpected form are skipped."""
+    """Parse the content of `results.json`. Entries of an unexpected form are skipped."""
     metrics: dict[str, dict[str, Quantity]] = {}
     intervals = _tree(document.get("intervals"))
     for split, measured in _tree(document.get("metrics")).items():
@@ -171,7 +171,7 @@ def read_results(document: Mapping[str, Any]) -> RunResults:
 
 
 def read_curve(path: Path) -> TrainingCurve:
-    """Read losses and validations from an event log; count unreadable lines."""
+    """Read training losses and validation metrics from an event log, and count unreadable lines."""
     curve = TrainingCurve()
     for line in read_lines(path):
         try:
@@ -190,12 +190,12 @@ def read_curve(path: Path) -> TrainingCurve:
 
 
 def is_number(value: object) -> bool:
-    """True for int and float, not for bool."""
+    """Return True for an int or a float, but not for a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def interval_of(value: object) -> tuple[float, float] | None:
-    """Pair of numbers, or None for anything else."""
+    """Return a confidence interval as a pair (low, high), or None if the value is not a pair of numbers."""
     if isinstance(value, (list, tuple)) and len(value) == 2 and all(map(is_number, value)):
         return value[0], value[1]
     return None
@@ -206,27 +206,27 @@ def _tree(value: object) -> Tree:
 
 
 DATA = "data (SHA-256)"
-"""Pseudo-option that distinguishes runs with equal options and different data."""
+"""Name of an artificial option that distinguishes runs with equal options and different data."""
 LONGEST_LABEL = 72
 MAX_NAMED = 4
-"""Maximum number of options in a label; groups that differ in more are labelled by run names."""
+"""Maximum number of options in a group's label. Groups that differ in more are labelled by run names."""
 NOT_A_SETTING = ("seed", "inspection.")
-"""Options that do not define a group: the seed, and inspections during training."""
+"""Config paths that are ignored when runs are grouped: the seed, and inspection during training."""
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs whose options and data are equal except for the seed."""
+    """Group of runs whose options and data are equal except for the seed."""
 
     label: str
     options: Tree
-    """Options by path, without the seed."""
+    """Option values by config path, without the seed."""
     summaries: list[RunSummary]
     notes: list[str] = field(default_factory=list)
 
     @property
     def finished(self) -> list[RunSummary]:
-        """Finished runs, one per seed: a repeated seed is not a second measurement."""
+        """Finished runs, at most one per seed, because a repeated seed is not a second measurement."""
         by_seed: dict[Any, RunSummary] = {}
         for summary in self.summaries:
             if summary.is_finished:
@@ -235,33 +235,33 @@ class RunGroup:
 
     @property
     def split(self) -> str | None:
-        """Split of the reported numbers."""
+        """Split whose metrics are reported: test if it was measured, otherwise validation, or None."""
         splits = {summary.results.split for summary in self.finished}
         return next((split for split in SPLITS if split in splits), None)
 
     @property
     def primary_metric(self) -> str | None:
-        """Primary metric of the task."""
+        """Name of the task's primary metric, or None if no run is finished."""
         return next(filter(None, (summary.results.primary_metric for summary in self.finished)), None)
 
     @property
     def counted(self) -> str:
-        """Number of finished runs: `4`, or `3 of 4`."""
+        """Number of finished runs as text: `4` if all are finished, otherwise `3 of 4`."""
         done, total = len(self.finished), len(self.summaries)
         return f"{done}" if done == total else f"{done} of {total}"
 
     @property
     def measured_on(self) -> str:
-        """Number of measured seeds in words."""
+        """Number of measured seeds as text, such as `mean of 3 seeds`."""
         return f"mean of {len(self.finished)} seeds" if len(self.finished) > 1 else "one run"
 
     def metrics(self, split: str) -> list[str]:
-        """Names of all metrics, the primary one first."""
+        """Return the names of all metrics of a split, the primary metric first."""
         names = [name for summary in self.finished for name in summary.results.metrics.get(split, {})]
         return sorted(dict.fromkeys(names), key=lambda name: name != self.primary_metric)
 
     def quantity(self, split: str, metric: str) -> Quantity | None:
-        """Mean over seeds with Student's interval; with one seed, its own value and interval."""
+        """Return a metric's mean and Student's t interval over seeds, or those of a single run."""
         measured = [summary.results.metrics.get(split, {}) for summary in self.finished]
         found = [metrics[metric] for metrics in measured if metric in metrics]
         if len(found) < 2:
@@ -271,12 +271,12 @@ class RunGroup:
 
     @property
     def primary_quantity(self) -> Quantity | None:
-        """Primary metric on the reported split."""
+        """Value and confidence interval of the primary metric on the reported split."""
         return self.quantity(self.split or TEST, self.primary_metric or "")
 
 
 def group_runs(summaries: Sequence[RunSummary]) -> list[RunGroup]:
-    """Group runs, in the order in which they were given."""
+    """Group runs that differ only in the seed, in the order in which they were given."""
     groups: dict[str, list[RunSummary]] = {}
     for summary in summaries:
         groups.setdefault(_key(summary), []).append(summary)
@@ -294,7 +294,7 @@ def group_runs(summaries: Sequence[RunSummary]) -> list[RunGroup]:
 
 
 def differing(options: Sequence[Tree]) -> list[str]:
-    """Paths at which the options differ."""
+    """Return the config paths at which the options differ."""
     missing = object()
     paths = dict.fromkeys(path for of_one in options for path in of_one)
     return [
@@ -320,7 +320,7 @@ def _json(value: object) -> str:
 
 
 def _comparable_paths(options: Sequence[Tree]) -> list[str]:
-    """Differing paths to name in labels; options of different kinds are not compared."""
+    """Return the differing config paths that labels name, without options of different kinds."""
     return [
         path
         for path in differing(options)
@@ -332,7 +332,7 @@ def _comparable_paths(options: Sequence[Tree]) -> list[str]:
 
 
 def _same_kinds(one: Tree, other: Tree, path: str) -> bool:
-    """True if all sections that contain the option have the same kind."""
+    """Return True if all config sections that contain the option have the same `kind` in both."""
     parts = path.split(".")
     above = [".".join([*parts[:depth], "kind"]) for depth in range(1, len(parts))]
     return all(one.get(kind) == other.get(kind) for kind in above if kind != path)
@@ -347,13 +347,13 @@ def _label(group: Sequence[RunSummary], options: Tree, named: Sequence[str]) -> 
 
 
 def _short(path: str) -> str:
-    """Short name of a path: `position` for `model.position.kind`, `length` for `task.length`."""
+    """Return a short name for a config path, such as `position` for `model.position.kind`."""
     parts = path.removesuffix(".kind").split(".")
     return ".".join(parts[1:]) or parts[0]
 
 
 def _common_name(group: Sequence[RunSummary]) -> str:
-    """Common prefix of the names."""
+    """Return the common prefix of the run names."""
     first, last = min(summary.name for summary in group), max(summary.name for summary in group)
     same = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:same].rstrip("-_. 0123456789") or first

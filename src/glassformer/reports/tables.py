@@ -15,34 +15,34 @@ EMPTY = "–"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number, and its 95 % interval if there is one."""
+    """Number with its 95 % confidence interval, if the interval is known."""
 
     value: float
     interval: tuple[float, float] | None = None
 
 
 Cell = str | int | float | Quantity | Markup | None
-"""Content of a cell; `Markup` only in tables that are written as HTML alone."""
+"""Content of a table cell. `Markup` (HTML) is only for tables that are not exported to other formats."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption, headings, rows and notes below it."""
+    """Table with a caption, headings, rows and notes below the rows."""
 
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default_factory=tuple)
     is_aside: bool = False
-    """Details: collapsed on the page, and left out of other files."""
+    """True for a table of details, which is collapsed in HTML and left out of Markdown and LaTeX."""
 
     def is_numeric(self, column: int) -> bool:
-        """True if all cells of a column are numbers."""
+        """Return True if all cells of a column that have a value are numbers."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and all(isinstance(cell, (int, float, Quantity)) for cell in cells)
 
     def html(self) -> Markup:
-        """Table as HTML, with unrounded numbers in `<data>` elements."""
+        """Return the table as HTML, with the unrounded numbers in `<data>` elements."""
         numeric = [self.is_numeric(column) for column in range(len(self.headings))]
         head = [
             tag("th", heading, scope="col", class_="number" if is_number else None)
@@ -66,7 +66,7 @@ class Table:
         return join([tag("div", table, class_="table", tabindex="0", role="region"), *notes])
 
     def markdown(self) -> str:
-        """Table as Markdown."""
+        """Return the table as Markdown text."""
         numeric = [self.is_numeric(column) for column in range(len(self.headings))]
         lines = [f"**{escape_markdown(self.caption)}**", ""] if self.caption else []
         lines.append(_markdown_row([escape_markdown(heading) for heading in self.headings]))
@@ -78,7 +78,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
-        """Table as LaTeX for the package `booktabs`."""
+        """Return the table as LaTeX text, which needs the package `booktabs`."""
         columns = "".join("r" if self.is_numeric(column) else "l" for column in range(len(self.headings)))
         lines = [r"\begin{table}", r"\centering"]
         lines += [rf"\caption{{{escape_latex(self.caption)}}}"] if self.caption else []
@@ -91,12 +91,12 @@ class Table:
 
 
 def package_file(name: str) -> str:
-    """Text of a file of this package."""
+    """Return the text of a file that ships with this package, such as `report.css`."""
     return (resources.files("glassformer.reports") / name).read_text(encoding="utf-8")
 
 
 def plain(cell: Cell) -> str:
-    """Cell as plain text."""
+    """Return a cell as plain text, with rounded numbers."""
     if isinstance(cell, Quantity):
         return format_number(cell.value) + (f" [{format_interval(cell.interval)}]" if cell.interval else "")
     if isinstance(cell, (int, float)):
@@ -105,7 +105,7 @@ def plain(cell: Cell) -> str:
 
 
 def facts(rows: Sequence[Sequence[Cell]]) -> Markup:
-    """List of names and values in as many columns as fit."""
+    """Build an HTML list of names and values, in as many columns as fit the page."""
     pairs = [tag("div", tag("dt", name), tag("dd", _html_cell(value))) for name, value in rows]
     return tag("dl", *pairs, class_="facts")
 
@@ -125,7 +125,7 @@ def _html_cell(cell: Cell) -> Markup | str:
 
 
 def _breakable(content: str) -> Markup:
-    """Allow line breaks after the dots and slashes of a long path."""
+    """Return text as HTML that may break after the dots, underscores and slashes of a long path."""
     pieces = re.split(r"(?<=[._/])(?=[^\W\d])", content)
     return join(
         part for index, piece in enumerate(pieces) for part in ((tag("wbr"), piece) if index else (piece,))
@@ -133,7 +133,7 @@ def _breakable(content: str) -> Markup:
 
 
 def exact(value: float) -> Markup:
-    """Rounded number, with the unrounded one in an attribute."""
+    """Return a rounded number as HTML, with the unrounded number in the attribute `value`."""
     return tag("data", format_number(value), value=repr(value))
 
 
@@ -142,17 +142,17 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def escape_markdown(content: str) -> str:
-    """Escape text for a Markdown table cell."""
+    """Return text with its special characters escaped for a Markdown table cell."""
     line = " ".join(content.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|~$#!])", r"\\\1", line)
 
 
 LATEX: dict[str, str] = json.loads(package_file("latex.json"))
-"""Replacements of special characters; a `[` at the start of a row would be an option of `\\\\`."""
+"""Replacements of special characters. `[` is replaced because LaTeX reads `\\\\[` as an option."""
 
 
 def escape_latex(content: str) -> str:
-    """Escape text for LaTeX."""
+    """Return text with its special characters escaped for LaTeX."""
     return "".join(LATEX.get(character, character) for character in " ".join(content.split()))
 
 
