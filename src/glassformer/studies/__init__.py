@@ -27,7 +27,7 @@ STUDIES: dict[str, Study] = {study.name: study for study in _STUDIES}
 
 
 def find(name: str) -> Study:
-    """Return the study of this name; raise a user error with a near match otherwise."""
+    """Return the study with this name; raise a user error that lists all studies if there is none."""
     if name not in STUDIES:
-        raise user_error("no such table", path="NAME", value=name, allowed=sorted(STUDIES))
+        raise user_error("no study has this name", path="NAME", value=name, allowed=sorted(STUDIES))
     return STUDIES[name]

@@ -22,11 +22,11 @@ from glassformer.studies.study import (
 DEFINITION = load_definition("arithmetic")
 
 FILE = "two_digit_op/two_digit_op.json"
-"""Name in the catalogue of public data sets."""
+"""Path of the published file in the catalogue of public data sets."""
 PROBE = "POSITIVE 04 add NEGATIVE 11"
 PROBE_ANSWER = "-7"
 WORKING_SHARE = 0.9
-"""A learning rate works if it reaches this share of the best accuracy of its recipe."""
+"""Share of the recipe's best accuracy that a learning rate must reach to count as working."""
 PUBLISHED = DEFINITION["rates"]["published"]
 PUBLISHED_FILE = {"task.data.train": FILE, "task.leaky": True}
 OVERFIT = "64 expressions, memorised"
@@ -40,7 +40,7 @@ def _file_setting(name: str, published: float | None, is_leaky: bool) -> Setting
 
 
 def _recipe(rate: float, placement: str, warmup_steps: int) -> dict[str, Any]:
-    """Options in which the recipes differ: the norm placement and the warm-up."""
+    """Return the overrides in which recipes differ: learning rate, warm-up and norm placement."""
     return {
         "training.optimizer": {"kind": "adam", "learning_rate": rate},
         "training.schedule": {"kind": "constant", "warmup_steps": warmup_steps},
@@ -78,12 +78,12 @@ def _rate_settings() -> list[Setting]:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateStudy(RecipeStudy):
-    """Sweep of learning rates, with exact match and the prediction for one probe."""
+    """Study of accuracy by learning rate, with exact match and the model's output for one fixed input."""
 
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Add exact match and probe predictions to the rows; find the working rates; draw the curves."""
+        """Add exact match and the output for the fixed input to `rows`; return working rates and plots."""
         for row in rows:
             for recipe in (THEIRS, OURS):
                 own = [run for run in runs if (run.setting.name, run.recipe) == (row["setting"], recipe)]
@@ -113,7 +113,7 @@ class LearningRateStudy(RecipeStudy):
         return save(draw([Chart("", lines, x, y)], self.title, caption), context.folder / "rates")
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """Working learning rates, exact match and probe predictions."""
+        """Return the lines of `table.md` on learning rates that work, exact match and the fixed input."""
         lines = [
             "## Which learning rates work",
             "",

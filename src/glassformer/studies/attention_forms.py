@@ -22,13 +22,13 @@ from glassformer.studies.study import (
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionForms(Study):
-    """Time and error of each form of attention."""
+    """Study of the time and the numerical error of each implementation of attention."""
 
     lengths: Sequence[int]
     quick_lengths: Sequence[int]
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Run the attention benchmark for each mask and length."""
+        """Run the attention benchmark for each mask and length; return the rows, plots and errors."""
         context.reject_partial_options()
         rows: list[Row] = []
         errors, machine = [], None
@@ -61,7 +61,7 @@ class AttentionForms(Study):
         return save(draw(charts, self.title, caption), context.folder / "times")
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        """Text of `table.md`."""
+        """Return the text of `table.md` for the content of `results.json`."""
         heads = ("length", "mask", "form", "milliseconds", "quartiles", "speed-up", "largest error")
         lines = [*heading(document), *table_head(*heads)]
         for row in document["rows"]:

@@ -22,13 +22,13 @@ from glassformer.studies.study import (
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCountStudy(Study):
-    """Published, closed-form and counted numbers of parameters."""
+    """Study that compares published parameter counts with formulas and with the built models."""
 
     published: Mapping[str, int]
-    """Published count by preset."""
+    """Published number of parameters for each preset."""
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Build each model and count its parameters."""
+        """Build each model and count its parameters; return the rows, and an error if counts differ."""
         context.reject_partial_options()
         rows = [_row(preset, published) for preset, published in self.published.items()]
         wrong = [row["setting"] for row in rows if len({row["published"], row["theirs"], row["ours"]}) > 1]
@@ -37,7 +37,7 @@ class ParameterCountStudy(Study):
         return {"rows": rows, "error": f"the counts differ: {', '.join(wrong)}" if wrong else ""}
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        """Text of `table.md`."""
+        """Return the text of `table.md` for the content of `results.json`."""
         lines = [*heading(document), *table_head("preset", "published", "closed form", "counted")]
         for row in document["rows"]:
             counts = [f"{row[key]:,}" for key in ("published", "theirs", "ours")]

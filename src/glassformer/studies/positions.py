@@ -40,60 +40,60 @@ THEORY: Mapping[str, str] = DEFINITION["theory"]
 
 Pair = tuple[str, str]
 Measure = Callable[[str], int]
-"""Length of an input."""
+"""Function that returns the length of an input, in words or digits."""
 Draw = Callable[[str, int, int, np.random.Generator], Iterator[Pair]]
-"""Endless pairs for a split, with lengths from one number to another."""
+"""Function that yields endless (input, target) pairs for a split, within a range of lengths."""
 
 SEED = 0
 HELD_OUT = 5
-"""One in five sums is not in training, so that each split gets its share of the few short sums."""
+"""One in this many sums is kept out of training, so that validation and test also get short sums."""
 GRAMMAR_PAIRS = 4_000
-"""Sentences generated at a time, until enough have the right length."""
+"""Number of sentence pairs generated at a time, until enough have the right length."""
 MIN_EXAMPLES = 8
-"""Number of examples that a length needs to become a point of the curve."""
+"""Minimum number of examples of one length for a point in the plot of accuracy by length."""
 
 
 def words(source: str) -> int:
-    """Number of words."""
+    """Return the number of words in an input."""
     return len(source.split())
 
 
 def digits(source: str) -> int:
-    """Number of digits of the first number; the second has the same number."""
+    """Return the number of digits of the first number in a sum. The second number has as many digits."""
     return len(source.partition("+")[0])
 
 
 @dataclass(frozen=True)
 class LengthData:
-    """Files with examples of one task by length."""
+    """Data files of one task. The test split has longer examples than the train and validation splits."""
 
     name: str
     draw: Draw
     shortest: int
     longest: int
-    """Longest training example; test examples are longer, up to twice this length."""
+    """Maximum length of a training example. Test examples are longer, up to twice this length."""
     train_examples: int
     other_examples: int
-    """Number of examples in validation, and in test."""
+    """Number of examples in the validation split, and also in the test split."""
     measure: Measure = words
 
     @property
     def folder(self) -> str:
-        """Folder name with a hash of everything that determines its content."""
+        """Name of the data folder, with a hash of everything that determines the data."""
         content = (self.name, self.shortest, self.longest, self.train_examples, self.other_examples, SEED)
         return f"{self.name}-{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
 
     def files(self) -> dict[str, str]:
-        """Relative file name per split."""
+        """Return the relative file path of each split."""
         return {split: f"{self.folder}/{split}.tsv" for split in ("train", "validation", "test")}
 
     def lengths(self, file: Path) -> np.ndarray:
-        """Lengths of the inputs of a file, line by line."""
+        """Return an array with the length of the input in each line of a file."""
         lines = file.read_text(encoding="utf-8").splitlines()
         return np.array([self.measure(line.partition("\t")[0]) for line in lines])
 
     def write(self, parent: Path) -> None:
-        """Write the three files unless they exist."""
+        """Write the files of the train, validation and test splits, unless they exist."""
         seen: set[str] = set()
         bounds = {
             "validation": (self.shortest, self.longest, self.other_examples),
@@ -116,14 +116,14 @@ class LengthData:
 
 
 def draw_reversals(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:
-    """Draw sequences of ten categories, and their reversals."""
+    """Yield random sequences of the digits 0 to 9, each with its reversal as the target."""
     while True:
         tokens = rng.integers(0, 10, rng.integers(low, high, endpoint=True)).astype(str).tolist()
         yield " ".join(tokens), " ".join(reversed(tokens))
 
 
 def draw_sums(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:
-    """Draw two numbers with the same number of digits, and their sum."""
+    """Yield sums of two random numbers with equally many digits, such as `12+34`, with their results."""
     while True:
         digits = int(rng.integers(low, high, endpoint=True))
         first, second = rng.integers(10 ** (digits - 1), 10**digits, 2).tolist()
@@ -133,7 +133,7 @@ def draw_sums(split: str, low: int, high: int, rng: np.random.Generator) -> Iter
 
 
 def draw_sentences(split: str, low: int, high: int, rng: np.random.Generator) -> Iterator[Pair]:
-    """Draw English and French sentences of the offline grammar by the number of English words.
+    """Yield pairs of English and French sentences from a grammar, within a range of English words.
 
     Word combinations of the train split do not occur in the other splits.
     """
@@ -144,56 +144,56 @@ def draw_sentences(split: str, low: int, high: int, rng: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class LengthTask:
-    """A task, its data by length, and its options."""
+    """Task of the study: its data, its preset and its options."""
 
     data: LengthData
     source: str
-    """Preset that the options change."""
+    """Name of the preset to which `options` are applied."""
     unit: str
-    """Unit of the length."""
+    """Unit in which lengths are counted, such as words or digits."""
     options: Overrides
     decoded: str | None = None
-    """Metric of outputs that the model generates itself."""
+    """Metric of outputs that the model generates without teacher forcing, or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionStudy(RecipeStudy):
-    """Accuracy by positional encoding, task and length."""
+    """Study of the accuracy by positional encoding, task and sequence length."""
 
     tasks: Sequence[LengthTask] = ()
     quick_tasks: Sequence[LengthTask] = ()
 
     def selected(self, context: StudyContext) -> list[Setting]:
-        """One setting per task and registered kind of position."""
+        """Return one row of the table (a `Setting`) per task and registered positional encoding."""
         return [
             _setting(task, kind) for task in self._tasks(context) for kind in sorted(kinds(PositionConfig))
         ]
 
     def runs(self, context: StudyContext) -> list[RecipeRun]:
-        """Write the data, then list the runs."""
+        """Write the data files, then return the runs of the study."""
         for task in self._tasks(context):
             task.data.write(context.folder / "data")
         return super().runs(context)
 
     def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
-        """Absolute paths of the data."""
+        """Return the overrides with the absolute paths of the data files."""
         files = setting.overrides["task"]["data"]
         folder = (context.folder / "data").resolve()
         return {f"task.data.{split}": str(folder / files[split]) for split in ("train", "validation", "test")}
 
     @property
     def metric_label(self) -> str:
-        """Description of the metric for readers."""
+        """Description of the metric in `table.md`."""
         return f"{self.metric} of tokens"
 
     def value(self, results: Results) -> float:
-        """Metric on the validation set: training lengths, other examples."""
+        """Return a run's metric on the validation set, which has the training lengths."""
         return float(results["metrics"]["validation"][self.metric])
 
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Add the accuracy on longer sequences, generated outputs and the accuracy by length."""
+        """Add accuracies on longer sequences, of generated outputs and by length to `rows`; return plots."""
         tasks = {task.data.name: task for task in self._tasks(context)}
         for row in rows:
             name, _, kind = row["setting"].partition(", ")
@@ -223,7 +223,7 @@ class PositionStudy(RecipeStudy):
         return self.quick_tasks if context.is_quick else self.tasks
 
     def _by_length(self, run: RecipeRun, data: LengthData, context: StudyContext) -> dict[str, float]:
-        """Accuracy by length, cached in a file because it takes long and depends on the run only."""
+        """Return the accuracy by length. It is cached in a file, because measuring takes long."""
         file = context.folder / "lengths" / f"{run.job.path.name}.json"
         if not file.is_file():
             file.parent.mkdir(exist_ok=True)
@@ -244,7 +244,7 @@ class PositionStudy(RecipeStudy):
         return save(draw(charts, self.title, caption), context.folder / "lengths-plot")
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
-        """One table per task, the most accurate encoding first."""
+        """Return the lines of one Markdown table per task, the most accurate positional encoding first."""
         lines: list[str] = []
         for name, task in document["tasks"].items():
             rows = [row for row in document["rows"] if row["task"] == name]
@@ -261,7 +261,7 @@ class PositionStudy(RecipeStudy):
         return lines[1:]
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """Picture and theory."""
+        """Return the lines of `table.md` with the picture, and the expected behaviour of each encoding."""
         lines = ["![Accuracy against length](lengths-plot.png)", "", "## Theory", ""]
         theory = {row["position"]: row["theory"] for row in document["rows"]}
         return [*lines, *(f"- `{kind}`: {text}" for kind, text in theory.items() if text), ""]
@@ -285,7 +285,7 @@ def _line(row: Row) -> Line:
 
 
 def _accuracy_by_length(path: Path, data: LengthData, folder: Path, metric: str) -> dict[str, float]:
-    """Teacher-forced accuracy on validation (training lengths) and test (longer sequences)."""
+    """Compute the teacher-forced accuracy by length, on the validation and test splits."""
     run = Run(path)
     found: dict[str, float] = {}
     for split in ("validation", "test"):

@@ -34,26 +34,26 @@ OURS, THEIRS = "ours", "theirs"
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table: its published value, and how it is run here."""
+    """Setting of one row in the table: its published value, and the preset and overrides to train."""
 
     name: str
     published: float | None
     source: str
-    """Preset that the overrides change."""
+    """Name of the preset to which the overrides are applied."""
     overrides: Overrides
     theirs: Overrides | None = None
-    """Further overrides for the published recipe; None if it is not run."""
+    """Further overrides for the published recipe; None if that recipe is not trained."""
     is_quick: bool = False
-    """Part of the quick version."""
+    """True if the quick version of the study includes this row."""
     quick: Overrides | None = None
-    """Further overrides of the quick version."""
+    """Further overrides for the quick version of the study."""
     is_full: bool = True
-    """Part of the full version; a small setting may replace a large one in the quick version only."""
+    """True if the full version of the study includes this row. Some small rows are quick-only."""
 
 
 @dataclass(frozen=True)
 class RecipeRun:
-    """One run of a recipe."""
+    """Training run of one row, with one recipe (ours or the published one) and one seed."""
 
     setting: Setting
     recipe: str
@@ -63,14 +63,14 @@ class RecipeRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeStudy(Study):
-    """A table with one row per setting. Subclasses add measurements, pictures and sections."""
+    """Study with one table row per setting. Subclasses add measurements, pictures and sections."""
 
     settings: Sequence[Setting]
     theirs_seeds: int | None = None
-    """Maximum number of seeds for the published recipe; None: the same as for ours."""
+    """Maximum number of seeds for the published recipe; None uses as many seeds as our recipe."""
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Train what is missing and summarise the finished runs."""
+        """Train the unfinished runs; return the table rows and further content of `results.json`."""
         runs = self.runs(context)
         if context.trains:
             self.train(runs, context)
@@ -96,34 +96,34 @@ class RecipeStudy(Study):
 
     @property
     def metric_label(self) -> str:
-        """Description of the metric for readers."""
+        """Description of the metric in `table.md`."""
         return f"test {self.metric}"
 
     def value(self, results: Results) -> float:
-        """Value of one run in the table."""
+        """Return the metric of one run that the table shows."""
         return metric_on_test(results, self.metric)
 
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Further content of `results.json`, with picture files under `plot`; may extend `rows`."""
+        """Return further content of `results.json`, with plot files under `plot`; may add keys to `rows`."""
         return {}
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """Lines of `table.md` below the table."""
+        """Return the lines of `table.md` below the table."""
         return []
 
     def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
-        """Overrides with file paths; they do not identify a run."""
+        """Return overrides with file paths, which are left out of the hash that identifies a run."""
         return {}
 
     def selected(self, context: StudyContext) -> list[Setting]:
-        """Settings of the full or the quick version."""
+        """Return the settings (table rows) of the full or the quick version of the study."""
         is_quick = context.is_quick
         return [setting for setting in self.settings if (setting.is_quick if is_quick else setting.is_full)]
 
     def runs(self, context: StudyContext) -> list[RecipeRun]:
-        """All runs to measure, without those that an earlier measurement covers."""
+        """Return all runs of the study, except those whose results are reused from an earlier measurement."""
         earlier = _earlier_rows(context)
         runs = []
         for setting in self.selected(context):
@@ -195,7 +195,7 @@ class RecipeStudy(Study):
         }
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        """Text of `table.md`."""
+        """Return the text of `table.md` for the content of `results.json`."""
         lines = heading(document)
         if document["missing"]:
             count = len(document["missing"])
@@ -205,7 +205,7 @@ class RecipeStudy(Study):
         return "\n".join(lines)
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
-        """Lines of the table itself."""
+        """Return the lines of the Markdown table."""
         lines = table_head(
             "setting", "published", "their recipe", "ours, mean", "lowest seed", "steps", "seconds"
         )
@@ -218,19 +218,19 @@ class RecipeStudy(Study):
 
 
 def _earlier_rows(context: StudyContext) -> dict[str, Row]:
-    """Rows of an earlier measurement by setting."""
+    """Return the rows of an earlier measurement, by the name of their setting."""
     return {row["setting"]: row for row in context.earlier.get("rows", [])}
 
 
 def _row_key(recipe: str, name: str) -> str:
-    """Key in a row: `ours`, `interval`, `seeds`; `theirs`, `theirs_interval`, `theirs_seeds`."""
+    """Return a row's key for a value of a recipe, such as `seeds` for ours or `theirs_seeds`."""
     if not name:
         return recipe
     return name if recipe == OURS else f"{recipe}_{name}"
 
 
 def _commands(runs: Sequence[RecipeRun], folder: Path) -> dict[str, list[str]]:
-    """Command of each recipe's first run, with paths relative to the folder of the study."""
+    """Return the command of each recipe's first run, with paths relative to the study's folder."""
     prefix = f"{folder.resolve()}/"
     commands: dict[str, list[str]] = {}
     for run in runs:
@@ -272,7 +272,7 @@ def _explanation(document: Mapping[str, Any], metric_label: str) -> list[str]:
 
 
 def costs(row: Row) -> list[str]:
-    """Cells with the steps and the seconds of each seed, their recipe / ours."""
+    """Return two table cells: steps and seconds of each seed, for the published recipe and for ours."""
     cells = []
     for name, form in (("steps", "d"), ("seconds", ".0f")):
         values = [row.get(key) or () for key in (f"theirs_{name}", name)]
@@ -283,10 +283,10 @@ def costs(row: Row) -> list[str]:
 
 
 def with_interval(value: float | None, pair: Sequence[float] | None) -> str:
-    """Value with its interval in brackets."""
+    """Return the value as text, followed by its confidence interval in brackets if there is one."""
     return number(value) if pair is None else f"{number(value)} ({pair[0]:.4f} … {pair[1]:.4f})"
 
 
 def number(value: float | None) -> str:
-    """Value with five decimals; empty if there is none."""
+    """Return the value as text with five decimals, or an empty text for None."""
     return "" if value is None else f"{value:.5f}"

@@ -13,7 +13,7 @@ from glassformer.studies.study import Row, StudyContext, load_definition, texts_
 DEFINITION = load_definition("reversal")
 
 SOLVED, UNSOLVED = 0.9, 0.05
-"""Shares of the way from chance to a perfect score; a model between them is half solved."""
+"""Limits of (accuracy - chance) / (1 - chance). A model between the limits counts as half solved."""
 STATES = ("solved", "half-solved", "unsolved")
 
 
@@ -35,15 +35,15 @@ def _setting(name: str) -> Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class ReversalStudy(RecipeStudy):
-    """The reversal table, with attention maps of a solved, a half-solved and an unsolved model."""
+    """Study of sequence reversal, with attention maps of a solved, a half-solved and an unsolved model."""
 
     halfway: Setting | None = None
-    """Setting that is trained for its map only, if no run of the table ends half solved."""
+    """Setting that is trained only for its attention map, if no run of the table ends half solved."""
 
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Draw the attention of one model per state, if there is one."""
+        """Draw the attention maps of one solved, half-solved and unsolved model each; return their files."""
         # Maps of an earlier measurement are reused if their pictures are in the folder.
         reused = [
             shown for shown in context.earlier.get("maps", []) if (context.folder / shown["file"]).is_file()
@@ -75,7 +75,7 @@ class ReversalStudy(RecipeStudy):
         return [run] if run.job.results() else []
 
     def _examples(self, runs: Sequence[RecipeRun]) -> dict[str, RecipeRun]:
-        """Clearest example of each state; the shortest sequences first, then their recipe."""
+        """Return the clearest run of each state. Ties go to shorter sequences, then the published recipe."""
         found: dict[str, tuple[tuple[float, ...], RecipeRun]] = {}
         for run in runs:
             task = run.job.config.dump()["task"]
@@ -89,7 +89,7 @@ class ReversalStudy(RecipeStudy):
         return {state: found[state][1] for state in STATES if state in found}
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """Attention maps by state."""
+        """Return the lines of `table.md` with the attention maps of models in each state."""
         lines = ["## Attention", ""]
         for shown in document["maps"]:
             recipe = "ours" if shown["recipe"] == OURS else "their recipe"

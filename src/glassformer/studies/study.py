@@ -34,13 +34,13 @@ from glassformer.training.trainer import StopSignals
 
 Log = Callable[[str], None]
 Results = Mapping[str, Any]
-"""Content of a run's `results.json`."""
+"""Content of a run's `results.json` as a mapping."""
 Overrides = Mapping[str, Any]
 Row = dict[str, Any]
 
 POLL_SECONDS = 0.5
 STATUS_SECONDS = 30.0
-"""Interval between two progress lines of a long run."""
+"""Interval between two progress lines of a long run, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,32 +48,32 @@ class Job:
     """One training run of a study."""
 
     name: str
-    """Name in progress messages."""
+    """Name of the run in progress messages."""
     config: ExperimentConfig
     path: Path
 
     def results(self) -> dict[str, Any]:
-        """Final results of the run; empty while it is not finished."""
+        """Return the content of the run's `results.json`, or an empty dict if the run is not finished."""
         folder = RunFolder(self.path)
         return folder.results() if folder.exists() else {}
 
     def validations(self) -> list[dict[str, Any]]:
-        """Validations in the event log, one per epoch: one repeated after a roll-back counts last."""
+        """Return the last validation event of each epoch. A roll-back repeats validations."""
         events = (event for event in RunFolder(self.path).events if event["event"] == "validation")
         found = {event["epoch"]: event for event in events}
         return [found[epoch] for epoch in sorted(found)]
 
 
 def config_key(config: ExperimentConfig, *others: str) -> str:
-    """Short hash of everything that determines a run's results.
+    """Return a short hash of everything that determines a run's results.
 
-    The hash is part of the run's name, so a run with other options cannot slip into a table.
+    The hash is part of the run's name, so that a table never includes a run with other options.
     """
     return hashlib.sha256(json.dumps([config.fingerprint(), *others]).encode()).hexdigest()[:8]
 
 
 def run_path(folder: Path, name: str, config: ExperimentConfig, key: str) -> Path:
-    """Path of a run, or the path of an equal run that was started before an option was added."""
+    """Return the path of a run, or of an equal run that has another hash, made before an option was added."""
     path = folder / f"{name}-{key}"
     if RunFolder(path).exists():
         return path
@@ -91,9 +91,9 @@ def _has_config(path: Path, config: ExperimentConfig) -> bool:
 def run_all(
     jobs: Sequence[Job], *, workers: int, threads: int, describe: Callable[[Results], str], log: Log
 ) -> None:
-    """Run all jobs with a number of concurrent workers; `describe` summarises the results of one run.
+    """Run all jobs on concurrent workers, and log the text that `describe` returns for each result.
 
-    A stop signal is forwarded to the runs, which save and stop.
+    A stop signal is forwarded to the runs, so that they save and stop.
     """
     done = 0
 
@@ -114,7 +114,7 @@ def run_all(
 
 
 def _train(job: Job, threads: int, log: Log, signals: StopSignals) -> dict[str, Any]:
-    """Run `glassformer train --json` and return its document; empty if it was stopped."""
+    """Run `glassformer train --json`; return its results, or an empty dict if a signal stopped it."""
     job.path.mkdir(parents=True, exist_ok=True)
     file = job.path / "requested.yaml"
     file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False), encoding="utf-8")
@@ -137,7 +137,7 @@ def _train(job: Job, threads: int, log: Log, signals: StopSignals) -> dict[str, 
 
 
 def _wait(child: subprocess.Popen[str], job: Job, log: Log, signals: StopSignals) -> tuple[str, str]:
-    """Wait for a run to end; return its standard output and standard error."""
+    """Wait for a training process to end; return its standard output and standard error."""
     last_logged = time.monotonic()
     while True:
         try:
@@ -155,28 +155,28 @@ def _wait(child: subprocess.Popen[str], job: Job, log: Log, signals: StopSignals
 
 @dataclass(frozen=True)
 class StudyContext:
-    """Folder and options of one reproduction."""
+    """Folder and command-line options of one `glassformer reproduce`."""
 
     folder: Path
     is_quick: bool
     seeds: int
     workers: int
     threads: int
-    """Threads per worker."""
+    """Number of threads per worker."""
     with_theirs: bool
-    """Also run the published recipe."""
+    """True if the published recipe is trained besides ours."""
     log: Log
     trains: bool = True
-    """False: only report the runs that are finished."""
+    """True if unfinished runs are trained; False if only finished runs are reported."""
     earlier: Mapping[str, Any] = field(default_factory=dict)
-    """An earlier `results.json`, whose measurements are reused."""
+    """Content of an earlier `results.json` whose measurements are reused."""
 
     def run(self, jobs: Sequence[Job], describe: Callable[[Results], str]) -> None:
-        """Run jobs with the workers and threads of this reproduction."""
+        """Run jobs with the number of workers and threads that the user chose."""
         run_all(jobs, workers=self.workers, threads=self.threads, describe=describe, log=self.log)
 
     def reject_partial_options(self) -> None:
-        """Raise if an option asks for a part of a table that is only measured as a whole."""
+        """Raise a user error for `--finished` and `--keep`, because the table is measured as a whole."""
         for option, is_given in (("--finished", not self.trains), ("--keep", bool(self.earlier))):
             if is_given:
                 raise user_error("this table is measured as a whole", path=option, hint="omit this option")
@@ -184,7 +184,7 @@ class StudyContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A published table that can be reproduced."""
+    """Published table that `glassformer reproduce` can measure again."""
 
     name: str
     title: str
@@ -193,11 +193,11 @@ class Study:
     seeds: int = 3
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Run what is missing; return `rows` and further content of `results.json`."""
+        """Run the measurements that are missing; return `rows` and further content of `results.json`."""
         raise NotImplementedError
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        """Text of `table.md`, made from the content of `results.json`."""
+        """Return the text of `table.md` for the content of `results.json`."""
         raise NotImplementedError
 
 
@@ -210,7 +210,7 @@ def load_definition(name: str) -> Tree:
 
 
 def texts_of(definition: Tree) -> dict[str, Any]:
-    """Name, title, metric and description of a study's definition."""
+    """Return the name, title, metric and description in a study's definition, by key."""
     return {key: definition[key] for key in ("name", "title", "metric", "about")}
 
 
@@ -226,15 +226,15 @@ def reproduce(
     keep: Path | None = None,
     log: Log = lambda text: None,
 ) -> dict[str, Any]:
-    """Run what is missing, write `results.json` and `table.md` into the folder, and return the former."""
+    """Run missing measurements, write `results.json` and `table.md`, and return the content of the former."""
     if seeds is not None and seeds < 1:
-        raise user_error("at least one run per setting", path="--seeds", value=seeds, hint="--seeds 3")
+        raise user_error("must be at least 1", path="--seeds", value=seeds, hint="--seeds 3")
     earlier = {} if keep is None else _read_earlier(keep, study.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise user_error(
-            f"cannot be created: {error.strerror}", path=str(folder), hint="another --out"
+            f"cannot be created: {error.strerror}", path=str(folder), hint="choose another folder with --out"
         ) from None
     options: dict[str, Any] = {"--quick": is_quick, "--seeds": seeds}
     options |= {"--workers": workers} if workers > 1 else {}
@@ -266,7 +266,7 @@ def reproduce(
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Command-line words of the options that were given."""
+    """Return the command-line words of the options that the user gave."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     return [
         word for name, value in given.items() for word in ([name] if value is True else [name, str(value)])
@@ -278,37 +278,43 @@ def _read_earlier(file: Path, name: str) -> dict[str, Any]:
         document = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise user_error(
-            f"cannot be read: {error}", path="--keep", value=str(file), hint="a results.json"
+            f"cannot be read: {error}",
+            path="--keep",
+            value=str(file),
+            hint="give the results.json of an earlier full run",
         ) from None
     if not isinstance(document, dict) or document.get("name") != name or document.get("is_quick"):
         raise user_error(
-            f"is not a full measurement of {name}", path="--keep", value=str(file), hint="its results.json"
+            f"is not a full measurement of {name}",
+            path="--keep",
+            value=str(file),
+            hint=f"give a results.json of glassformer reproduce {name}",
         )
     return document
 
 
 def metric_on_test(results: Results, metric: str) -> float:
-    """Value of a metric on the test set."""
+    """Return the value of a metric on the test set."""
     return float(results["metrics"]["test"][metric])
 
 
 def heading(document: Mapping[str, Any]) -> list[str]:
-    """First lines of `table.md`: title, description and command."""
+    """Return the first lines of `table.md`: title, description and command."""
     lines = [f"# {document['title']}", "", document["about"], ""]
     command = document.get("command")
     return [*lines, f"Written by `{shlex.join(command)}`.", ""] if command else lines
 
 
 def table_row(cells: Sequence[object]) -> str:
-    """One row of a Markdown table."""
+    """Return one row of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def table_head(*headings: str) -> list[str]:
-    """Heading row and separator of a Markdown table."""
+    """Return the heading row and the separator line of a Markdown table."""
     return [table_row(headings), f"|{'---|' * len(headings)}"]
 
 
 def plural(count: int, noun: str) -> str:
-    """Count with its noun: `1 worker`, `2 workers`."""
+    """Return a count with its noun, such as `1 worker` or `2 workers`."""
     return f"{count} {noun}{'s' if count > 1 else ''}"

@@ -1,8 +1,8 @@
 """Transfer studies: does pre-training help to classify reviews? Arms × numbers of labels × seeds.
 
-All runs that start from a pre-training share one. The three arms have the same tokenizer and the architecture
-of the classifier's preset: only the initial weights and the trained parameters differ. A bag-of-words
-baseline is the control.
+An arm is one way to initialise and train the classifier. All pre-trained arms start from one pre-training
+run. The three arms have the same tokenizer and architecture. Only the initial weights and the trained
+parameters differ. A bag-of-words baseline is the control.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from glassformer.tasks.text import DataReport
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to initialise and train the classifier."""
+    """Arm of the study: one way to initialise and train the classifier, such as full fine-tuning."""
 
     name: str
     is_pretrained: bool
@@ -66,17 +66,17 @@ FINE_TUNED = Arm("full fine-tuning", is_pretrained=True)
 ARMS = (SCRATCH, FROZEN, FINE_TUNED)
 
 EVERY_ARM: Overrides = {"task.unseen_only": True, "training.validate_every": None}
-"""Overrides of all arms: a test set without texts of the train split, and one validation per epoch."""
+"""Overrides for all runs: no training texts in the test set, and one validation per epoch."""
 
 
 @dataclass(frozen=True)
 class TransferOptions:
-    """Overrides of the presets. Later fields win over earlier ones, in this order."""
+    """Config overrides for the presets. A later field replaces values of an earlier field."""
 
     pretraining: Overrides = field(default_factory=dict)
     quick_pretraining: Overrides = field(default_factory=dict)
     arms: Overrides = field(default_factory=dict)
-    """Overrides of all three arms."""
+    """Overrides for all three ways to train the classifier."""
     by_arm: Mapping[str, Overrides] = field(default_factory=dict)
     by_labels: Mapping[int | None, Overrides] = field(default_factory=dict)
     quick_arms: Overrides = field(default_factory=dict)
@@ -84,37 +84,37 @@ class TransferOptions:
 
 @dataclass(frozen=True)
 class LabelCount:
-    """Number of labelled texts: as asked for (None: all), and the actual number."""
+    """Number of labelled texts: the requested number (None for all), and the actual number."""
 
     asked: int | None
     number: int
 
     @property
     def name(self) -> str:
-        """Name in rows and run names."""
+        """Text for table rows and run names, such as `100 labels`."""
         return f"{self.number} labels"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferStudy(Study):
-    """One transfer study."""
+    """Study of how much pre-training helps a text classifier, by number of labelled texts."""
 
     classifier: str
-    """Preset of the arms."""
+    """Name of the classifier's preset."""
     pretraining: str
-    """Preset of the pre-training; its model, tokenizer and length come from the classifier's preset."""
+    """Name of the pre-training preset. The classifier's preset replaces its model, tokenizer and length."""
     labels: Sequence[int | None]
-    """Numbers of labelled texts; None: all."""
+    """Numbers of labelled texts to compare. None means all texts."""
     options: TransferOptions
     text: TextPlan | None = None
-    """Pre-training text; None: the preset generates its own."""
+    """Sources of the pre-training text. If None, the preset generates its own text."""
     published: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Published accuracies by number of labels and arm."""
+    """Published accuracies by number of labels (0 for all) and by name of the arm."""
     quick_labels: Sequence[int | None] = (100,)
     metric: str = "accuracy"
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Pre-train once, train all arms, measure the baseline."""
+        """Pre-train once, train all classifiers and measure the baseline; return the rows and plots."""
         context.reject_partial_options()
         labels = self._label_counts(context)
         text = self._gather_text(context)
@@ -145,7 +145,7 @@ class TransferStudy(Study):
         }
 
     def markdown(self, document: Mapping[str, Any]) -> str:
-        """Text of `table.md`."""
+        """Return the text of `table.md` for the content of `results.json`."""
         rows: Sequence[Row] = document["rows"]
         arms = list(dict.fromkeys(row["arm"] for row in rows))
         labels = list(dict.fromkeys(row["labels"] for row in rows))
@@ -163,14 +163,14 @@ class TransferStudy(Study):
         return "\n".join(lines)
 
     def _label_counts(self, context: StudyContext) -> list[LabelCount]:
-        """Check the data and the numbers of labels before anything is trained."""
+        """Return the numbers of labels; raise a user error if the training data has fewer."""
         texts = _classification(self._config(SCRATCH, None, context.is_quick)).texts(DataReport())
         total = len(texts["train"])
         asked = self.quick_labels if context.is_quick else self.labels
         for count in asked:
             if count is not None and count > total:
                 raise user_error(
-                    f"the study needs {count:,} labels, and there are {total:,}",
+                    f"the study needs {count:,} labelled texts, and this file has {total:,}",
                     path=texts["train"].name,
                     hint="use the complete data set of the catalogue",
                 )
@@ -187,7 +187,7 @@ class TransferStudy(Study):
         return text
 
     def _pretraining_job(self, context: StudyContext, text: PretrainingText | None) -> Job:
-        """Pre-training with the architecture, tokenizer and length of the classifier, unless overridden."""
+        """Build the pre-training run with the classifier's model, tokenizer and length, unless overridden."""
         target = self._config(SCRATCH, None, context.is_quick)
         task: Tree = {
             "tokenizer": target.dump()["task"]["tokenizer"],
@@ -206,7 +206,7 @@ class TransferStudy(Study):
         return Job("pre-training", config, context.folder / "runs" / f"pretraining-{key}")
 
     def _config(self, arm: Arm, labels: int | None, is_quick: bool, seed: int = 0) -> ExperimentConfig:
-        """Config of an arm, without the paths of the tokenizer and the pre-trained weights."""
+        """Build the config of an arm, without the paths of the tokenizer and the pre-trained weights."""
         options = self.options
         changes = {
             **options.arms,
@@ -223,7 +223,7 @@ class TransferStudy(Study):
     def _jobs(
         self, labels: LabelCount, arm: Arm, context: StudyContext, pretraining: Job, tokenizer: Path
     ) -> list[Job]:
-        """Runs of one arm, one per seed."""
+        """Return the training runs of one arm and number of labels, one per seed."""
         start = pretraining.path if arm.is_pretrained else None
         jobs = []
         for seed in range(context.seeds):
@@ -292,7 +292,7 @@ class TransferStudy(Study):
 
 
 def accuracy_chart(rows: Sequence[Row]) -> Chart:
-    """Validation accuracy by epoch for one number of labels: one line per arm, the baseline as a level."""
+    """Build a chart of validation accuracy by epoch: one line per arm, the baseline as a horizontal line."""
     curves = {row["arm"]: row["accuracy_by_epoch"] for row in rows if "accuracy_by_epoch" in row}
     level = next((row["control"]["validation_accuracy"] for row in rows if "control" in row), None)
     return Chart(
@@ -310,7 +310,7 @@ def _classification(config: ExperimentConfig) -> ClassificationConfig:
 
 
 def _copy_tokenizer(pretraining: Job, folder: Path) -> Path:
-    """Copy the tokenizer to the study's folder, so that the arm from scratch needs no pre-training."""
+    """Copy the tokenizer to the study's folder, so that runs from scratch do not need the pre-training."""
     source = pretraining.path / "tokenizer.json"
     path = folder / f"tokenizer-{file_sha256(source)[:8]}.json"
     if not path.exists():
@@ -338,7 +338,7 @@ def _pretraining_record(job: Job, preset: str, text: PretrainingText | None) -> 
 
 
 def _best_epoch(job: Job) -> int | None:
-    """Epoch whose weights were tested."""
+    """Return the epoch of the best checkpoint, whose weights were tested, or None if it is not logged."""
     best = job.results()["best_step"]
     events = (event for event in RunFolder(job.path).events if event["event"] == "validation")
     return next((event["epoch"] for event in events if event["step"] == best), None)

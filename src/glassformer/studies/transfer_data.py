@@ -25,9 +25,9 @@ from glassformer.tasks.text import DataReport, Texts
 ROLES = {"input": "text"}
 OWN = "the task's own texts, {}"
 ANCHOR_WORDS = 5
-"""A test text of at least this many words is searched inside every line.
+"""Minimum number of words of a test text that is searched inside every line.
 
-A shorter text is compared with whole lines only: unrelated lines may contain the same few words.
+A shorter text is compared with whole lines only, because unrelated lines may contain the same few words.
 """
 
 _WORD = re.compile(r"\w+")
@@ -37,11 +37,11 @@ _PUNCTUATION = re.compile(r"\s*([^\w\s'’-])\s*")
 
 @dataclass(frozen=True)
 class TextSource:
-    """Files with texts, named as in `task.data`."""
+    """Source of texts: a data file, described in the same way as `task.data` in a config."""
 
     data: Mapping[str, Any]
     as_polarity: bool = False
-    """Rewrite texts in the form of movie_polarity: lower case, spaces around punctuation."""
+    """True to rewrite texts like the data set movie_polarity: lower case, spaces around punctuation."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class TextSource:
         return str(self.data["train"])
 
     def texts(self) -> Iterator[str]:
-        """Texts of the file, without HTML line breaks."""
+        """Yield the texts of the file, without HTML line breaks."""
         stream = validate(DataConfig, dict(self.data)).stream("train", ROLES)
         assert stream is not None  # `train` is a required key
         for record in stream:
@@ -64,22 +64,22 @@ class TextPlan:
     sources: Sequence[TextSource]
     own_splits: Sequence[str]
     own_times: int = 1
-    """Times that one epoch reads each text of the own splits, with other hidden words each time."""
+    """Number of times that an epoch reads each text of `own_splits`, with other masked words each time."""
     quick_lines: int = 4000
-    """Lines per source in the quick version."""
+    """Maximum number of lines per source in the quick version of the study."""
 
 
 @dataclass(frozen=True)
 class PretrainingText:
-    """A file with one text per line, and its statistics."""
+    """Pre-training file with one text per line, and its statistics."""
 
     path: Path
     record: dict[str, Any]
-    """Lines by source, counts of omitted lines, and the checksum."""
+    """Statistics of the file: lines by source, counts of omitted lines, and the checksum."""
 
 
 class TestTexts:
-    """Texts of the test set, searched word by word without case and punctuation."""
+    """Index of the test set's texts that detects them in other text, ignoring case and punctuation."""
 
     __test__ = False  # tells pytest that this is not a test class
 
@@ -94,7 +94,7 @@ class TestTexts:
                 self._long.setdefault(words[:ANCHOR_WORDS], []).append(words)
 
     def occur_in(self, line: str) -> bool:
-        """True if a line contains a test text."""
+        """Return True if the line contains a test text."""
         words = _words(line)
         if words in self._short:
             return True
@@ -112,7 +112,7 @@ def _words(text: str) -> tuple[str, ...]:
 def gather_text(
     plan: TextPlan, task: ClassificationConfig, folder: Path, *, is_quick: bool
 ) -> PretrainingText:
-    """Write the pre-training text. The file name contains its checksum, so another text is another file."""
+    """Write the pre-training text to a file named by its checksum; leave out lines with test texts."""
     splits = task.model_copy(update={"train_limit": None}).texts(DataReport())
     test = TestTexts(str(text) for text in splits["test"].column("input"))
     parts: dict[str, Iterable[str]] = {source.name: source.texts() for source in plan.sources}
@@ -155,35 +155,35 @@ def gather_text(
 BASELINE = "TF-IDF + logistic regression"
 BASELINE_HINT = "pip install 'glassformer[classic]'"
 REGULARISATIONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""Values of C to choose from on the validation split; the smallest (strongest regularisation) wins ties."""
+"""Inverse regularisation strengths C to try. The validation split selects one; the smallest wins ties."""
 
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """Accuracy of the baseline for one number of labels."""
+    """Accuracy of the bag-of-words baseline for one number of labelled texts."""
 
     labels: int
     """Number of training examples."""
     strength: float
-    """Chosen value of C."""
+    """Inverse regularisation strength C that the validation split selected."""
     validation_accuracy: float
     test_accuracy: float
     interval: Interval
-    """Interval of the test accuracy over test examples."""
+    """Bootstrap confidence interval of the test accuracy, over test examples."""
     test_examples: int
     features: int
     seconds: float
 
 
 def has_baseline() -> bool:
-    """True if scikit-learn, an optional dependency, is installed."""
+    """Return True if scikit-learn, an optional dependency, is installed."""
     return find_spec("sklearn") is not None
 
 
 def measure_baseline(task: ClassificationConfig) -> BaselineResult:
-    """Train logistic regression on TF-IDF of words and word pairs, with the same splits as the models.
+    """Train logistic regression on TF-IDF of words and word pairs, and return its accuracy.
 
-    It is deterministic, except for the bootstrap of the interval, which has a fixed seed.
+    It uses the same splits as the models. It is deterministic, because the bootstrap has a fixed seed.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression

@@ -31,15 +31,15 @@ DEFINITION = load_definition("translation_sets")
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 LANGUAGES = ("en", "fr")
 CURVE = ("epoch", "step", "loss", "bleu")
-"""Numbers of a validation that a row contains."""
+"""Keys of a validation event that are copied into a row of `results.json`."""
 MAX_WORDS = 10
-"""Longer pairs are removed from all three splits, so that references are complete."""
+"""Maximum number of words per sentence. Longer pairs are removed, so that references are complete."""
 WIDTH_DIVISOR, QUICK_WIDTH_DIVISOR = 4, 8
 MEMORISED_PAIRS, MEMORISED_WORDS = 32, 6
 MEMORISED = 0.95
-"""Share of correct tokens from which the pairs count as memorised."""
+"""Minimum share of correct tokens for sentence pairs to count as memorised."""
 TRAINED = 2.0
-"""A model that is correct less often than this many times the most frequent token did not train."""
+"""Minimum ratio of a model's accuracy to the share of the most frequent token. Below, it did not train."""
 
 
 def _narrowed(preset: str, divisor: int) -> dict[str, int]:
@@ -52,7 +52,7 @@ def _files(stems: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 SAME_PAIRS = _files(dict.fromkeys(SPLITS, "memorised/pairs"))
-"""Data of models that are trained and measured on the same pairs."""
+"""Data files by split for models that are trained and tested on the same sentence pairs."""
 
 
 def _full_size(preset: str) -> Setting:
@@ -76,24 +76,24 @@ def _setting(preset: str, published: float) -> Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationStudy(RecipeStudy):
-    """BLEU of the four sets, and a test of the full-size models."""
+    """Study of BLEU on four translation sets, with a test that full-size models can memorise."""
 
     full_size: Sequence[Setting] = ()
-    """Further settings of the full version, which memorise a few pairs."""
+    """Further settings of the full version, in which full-size models memorise a few sentence pairs."""
 
     def selected(self, context: StudyContext) -> list[Setting]:
-        """Add the full-size settings to the full version."""
+        """Return the settings (table rows) of the study. The full version also has the full-size models."""
         return [*super().selected(context), *([] if context.is_quick else self.full_size)]
 
     def runs(self, context: StudyContext) -> list[RecipeRun]:
-        """Write the data, then list the runs: first those that take minutes, then those that take an hour."""
+        """Write the data files, then return the runs. Full-size runs (minutes) precede runs of an hour."""
         _write_memorised_pairs(context.folder / "data")
         if not context.is_quick:
             _write_short_pairs(context.folder / "data")
         return sorted(super().runs(context), key=lambda run: run.setting not in self.full_size)
 
     def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
-        """Absolute paths of the data."""
+        """Return the overrides with the absolute paths of the data files."""
         folder = (context.folder / "data").resolve()
         files = SAME_PAIRS if context.is_quick else setting.overrides["task.data"]
         return {f"task.data.{split}": [str(folder / name) for name in pair] for split, pair in files.items()}
@@ -101,7 +101,7 @@ class TranslationStudy(RecipeStudy):
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Add accuracies and validation curves to the rows; draw the curves."""
+        """Add accuracies and validation curves to `rows`; return plots, sizes and an error message."""
         signatures = {run.job.results()["protocol"]["test"]["signatures"]["bleu"]: None for run in runs}
         full_size = {setting.name for setting in self.full_size}
         for row in rows:
@@ -141,7 +141,7 @@ class TranslationStudy(RecipeStudy):
         return save(draw(charts, self.title, caption, columns=2), context.folder / "training")
 
     def table(self, document: Mapping[str, Any]) -> list[str]:
-        """BLEU and accuracy of the scaled models."""
+        """Return the lines of the Markdown table with BLEU and accuracy of the scaled-down models."""
         heads = ("set", "BLEU, published", "their recipe", "ours", "tokens correct, theirs", "ours")
         lines = table_head(*heads, "steps", "seconds")
         for row in document["rows"]:
@@ -152,7 +152,7 @@ class TranslationStudy(RecipeStudy):
         return lines
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """Curves, sizes and the full-size models."""
+        """Return the lines of `table.md` with the curves, the model sizes and the full-size models."""
         rows = {row["setting"]: row for row in document["rows"]}
         lines = [
             "Tokens correct: share of test tokens, teacher-forced, without padding. *Did not train*:"
@@ -191,7 +191,7 @@ def _full_size_section(rows: Sequence[Row]) -> list[str]:
 
 
 def _tokens_correct(row: Row) -> list[str]:
-    """Cells with the share of correct tokens, by their recipe and by ours."""
+    """Return two table cells with the shares of correct tokens, for the published recipe and for ours."""
     cells = []
     for recipe in (THEIRS, OURS):
         values = row.get(f"{recipe}_accuracy", [])
@@ -202,7 +202,7 @@ def _tokens_correct(row: Row) -> list[str]:
 
 
 def _failure(rows: Sequence[Row]) -> str:
-    """Message if our recipe fails to memorise the pairs at full size."""
+    """Return an error message if our recipe fails to memorise the pairs at full size, otherwise ""."""
     failed = [
         row["setting"]
         for row in rows
@@ -212,7 +212,7 @@ def _failure(rows: Sequence[Row]) -> str:
 
 
 def _most_frequent_share(run: RecipeRun) -> float:
-    """Share of the most frequent token in the test targets: the accuracy of a constant prediction."""
+    """Return the share of the most frequent test token, the accuracy of a constant prediction."""
     config = run.job.config
     task = RunFolder.open(run.job.path).restore_task(config.task, config.seed)
     # Without the first token, which is given and begins every sentence.
