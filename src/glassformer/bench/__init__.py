@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def benchmarks() -> dict[str, type[Benchmark]]:
-    """Return every benchmark by its name; importing a module registers its benchmarks."""
+    """Import all benchmark modules and return their benchmark classes by name."""
     from glassformer.bench import attention, decode, language_model, resources, sweep, train  # noqa: F401
     from glassformer.bench.base import Benchmark
     from glassformer.core.registry import kinds

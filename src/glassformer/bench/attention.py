@@ -1,4 +1,4 @@
-"""Benchmark of scaled dot-product attention in four forms, which must give the same result."""
+"""Benchmark of four implementations of scaled dot-product attention, which must give the same result."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Benchmark, Progress, Result, time_alternately
+from glassformer.bench.base import Benchmark, Progress, Result, empty_table, time_alternately
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
     from torch import Tensor
 
 MAX_DIFFERENCE = 1e-4
-"""Largest allowed difference: fp32 rounding stays well below it, a wrong mask or scale is far above."""
+"""Maximum absolute difference from the fp64 result. Rounding in fp32 is far below, a wrong mask far above."""
 
 BASELINE = "loop, one sequence"
 
 
 @register
 class AttentionBenchmark(Benchmark):
-    """Attention by loops for one sequence, by loops over a batch, without a loop, and by the fused kernel."""
+    """Four implementations of attention: loops over one sequence or a batch, no loop, fused kernel."""
 
     kind: Literal["attention"] = "attention"
     batch: int = Field(4, ge=1, description="sequences per batch")
     heads: int = Field(4, ge=1, description="attention heads")
-    length: int = Field(32, ge=1, description="queries and keys per head")
-    width: int = Field(32, ge=1, description="width of a head")
+    length: int = Field(32, ge=1, description="sequence length: number of queries, and of keys")
+    width: int = Field(32, ge=1, description="dimension of each head")
     causal: bool = Field(False, description="apply a causal mask")
 
     def measure(self, progress: Progress) -> Result:
@@ -53,11 +53,11 @@ class AttentionBenchmark(Benchmark):
             for name, timing in timings.items()
         ]
         wrong = [name for name, difference in differences.items() if not difference <= MAX_DIFFERENCE]
-        error = f"more than {MAX_DIFFERENCE:g} from the exact result: {', '.join(wrong)}" if wrong else ""
+        error = f"differs by more than {MAX_DIFFERENCE:g} from fp64: {', '.join(wrong)}" if wrong else ""
         return Result(self.kind, machine(), rows, ratios, error)
 
     def forms(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor) -> dict[str, Callable[[], Tensor]]:
-        """Return each form as a call that computes every head of every sequence."""
+        """Return each implementation by name, as a call without arguments over all heads and sequences."""
         import torch
 
         from glassformer.blocks.attention import fused_kernel
@@ -85,14 +85,14 @@ class AttentionBenchmark(Benchmark):
             "fused": lambda: fused_kernel(q_BHLK, k_BHLK, v_BHLK, Mask(is_causal=self.causal), None, 0.0),
         }
 
-    def show(self, result: Result) -> RenderableType:
-        from rich.table import Table
-
+    def show(self, result: Result) -> Table:
         size = f"{self.batch} × {self.heads} heads × length {self.length} × width {self.width}"
-        table = Table(title=f"attention, {size}{', causal' if self.causal else ''}", title_justify="left")
-        table.add_column("form")
-        for heading in ("median ms", "quartiles ms", "speed-up", "difference"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = empty_table(
+            f"attention, {size}{', causal' if self.causal else ''}",
+            ["form"],
+            ["median ms", "quartiles ms", "speed-up", "difference"],
+            caption="difference: largest absolute difference from the same attention in fp64",
+        )
         for row in result.rows:
             low, high = row["seconds_quartiles"]
             is_wrong = not row["largest_difference"] <= MAX_DIFFERENCE
@@ -104,8 +104,6 @@ class AttentionBenchmark(Benchmark):
                 f"{row['largest_difference']:.1e}",
                 style="red" if is_wrong else None,
             )
-        table.caption = "difference: the largest, to the same attention in fp64"
-        table.caption_justify = "left"
         return table
 
 

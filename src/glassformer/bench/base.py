@@ -1,15 +1,16 @@
-"""Base of the benchmarks: options, timing, results, and the file of recorded results.
+"""Base class of the benchmarks, with alternating timing, results, and the file that records them.
 
-Results are recorded by benchmark and processor: ratios on one processor say little about another.
+Results are recorded per benchmark and processor, because ratios on one processor say little about another.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,38 +24,38 @@ from glassformer.core.system import Machine, threads_set_to
 from glassformer.storage.files import atomic_write
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
 
 Progress = Callable[[int, int], None]
-"""Called with the number of samples taken and the total."""
+"""Callback for a progress bar: number of samples taken so far, and total number of samples."""
 
 SAMPLE_SECONDS = 0.005
-"""Seconds per sample: a shorter call is repeated, so that the resolution of the clock does not matter."""
+"""Minimum duration of a sample in seconds. A shorter call is repeated, because clocks are imprecise."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Rows, ratios and machine of one benchmark run."""
+    """Result of one benchmark run: table rows, speed ratios, and the machine that measured them."""
 
     name: str
     machine: Machine
     rows: list[dict[str, Any]]
     ratios: dict[str, float]
     error: str = ""
-    """Failure in one line; a benchmark with wrong results has failed."""
+    """One line that describes why the benchmark failed, such as wrong outputs; empty if it passed."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """Further facts about the measurement, besides the machine."""
+    """Further facts about the measurement by name, such as the number of sentences."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Benchmark(Kind):
-    """Comparison of speeds. Its fields are its options on the command line."""
+    """Base class for benchmarks. The fields of a subclass are its command-line options."""
 
-    repeats: int = Field(5, ge=1, le=10_000, description="samples per form")
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: PyTorch's default")
+    repeats: int = Field(5, ge=1, le=10_000, description="timed samples per implementation")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads (default: as PyTorch chooses)")
 
     def run(self, progress: Progress) -> Result:
         with threads_set_to(self.threads):
@@ -63,14 +64,14 @@ class Benchmark(Kind):
     def measure(self, progress: Progress) -> Result:
         raise NotImplementedError
 
-    def show(self, result: Result) -> RenderableType:
-        """Return the rows as a table for the terminal."""
+    def show(self, result: Result) -> Table:
+        """Return a table of the results for the terminal."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of an encoder-decoder with one vocabulary and an output tied to its embedding."""
+    """Sizes of an encoder-decoder whose output layer is tied to the one embedding that both sides share."""
 
     layers: int
     heads: int
@@ -81,13 +82,9 @@ class Sizes:
     dropout: float = 0.1
 
 
-def is_importable(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: median and quartiles over the samples."""
+    """Time per call in seconds: median and quartiles over the samples."""
 
     median: float
     lower_quartile: float
@@ -107,25 +104,26 @@ class Timing:
 def time_alternately(
     forms: Mapping[str, Callable[[], object]], repeats: int, progress: Progress
 ) -> dict[str, Timing]:
-    """Time the forms in turns, so that a disturbance of the machine affects all of them."""
+    """Return the timings of the calls by name. The calls take turns, so that a slow phase affects all."""
     calls = {name: _calls_per_sample(form) for name, form in forms.items()}
     samples: dict[str, list[float]] = {name: [] for name in forms}
     for repeat in range(repeats):
         for number, (name, form) in enumerate(forms.items(), start=1):
-            samples[name].append(_seconds(form, calls[name]))
+            samples[name].append(seconds_per_call(form, calls[name]))
             progress(repeat * len(forms) + number, repeats * len(forms))
     return {name: _summarise(taken, calls[name]) for name, taken in samples.items()}
 
 
 def _calls_per_sample(form: Callable[[], object]) -> int:
-    """Measure the calls per sample. These calls are also the warm-up, which matters for short calls only."""
-    seconds = _seconds(form, 1)
+    """Return how many calls fill one sample. The calls made here also serve as warm-up."""
+    seconds = seconds_per_call(form)
     if seconds < 20 * SAMPLE_SECONDS:
-        seconds = _seconds(form, 1)
+        seconds = seconds_per_call(form)
     return max(1, round(SAMPLE_SECONDS / max(seconds, 1e-9)))
 
 
-def _seconds(form: Callable[[], object], calls: int) -> float:
+def seconds_per_call(form: Callable[[], object], calls: int = 1) -> float:
+    """Return the mean duration of a call in seconds."""
     started = time.perf_counter()
     for _ in range(calls):
         form()
@@ -140,13 +138,34 @@ def _summarise(samples: list[float], calls: int) -> Timing:
     return Timing(median, lower, upper, len(samples), calls)
 
 
+def run_command(command: Sequence[str], **environment: str) -> tuple[float, str]:
+    """Run a command, with these environment variables set, and return its seconds and standard output."""
+    variables = {**os.environ, **environment}
+    started = time.perf_counter()
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=variables).stdout
+    return time.perf_counter() - started, printed
+
+
+def empty_table(title: str, texts: Sequence[str], numbers: Sequence[str], caption: str = "") -> Table:
+    """Return a table without rows: columns for texts on the left, right-aligned columns for numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left")
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 DEFAULT = Path("docs") / "results" / "speed.json"
+"""File of recorded results that `--record` and `--check` use if they are given without FILE."""
 RATIO_TOLERANCE = 0.8
-"""Fraction of a recorded ratio below which a new one counts as a regression."""
+"""A new ratio below this fraction of the recorded ratio counts as a regression."""
 
 
 def record(path: Path, result: Result, command: str) -> Path:
-    """Store the result under its name and processor, write the page again, and return the page's path."""
+    """Store the result in a JSON file, rewrite the Markdown page beside it, and return the page's path."""
     stored = read(path) if path.exists() else {}
     date = datetime.now(UTC).date().isoformat()
     document = {"command": command, "date": date, **result.document()}
@@ -158,26 +177,31 @@ def record(path: Path, result: Result, command: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Read a file of recorded results: benchmark name → processor → result."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise user_error(
-            f"cannot be read: {error}", path=str(path), hint="glassformer bench NAME --record FILE"
+            f"the recorded results cannot be read: {error}",
+            path=str(path),
+            hint="create the file with: glassformer bench NAME --record FILE",
         ) from None
     if not isinstance(stored, dict) or not all(isinstance(by_cpu, dict) for by_cpu in stored.values()):
-        raise user_error("is not a file of benchmark results", path=str(path))
+        raise user_error(
+            "this is not a file of benchmark results", path=str(path), hint="name a file that --record wrote"
+        )
     return stored
 
 
 def regressions(path: Path, result: Result) -> list[str]:
-    """Describe the ratios that are more than a fifth below those recorded on this processor."""
+    """Return one line per speed ratio that is more than a fifth below the one recorded on this processor."""
     stored = read(path).get(result.name, {}).get(result.machine.cpu)
     if stored is None:
         raise user_error(
-            "has no result of this benchmark for this processor",
+            "the file has no result of this benchmark on this processor",
             path=str(path),
             value=f"{result.name}, {result.machine.cpu}",
-            hint=f"glassformer bench {result.name} --record {path}",
+            hint=f"record one with: glassformer bench {result.name} --record {path}",
         )
     return [
         f"{name} {now:.2f}, recorded {before:.2f}"
@@ -189,7 +213,7 @@ def regressions(path: Path, result: Result) -> list[str]:
 def _page(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     parts = [
         "# Speed",
-        "Each table is written by its command. Ratios compare forms timed in turns in one run.",
+        "Each table is written by its command. Ratios compare implementations that took turns in one run.",
     ]
     for name, cpu, result in [(name, cpu, by_cpu[cpu]) for name, by_cpu in stored.items() for cpu in by_cpu]:
         machine = result["machine"]

@@ -1,58 +1,60 @@
-"""Benchmark of decoding: ours, Hugging Face and CTranslate2 translate a test set with the same weights."""
+"""Benchmark of translation: ours, Hugging Face and CTranslate2 decode a test set with the same weights."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Progress, Result, is_importable, time_alternately
+from glassformer.bench.base import Progress, Result, empty_table, seconds_per_call, time_alternately
 from glassformer.bench.train import TranslationBenchmark
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
     from glassformer.runs.run import Run
 
 OURS = "glassformer"
 BATCH_SIZES = (32, 64, 128, 256)
 TRIAL_SENTENCES = 512
-"""Sentences used to find the best batch size."""
+"""Maximum number of sentences on which the batch sizes are tried."""
 RETRY_FACTOR = 1.3
-"""A first try that takes at most this many times the minimum gets a second try."""
+"""A batch size is timed again if it takes at most this many times as long as the fastest one."""
 MAX_TOKENS = 40
-"""Maximum length: after so few training steps, the model does not always generate an end token."""
+"""Maximum length in tokens. The briefly trained model does not always generate an end token."""
 MIN_AGREEMENT = 0.95
-"""Share of equal greedy outputs. Rounding may flip a near tie, but more differences mean a different model.
-With a beam, each library has its own stopping rule."""
+"""Minimum share of greedy outputs that equal ours, because rounding may flip a near tie between two tokens.
+
+Beam search is not compared: each library has its own stopping rule.
+"""
 
 Decoder = Callable[[Sequence[Any], int, int], list[list[int]]]
-"""Decodes rows, given a beam size and a batch size."""
+"""Function of token rows, beam size and batch size that returns the decoded token rows."""
 
 ONE_BATCH, CONCURRENT = "all on one batch", "one batch each"
-"""Work of the threads."""
+"""Two ways to use the CPU threads."""
 
 
 @register
 class DecodeBenchmark(TranslationBenchmark):
-    """Translation of a test set with the same weights: ours, Hugging Face and CTranslate2."""
+    """Translation speed on a test set with the same weights: ours, Hugging Face and CTranslate2."""
 
     kind: Literal["decode"] = "decode"
-    repeats: int = Field(3, ge=1, le=10_000, description="samples per form")
-    beam: int = Field(4, ge=2, description="beam size, measured besides greedy decoding")
+    repeats: int = Field(3, ge=1, le=10_000, description="timed samples per implementation")
+    beam: int = Field(4, ge=2, description="beam size; greedy decoding is measured too")
     sentences: int = Field(1000, ge=1, description="maximum number of test sentences")
     training_steps: int = Field(
-        300, ge=1, description="training steps of the model, so that sentences end; trained once and reused"
+        300, ge=1, description="training steps of the model, which is trained once and reused"
     )
-    folder: str = Field("runs", description="folder of the trained model")
+    folder: str = Field("runs", description="folder for the trained model")
 
     def measure(self, progress: Progress) -> Result:
         import torch
@@ -72,7 +74,7 @@ class DecodeBenchmark(TranslationBenchmark):
             ratios |= {f"{name}_{_search(beam)}": ratio for beam, ratio in each.items()}
             ratios[name] = min(each.values())
         wrong = [row["form"] for row in rows if row["beam"] == 1 and row["same_outputs"] < MIN_AGREEMENT]
-        error = f"other outputs with the same weights: {', '.join(wrong)}" if wrong else ""
+        error = f"different outputs with the same weights: {', '.join(wrong)}" if wrong else ""
         notes = {"sentences": len(sources), "run": str(run.path)}
         return Result(self.kind, machine(), rows, ratios, error, notes)
 
@@ -100,7 +102,7 @@ class DecodeBenchmark(TranslationBenchmark):
         return Run(folder.path)
 
     def _decoders(self, run: Run, threads: int) -> dict[str, dict[str, Decoder]]:
-        """Return each library's decoders, one per way to use the threads."""
+        """Return the decoding functions: library → way to use the threads → function."""
         import torch
 
         from glassformer.data.tokenizers import BEGIN, MASK, PAD, UNKNOWN
@@ -130,21 +132,19 @@ class DecodeBenchmark(TranslationBenchmark):
             outputs = dict(zip(chain(*parts), chain(*decoded), strict=True))
             return [outputs[index] for index in range(len(rows))]
 
+        from glassformer.bench import peers
+
         decoders = {OURS: {ONE_BATCH: _sequentially(decode), CONCURRENT: decode_concurrently}}
         weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         zeros = torch.zeros(1, sizes.max_length, sizes.width)
         positions = torch.arange(sizes.max_length)[None]
         positions_LD = model.embedding.position.embed(zeros, positions)[0]
-        if is_importable("transformers"):
-            from glassformer.bench import peers
-
+        if find_spec("transformers"):
             theirs = peers.marian_weights(weights, positions_LD, sizes.layers)
             decoders["huggingface"] = {
                 ONE_BATCH: _sequentially(peers.huggingface_decoder(sizes, theirs, forbidden))
             }
-        if is_importable("ctranslate2"):
-            from glassformer.bench import peers
-
+        if find_spec("ctranslate2"):
             sequential, concurrent = (
                 peers.ctranslate2_decoder(sizes, weights, positions_LD, forbidden, threads, concurrency)
                 for concurrency in (1, threads)
@@ -156,7 +156,7 @@ class DecodeBenchmark(TranslationBenchmark):
     def _compare(
         self, decoders: dict[str, dict[str, Decoder]], sources: list[Any], beam: int, progress: Progress
     ) -> list[dict[str, Any]]:
-        """Time each library with its best batch size and use of threads."""
+        """Return one row per library, timed with its fastest batch size and use of threads."""
         some = sources[:: math.ceil(len(sources) / TRIAL_SENTENCES)]
         tried = {
             (name, way, size): partial(decoder, some, beam, size)
@@ -194,18 +194,12 @@ class DecodeBenchmark(TranslationBenchmark):
             )
         return rows
 
-    def show(self, result: Result) -> RenderableType:
-        from rich.table import Table
-
-        table = Table(
-            title=f"translating {result.notes['sentences']:,} sentences of {self.source}",
-            title_justify="left",
+    def show(self, result: Result) -> Table:
+        table = empty_table(
+            f"translating {result.notes['sentences']:,} sentences of {self.source}",
+            ["form", "search", "threads work on"],
+            ["batch", "tokens/s", "ours is", "same"],
         )
-        table.add_column("form", overflow="fold")
-        table.add_column("search", no_wrap=True)
-        table.add_column("threads work on", overflow="fold")
-        for heading in ("batch", "tokens/s", "ours is", "same"):
-            table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             faster = result.ratios.get(f"{row['form']}_{_search(row['beam'])}")
             table.add_row(
@@ -228,17 +222,17 @@ def _batches(rows: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _sequentially(write: Callable[[Sequence[Any], int], list[list[int]]]) -> Decoder:
+def _sequentially(decode: Callable[[Sequence[Any], int], list[list[int]]]) -> Decoder:
     return lambda rows, beam, size: [
-        output for batch in _batches(rows, size) for output in write(batch, beam)
+        output for batch in _batches(rows, size) for output in decode(batch, beam)
     ]
 
 
 def _storing(
-    outputs: dict[str, list[list[int]]], name: str, write: Callable[[], list[list[int]]]
+    outputs: dict[str, list[list[int]]], name: str, decode: Callable[[], list[list[int]]]
 ) -> Callable[[], None]:
     def form() -> None:
-        outputs[name] = write()
+        outputs[name] = decode()
 
     return form
 
@@ -246,26 +240,20 @@ def _storing(
 def _quickest(
     tried: Mapping[tuple[str, str, int], Callable[[], object]], progress: Progress
 ) -> dict[str, tuple[str, int]]:
-    """Return the fastest use of threads and batch size of each library.
+    """Return the fastest use of threads and batch size by library.
 
-    A single try may have been disturbed, so those close to the best are tried again.
+    Combinations close to the fastest are timed again, because a single timing may have been disturbed.
     """
     seconds: dict[tuple[str, str, int], float] = {}
     for number, (form, call) in enumerate(tried.items(), start=1):
-        seconds[form] = _seconds(call)
+        seconds[form] = seconds_per_call(call)
         progress(number, len(tried))
     least = {name: min(seconds[form] for form in tried if form[0] == name) for name, *_ in tried}
     near = [form for form in tried if seconds[form] <= RETRY_FACTOR * least[form[0]]]
     for number, form in enumerate(near, start=1):
-        seconds[form] = min(seconds[form], _seconds(tried[form]))
+        seconds[form] = min(seconds[form], seconds_per_call(tried[form]))
         progress(number, len(near))
     return {
         name: min((form for form in near if form[0] == name), key=lambda form: seconds[form])[1:]
         for name in least
     }
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started

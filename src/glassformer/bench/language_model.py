@@ -1,25 +1,22 @@
-"""Benchmark of a character language model: seconds to a loss, ours and a plain GPT of torch.nn."""
+"""Benchmark of a character language model: time until our model reaches the loss of a plain torch.nn GPT."""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Benchmark, Progress, Result
+from glassformer.bench.base import Benchmark, Progress, Result, empty_table, run_command
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
 OURS, THEIRS = "glassformer", "torch_nn"
 RECIPE = {
@@ -29,17 +26,19 @@ RECIPE = {
     "training.schedule.warmup_steps": 20,
     "training.validation_examples": 64,
 }
-"""Changes of the preset `shakespeare` for a low loss soon; the final validation uses the whole set."""
+"""Options of the preset `shakespeare` that are changed so that the loss falls fast."""
 
 
 @register
 class LanguageModelBenchmark(Benchmark):
-    """Seconds to the loss of a plain GPT, start-up included: ours and torch.nn."""
+    """Time until our model reaches the loss of a plain torch.nn GPT, start-up included."""
 
     kind: Literal["language-model"] = "language-model"
-    repeats: int = Field(1, ge=1, le=100, description="runs of each model, each with its own seed")
+    repeats: int = Field(1, ge=1, le=100, description="runs per model, each with another seed")
     steps: int = Field(310, ge=1, description="training steps of our model")
-    their_steps: int = Field(2000, ge=1, description="training steps of the plain GPT, 12 sequences each")
+    their_steps: int = Field(
+        2000, ge=1, description="training steps of the plain GPT, with 12 sequences each"
+    )
 
     def measure(self, progress: Progress) -> Result:
         import torch
@@ -65,9 +64,9 @@ class LanguageModelBenchmark(Benchmark):
         with TemporaryDirectory(prefix="glassformer-bench-") as folder:
             for seed in range(self.repeats):
                 for number, (name, command) in enumerate(commands.items(), start=1):
-                    started = time.perf_counter()
-                    printed = _run([sys.executable, *command(seed, Path(folder))], threads)
-                    seconds[name].append(time.perf_counter() - started)
+                    words = [sys.executable, *command(seed, Path(folder))]
+                    taken, printed = run_command(words, OMP_NUM_THREADS=str(threads))
+                    seconds[name].append(taken)
                     losses[name].append(_loss(printed))
                     progress(seed * len(commands) + number, self.repeats * len(commands))
         rows = [
@@ -88,16 +87,16 @@ class LanguageModelBenchmark(Benchmark):
             for seed, (theirs, ours) in enumerate(zip(losses[THEIRS], losses[OURS], strict=True))
             if ours > theirs
         ]
-        error = f"our loss is higher with seeds {worse}: increase --steps" if worse else ""
+        error = f"our loss is higher for the seeds {worse}: increase --steps" if worse else ""
         return Result(self.kind, machine(), rows, {THEIRS: faster}, error)
 
-    def show(self, result: Result) -> RenderableType:
-        from rich.table import Table
-
-        table = Table(title="tinyshakespeare, 4 layers of width 128, context 64", title_justify="left")
-        table.add_column("form")
-        for heading in ("total seconds", "validation loss", "ours is"):
-            table.add_column(heading, justify="right", no_wrap=True)
+    def show(self, result: Result) -> Table:
+        table = empty_table(
+            "tinyshakespeare, 4 layers of width 128, context 64",
+            ["form"],
+            ["total seconds", "validation loss", "ours is"],
+            caption="from the start of a process to its end, validation included",
+        )
         for row in result.rows:
             faster = result.ratios.get(row["form"])
             table.add_row(
@@ -106,14 +105,7 @@ class LanguageModelBenchmark(Benchmark):
                 f"{row['loss']:.4f}",
                 f"{faster:.2f} × as fast" if faster else "",
             )
-        table.caption = "from the start of a process to its end, validation included"
-        table.caption_justify = "left"
         return table
-
-
-def _run(command: list[str], threads: int) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def _loss(printed: str) -> float:

@@ -1,6 +1,6 @@
-"""Transformers of other libraries for the benchmarks: torch.nn, Hugging Face's Marian, CTranslate2.
+"""Encoder-decoders of other libraries for the benchmarks: torch.nn, Hugging Face's Marian, CTranslate2.
 
-Only the benchmarks import this module. Each library is imported by the function that needs it.
+Each optional library is imported by the function that needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glassformer.data.tokenizers import BEGIN, END, PAD, UNKNOWN
 
 
 class Translator(nn.Module):
-    """Encoder-decoder as users write it with `nn.Transformer`: padded batches, all logits."""
+    """Encoder-decoder as users write it with `nn.Transformer`, without any care to skip padding."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -58,31 +58,37 @@ class Translator(nn.Module):
         return self.output(hidden)
 
 
-def torch_nn_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
-    """Return a call that trains one step per batch."""
-    model = Translator(sizes).train()
+def _trainer(
+    model: nn.Module, batches: Sequence[Batch], loss_of: Callable[[Batch], Tensor]
+) -> Callable[[], None]:
+    """Return a call that trains the model for one step per batch."""
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def train() -> None:
         for batch in batches:
-            tokens_BL, attention_mask_BL, target_BL = (
-                batch.inputs.get(name) for name in ("tokens", "mask", "target")
-            )
-            assert tokens_BL is not None
-            assert target_BL is not None
-            padding_BL = (
-                torch.zeros_like(tokens_BL, dtype=torch.bool)
-                if attention_mask_BL is None
-                else ~attention_mask_BL
-            )
-            logits = model(tokens_BL, padding_BL, target_BL)
-            loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
+            loss = loss_of(batch)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
 
     return train
+
+
+def torch_nn_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
+    """Return a call that trains a new torch.nn model for one step per batch."""
+    model = Translator(sizes)
+
+    def loss_of(batch: Batch) -> Tensor:
+        tokens_BL, attention_mask_BL = batch.inputs["tokens"], batch.inputs.get("mask")
+        assert tokens_BL is not None
+        if attention_mask_BL is None:
+            attention_mask_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
+        logits = model(tokens_BL, ~attention_mask_BL, batch.inputs["target"])
+        return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
+
+    return _trainer(model, batches, loss_of)
 
 
 def marian(sizes: Sizes) -> Any:
@@ -111,32 +117,25 @@ def marian(sizes: Sizes) -> Any:
 
 
 def huggingface_trainer(sizes: Sizes, batches: Sequence[Batch]) -> Callable[[], None]:
-    """Return a call that trains one step per batch."""
-    model = marian(sizes).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    """Return a call that trains a new Marian model for one step per batch."""
+    model = marian(sizes)
 
-    def train() -> None:
-        for batch in batches:
-            tokens_BL, attention_mask_BL = batch.inputs["tokens"], batch.inputs.get("mask")
-            mask_BL = None if attention_mask_BL is None else attention_mask_BL.long()
-            loss = model(
-                input_ids=tokens_BL,
-                attention_mask=mask_BL,
-                decoder_input_ids=batch.inputs["target"],
-                labels=batch.targets,
-            ).loss
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+    def loss_of(batch: Batch) -> Any:
+        attention_mask_BL = batch.inputs.get("mask")
+        return model(
+            input_ids=batch.inputs["tokens"],
+            attention_mask=None if attention_mask_BL is None else attention_mask_BL.long(),
+            decoder_input_ids=batch.inputs["target"],
+            labels=batch.targets,
+        ).loss
 
-    return train
+    return _trainer(model, batches, loss_of)
 
 
 def huggingface_decoder(
     sizes: Sizes, weights: dict[str, Tensor], forbidden: Sequence[int]
 ) -> Callable[[Sequence[Any], int], list[list[int]]]:
-    """Return a call that decodes rows of tokens with a beam size."""
+    """Return a function of token rows and beam size that returns the decoded token rows."""
     model = marian(sizes).eval()
     model.load_state_dict(weights)
     model.tie_weights()
@@ -162,7 +161,7 @@ def _until_end(tokens: list[int]) -> list[int]:
 
 
 def marian_weights(ours: dict[str, Tensor], positions_LD: Tensor, layers: int) -> dict[str, Tensor]:
-    """Rename the weights of our encoder-decoder, post-norm and tied, to Marian's names."""
+    """Return the weights of our post-norm encoder-decoder with a tied output under Marian's names."""
     table_VD = ours["embedding.vectors.table.weight"]
     weights = {
         "model.shared.weight": table_VD,
@@ -208,9 +207,10 @@ def ctranslate2_decoder(
     threads: int,
     concurrency: int = 1,
 ) -> Callable[[Sequence[Any], int, int], list[list[int]]]:
-    """Return a call that decodes rows of tokens, given a beam size and a batch size.
+    """Return a function of token rows, beam size and batch size that returns the decoded token rows.
 
-    CTranslate2 receives tokens as words. It runs `concurrency` batches concurrently, which share the threads.
+    CTranslate2 receives token ids as words. It decodes `concurrency` batches at the same time, and each batch
+    gets an equal share of the threads.
     """
     import ctranslate2
 

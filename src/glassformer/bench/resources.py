@@ -1,26 +1,23 @@
-"""Benchmarks of memory at growing lengths, and of the start-up time of commands."""
+"""Benchmarks of memory against sequence length, and of the start-up time of commands."""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Benchmark, Progress, Result
+from glassformer.bench.base import Benchmark, Progress, Result, empty_table, run_command
 from glassformer.core.errors import user_error
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
 
 ONE_STEP = """
@@ -55,29 +52,34 @@ for _ in range(steps):
 print(json.dumps({"bytes": memory("VmHWM") - before}))
 """
 MAX_GROWTH = 2.5
-"""Largest growth of memory when the length doubles: linear is 2, quadratic is 4."""
+"""Maximum growth factor of memory when the length doubles. Linear growth is 2, quadratic growth is 4."""
 
 
 @register
 class MemoryBenchmark(Benchmark):
-    """Memory of a training step at lengths up to 8,192, which must grow linearly with the length."""
+    """Peak memory of a training step at lengths up to 8,192 tokens. It must grow linearly with the length."""
 
     kind: Literal["memory"] = "memory"
     repeats: int = Field(1, ge=1, le=100, description="training steps per length")
-    longest: int = Field(8192, ge=1024, description="tokens of the longest sequence")
+    longest: int = Field(8192, ge=1024, description="length of the longest sequence in tokens")
     layers: int = Field(2, ge=1, description="number of layers")
     width: int = Field(64, ge=1, description="hidden dimension")
     heads: int = Field(4, ge=1, description="attention heads per layer")
 
     def measure(self, progress: Progress) -> Result:
         if not sys.platform.startswith("linux"):
-            raise user_error("memory can be measured only on Linux", path="NAME", value=self.kind)
+            raise user_error(
+                "memory can be measured only on Linux",
+                path="NAME",
+                value=self.kind,
+                hint="run this benchmark on a Linux machine",
+            )
         lengths = [self.longest >> halvings for halvings in (3, 2, 1, 0)]
         rows: list[dict[str, Any]] = []
         for number, length in enumerate(lengths, start=1):
             sizes = [length, self.layers, self.width, self.heads, self.repeats]
             command = [sys.executable, "-c", ONE_STEP, *map(str, sizes)]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            _, printed = run_command(command)
             used = int(json.loads(printed)["bytes"])
             weights = 4 * self.layers * self.heads * length**2
             rows.append({"length": length, "bytes": used, "bytes_of_all_weights": weights})
@@ -88,26 +90,22 @@ class MemoryBenchmark(Benchmark):
             "all_weights": rows[-1]["bytes_of_all_weights"] / rows[-1]["bytes"],
         }
         is_square = growth > MAX_GROWTH
-        error = f"memory grew {growth:.1f} × when the length doubled" if is_square else ""
+        error = f"memory grew by a factor of {growth:.1f} when the length doubled" if is_square else ""
         return Result(self.kind, machine(), rows, ratios, error)
 
-    def show(self, result: Result) -> RenderableType:
-        from rich.table import Table
-
-        table = Table(
-            title=f"training {self.layers} layers of width {self.width}, {self.heads} heads, one sequence",
-            title_justify="left",
+    def show(self, result: Result) -> Table:
+        table = empty_table(
+            f"training {self.layers} layers of width {self.width}, {self.heads} heads, one sequence",
+            [],
+            ["length", "MiB used", "MiB of all attention weights"],
+            caption="peak above the memory before the first step; the attention weights are never stored",
         )
-        for heading in ("length", "MiB used", "MiB of all attention weights"):
-            table.add_column(heading, justify="right", no_wrap=True)
         for row in result.rows:
             table.add_row(
                 f"{row['length']:,}",
                 f"{row['bytes'] / 2**20:,.0f}",
                 f"{row['bytes_of_all_weights'] / 2**20:,.0f}",
             )
-        table.caption = "peak above the memory before the first step; the attention weights are never stored"
-        table.caption_justify = "left"
         return table
 
 
@@ -131,14 +129,14 @@ for number in range(3):
 print(json.dumps({"seconds": min(seconds[1:])}))
 """
 WITHOUT_GC = "import gc; gc.disable(); import torch; gc.freeze()"
-"""Import as our commands do, the fastest way; the plain import as a baseline would flatter them."""
+"""Imports PyTorch with garbage collection off, as our commands do. It is the fairest baseline for them."""
 LIMITS = {"help": 0.3, "predict": 3.0, "predict_beyond_torch": 0.5, "run_beside_training": 1.0}
-"""Upper limits in seconds."""
+"""Maximum duration in seconds by measurement. The benchmark fails if one is exceeded."""
 
 
 @register
 class StartupBenchmark(Benchmark):
-    """Start-up time of commands, and time of a small run besides its training."""
+    """Start-up time of commands, and the time that a small run takes in addition to its training."""
 
     kind: Literal["startup"] = "startup"
 
@@ -160,7 +158,7 @@ class StartupBenchmark(Benchmark):
                     samples[name].append(_seconds(command))
                     progress(repeat * len(commands) + number, self.repeats * len(commands))
             trial = [sys.executable, "-c", IN_ONE_PROCESS, folder, *RUN_OPTIONS]
-            printed = subprocess.run(trial, check=True, capture_output=True, text=True).stdout
+            _, printed = run_command(trial)
         # The minimum: a disturbance can only make a start slower.
         found = {name: min(taken) for name, taken in samples.items()}
         torch = min(found["import_torch"], found["import_torch_calmly"])
@@ -177,16 +175,11 @@ class StartupBenchmark(Benchmark):
         ]
         slow = [name for name, limit in LIMITS.items() if found[name] > limit]
         ratios = {name: limit / found[name] for name, limit in LIMITS.items()}
-        error = f"slower than their limits: {', '.join(slow)}" if slow else ""
+        error = f"slower than the limit: {', '.join(slow)}" if slow else ""
         return Result(self.kind, machine(), rows, ratios, error)
 
-    def show(self, result: Result) -> RenderableType:
-        from rich.table import Table
-
-        table = Table(title="seconds from start to result, the minimum", title_justify="left")
-        table.add_column("form")
-        for heading in ("seconds", "limit"):
-            table.add_column(heading, justify="right")
+    def show(self, result: Result) -> Table:
+        table = empty_table("minimum seconds from start to result", ["form"], ["seconds", "limit"])
         for row in result.rows:
             limit = "" if row["limit"] is None else f"{row['limit']:.1f}"
             table.add_row(row["form"].replace("_", " "), f"{row['seconds']:.2f}", limit)
@@ -195,7 +188,4 @@ class StartupBenchmark(Benchmark):
 
 def _seconds(command: list[str]) -> float:
     # Bytecode is allowed: an installed package has it, and so has a checkout after its setup.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    started = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=environment)
-    return time.perf_counter() - started
+    return run_command(command, PYTHONDONTWRITEBYTECODE="")[0]

@@ -1,8 +1,8 @@
-"""Plain GPT written with `torch.nn`, as a separate program without any code of this package.
+"""Plain GPT written with `torch.nn`: a separate program that uses no code of this package.
 
     python -m glassformer.bench.torch_gpt FILE --steps 2000 --threads 2
 
-Tokens are characters. The first nine tenths of the file are for training, the rest is the validation set.
+Tokens are characters. The first nine tenths of FILE are the training set, the rest is the validation set.
 The program prints the validation loss as JSON.
 """
 

@@ -1,19 +1,20 @@
-"""Benchmark of training an encoder-decoder: ours, Hugging Face's Marian, torch.nn, and the hardware limit."""
+"""Benchmark of encoder-decoder training: ours, torch.nn, Hugging Face's Marian, and the hardware limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from glassformer.bench.base import Benchmark, Progress, Result, Sizes, is_importable, time_alternately
+from glassformer.bench.base import Benchmark, Progress, Result, Sizes, empty_table, time_alternately
 from glassformer.core.registry import register
 from glassformer.core.system import machine
 
 if TYPE_CHECKING:
     import numpy as np
-    from rich.console import RenderableType
+    from rich.table import Table
 
     from glassformer.data.batching import Batch
     from glassformer.runs.experiment import ExperimentConfig
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 
 PRODUCT = 1024
-"""Rows and columns of the matrices of the reference product: large enough to use every core."""
+"""Rows and columns of the matrices whose product measures the hardware limit; large enough for all cores."""
 TRAINING = 3
-"""Cost of a training step in forward passes: a backward pass costs two."""
+"""Cost of a training step in forward passes: one forward pass, and a backward pass that costs two."""
 
 
 def matrix_product() -> Callable[[], object]:
-    """Return a call that multiplies square fp32 matrices, the fastest operation of a Transformer."""
+    """Return a call that multiplies two square fp32 matrices, the fastest operation in a Transformer."""
     import torch
 
     left, right = torch.randn(PRODUCT, PRODUCT), torch.randn(PRODUCT, PRODUCT)
@@ -40,7 +41,7 @@ def product_flops() -> int:
 
 
 def encoder_decoder_flops(sizes: Sizes, sources: np.ndarray, targets: np.ndarray) -> int:
-    """Count the FLOPs of a forward pass over pairs of these lengths, without padding or causal savings."""
+    """Return the forward FLOPs for sentence pairs of these lengths. A causal mask does not reduce them."""
     width, wide = sizes.width, sizes.feed_forward
     source_tokens, target_tokens = int(sources.sum()), int(targets.sum())
     square = width * width
@@ -52,17 +53,15 @@ def encoder_decoder_flops(sizes: Sizes, sources: np.ndarray, targets: np.ndarray
 
 
 class TranslationBenchmark(Benchmark):
-    """Options of a model that all libraries support: post-norm, sinusoidal, ReLU, tied output, AdamW."""
+    """Base class for benchmarks of a post-norm encoder-decoder that all compared libraries can build."""
 
-    source: str = Field(
-        "multi30k-en-fr", description="source of the data: a translation preset, a config file or a run"
-    )
-    layers: int = Field(3, ge=1, description="layers of the encoder, and of the decoder")
+    source: str = Field("multi30k-en-fr", description="translation data: a preset, a config file or a run")
+    layers: int = Field(3, ge=1, description="layers in the encoder, and in the decoder")
     heads: int = Field(4, ge=1, description="attention heads per layer")
     width: int = Field(256, ge=1, description="hidden dimension")
     feed_forward: int = Field(1024, ge=1, description="feed-forward dimension")
-    vocabulary: int = Field(8000, ge=1, description="tokens shared by both languages, without reserved ones")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout in training")
+    vocabulary: int = Field(8000, ge=1, description="vocabulary size, shared by both languages")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate during training")
 
     def config(self, changes: dict[str, Any]) -> ExperimentConfig:
         from glassformer.runs.experiment import resolve
@@ -104,13 +103,17 @@ OURS, LIMIT = "glassformer", "matrix product"
 
 @register
 class TrainBenchmark(TranslationBenchmark):
-    """Training of an encoder-decoder on the same pairs: ours, Hugging Face and torch.nn."""
+    """Training speed of an encoder-decoder on the same sentence pairs: ours, Hugging Face and torch.nn."""
 
     kind: Literal["train"] = "train"
-    repeats: int = Field(3, ge=1, le=10_000, description="samples per form")
-    batch_tokens: int = Field(2048, ge=1, description="tokens per step of our model, on the longer side")
-    batch_size: int = Field(64, ge=1, description="pairs per step of the others, in random order, padded")
-    batches: int = Field(16, ge=1, description="number of our batches, whose pairs all models train on")
+    repeats: int = Field(3, ge=1, le=10_000, description="timed samples per implementation")
+    batch_tokens: int = Field(
+        2048, ge=1, description="our batches: tokens per step, counted on the longer side"
+    )
+    batch_size: int = Field(
+        64, ge=1, description="batches of the others: padded pairs per step, in random order"
+    )
+    batches: int = Field(16, ge=1, description="number of our batches; all models train on their pairs")
 
     def measure(self, progress: Progress) -> Result:
         import numpy as np
@@ -156,14 +159,16 @@ class TrainBenchmark(TranslationBenchmark):
         }
         return Result(self.kind, machine(), rows, ratios, notes=notes)
 
-    def show(self, result: Result) -> RenderableType:
-        from rich.table import Table
-
+    def show(self, result: Result) -> Table:
         notes = result.notes
-        table = Table(title=f"training on {notes['pairs']:,} pairs of {self.source}", title_justify="left")
-        table.add_column("form")
-        for heading in ("target tokens/s", "ours is", "share of limit"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = empty_table(
+            f"training on {notes['pairs']:,} pairs of {self.source}",
+            ["form"],
+            ["target tokens/s", "ours is", "share of limit"],
+            caption=f"target tokens without padding; our {notes['our_steps']} steps: pairs of similar length;"
+            f" the others' {notes['their_steps']} steps: {self.batch_size} random pairs;"
+            f" limit: matrix products at {notes['limit_gflops']:,.0f} GFLOP/s",
+        )
         for row in result.rows:
             faster = result.ratios.get(row["form"])
             table.add_row(
@@ -172,17 +177,11 @@ class TrainBenchmark(TranslationBenchmark):
                 f"{faster:.2f} × as fast" if faster else "",
                 f"{row['peak_share']:.0%}",
             )
-        table.caption = (
-            f"target tokens without padding; {notes['our_steps']} steps of ours with pairs of similar length,"
-            f" {notes['their_steps']} steps of the others with {self.batch_size} random pairs;"
-            f" limit: matrix products at {notes['limit_gflops']:,.0f} GFLOP/s"
-        )
-        table.caption_justify = "left"
         return table
 
 
 def _ours(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None]:
-    """Return a call of the training loop's own steps, including the construction of batches."""
+    """Return a call that runs one training step per group of batches, and builds the batches itself."""
     trainer.model.train()
 
     def train() -> None:
@@ -196,8 +195,6 @@ def _peers(sizes: Sizes, batches: list[Batch]) -> dict[str, Callable[[], Any]]:
     from glassformer.bench import peers
 
     forms = {"torch_nn": peers.torch_nn_trainer(sizes, batches)}
-    if is_importable("transformers"):
-        from glassformer.bench import peers
-
+    if find_spec("transformers"):
         forms["huggingface"] = peers.huggingface_trainer(sizes, batches)
     return forms
