@@ -179,9 +179,9 @@ def test_check_the_files_of_a_config(ask: Ask, folder: Path, small_set: Path) ->
         (["check", "a.txt", "--encoding", "utf-9"], "did you mean 'utf-8'"),
         (["check", "a.txt", "--columns", "[1"], "not valid YAML"),
         (["check", "a.txt", "--columns", "{inptu: 1}"], "did you mean 'input'"),
-        (["check", "a.txt", "--max-words", "0"], "1 or more"),
-        (["check", "a.txt", "--max-ratio", "0.5"], "1 or more"),
-        (["check", "reversal", "--test", "a.txt"], "defines its files itself"),
+        (["check", "a.txt", "--max-words", "0"], "must be at least 1"),
+        (["check", "a.txt", "--max-ratio", "0.5"], "must be at least 1"),
+        (["check", "reversal", "--test", "a.txt"], "reversal has its own"),
         (["check", "a.txt", "--format", "tsv", "--columns", "{input: 7}"], "no column 7"),
     ],
 )

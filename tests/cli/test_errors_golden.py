@@ -306,7 +306,7 @@ def test_out_of_memory(
     arguments = ["train", "counting-classifier", "task.train_examples=100", "--quiet"]
     assert main(arguments) == 2
     assert capsys.readouterr().err == (
-        "glassformer: out of memory\n  try:     a smaller model, batch or data set\n"
+        "glassformer: out of memory\n  try:     use a smaller model, batch or data set\n"
     )
     assert files_in(nowhere) <= {"runs"}
 

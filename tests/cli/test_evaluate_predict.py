@@ -95,7 +95,7 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
     assert right / 120 == pytest.approx(found["metrics"]["accuracy"]) and right > 110
     assert sum(place["examples"] for place in details["calibration"]["bins"]) == 120
     _, out, _ = say("evaluate", classifier)
-    for text in ("95 % interval", "macro_f1", "predicted", "disliked", "precision", "calibration"):
+    for text in ("95 % confidence interval", "macro_f1", "predicted", "disliked", "precision", "calibration"):
         assert text in out
 
 

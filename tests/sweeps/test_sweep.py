@@ -98,7 +98,7 @@ def test_the_same_command_continues_an_interrupted_sweep(
 
     threading.Thread(target=interrupt, daemon=True).start()
     stopped = sweep(*command, code=130)
-    assert "run the same command to continue" in stopped["stderr"] and stopped["counts"]["complete"] < 2
+    assert "run the same command again to continue" in stopped["stderr"] and stopped["counts"]["complete"] < 2
     log = (latest.parents[1] / "events.jsonl").read_bytes()
     document = sweep(*command)
     assert [trial["state"] for trial in document["trials"]] == ["complete", "complete"]

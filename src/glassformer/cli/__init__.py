@@ -1,7 +1,7 @@
-"""Command line: one module per verb. Heavy packages are imported only by the verb that needs them.
+"""Command line with one module per verb, such as `glassformer train`.
 
-The module of a verb has `configure(parser)` and `run(arguments, output)`. The result of `run` is the JSON
-document of `--json`; text for people goes to `output`.
+Each module has `configure(parser)`, which adds its options, and `run(arguments, output)`. `run` prints text
+to `output` and returns the dict that `--json` prints. Heavy packages are imported only inside `run`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ VERBS = {
     "predict": "apply a trained model to inputs",
     "generate": "generate text with a trained language model",
     "attention": "draw the attention maps of a trained model for an input",
-    "studio": "serve a local web page: watch runs train, and inspect them",
-    "trace": "trace how a trained model decoded its output: steps, alternatives, beams",
-    "heads": "statistics of every attention head, beside those of the untrained model",
+    "studio": "serve a local web page that shows runs while they train, and inspects them",
+    "trace": "show how a trained model decoded an output: steps, alternatives, beams",
+    "heads": "measure what each attention head attends to, and compare with the untrained model",
     "intervene": "ablate a head, ablate an attention edge or hide a token, and measure the effect",
-    "params": "count parameters, FLOPs and memory; estimate the training time here",
+    "params": "count parameters, FLOPs and memory, and estimate the training time on this machine",
     "doctor": "check a model, or this machine, before a long run",
-    "bench": "measure speed",
-    "prove-resume": "prove that an interrupted run equals an uninterrupted one, to the bit",
-    "sweep": "train many variants, on one or more machines, and report the best",
-    "reproduce": "regenerate a published table beside ours",
-    "report": "write one page about runs or a study: results, curves, samples, maps, commands",
+    "bench": "measure the speed of training, decoding and other parts, and compare with other libraries",
+    "prove-resume": "prove that a run that was killed and resumed is bit-identical to an uninterrupted one",
+    "sweep": "train many variants of a config, on one or more machines, and report the best",
+    "reproduce": "reproduce a published table of results, beside the published numbers",
+    "report": "write one HTML page about runs or a study: results, curves, samples, maps, commands",
     "runs": "list, compare and remove runs",
     "data": "list and fetch public data sets; check your own files before training",
 }
 
 
 UNUSABLE_PATH = {errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP}
-"""OS errors for an unusable path, handled here for all verbs: even testing whether it exists raises them."""
+"""Error numbers of the operating system for a path that cannot be used. Even `Path.exists` raises them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _escape_unencodable_output() -> None:
-    """Escape characters that the terminal cannot encode: a file name may not be UTF-8."""
+    """Make the output streams escape characters that the terminal cannot encode, as in some file names."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -72,7 +72,7 @@ def _help() -> str:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help texts with the default of each option, which is declared once."""
+    """Help formatter that appends the default of each option to its help text."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         is_hidden = action.default is False or action.default in (None, "", [], argparse.SUPPRESS)
@@ -83,7 +83,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser that reports an error in two lines, without the usage."""
+    """Argument parser that reports an error in two lines and does not print the usage."""
 
     def error(self, message: str) -> NoReturn:
         if "are required" in message:  # argparse would also list the optional arguments
@@ -114,7 +114,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON document to standard output, and nothing else"
+        "--json", action="store_true", help="print the result as one JSON object on standard output"
     )
     module.configure(parser)
     try:
@@ -124,26 +124,29 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     output = Output(is_json=arguments.json)
     try:
         return output.finish(module.run(arguments, output))
-    except UserError as error:
-        output.error(error)
-        return 2
-    except ErrorDetail as detail:
-        output.error(UserError(detail))
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        output.error(user_error("out of memory", hint="a smaller model, batch or data set"))
-        return 2
     except KeyboardInterrupt:
         output.print("stopped")
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno not in UNUSABLE_PATH or error.filename is None:
+    except Exception as error:
+        reported = _as_user_error(error)
+        if reported is None:
             raise
-        name, reason = os.fsdecode(error.filename), os.strerror(error.errno)
-        output.error(user_error(f"cannot be opened: {reason}", path=name, hint="check the name"))
+        output.error(reported)
         return 2
+
+
+def _as_user_error(error: Exception) -> UserError | None:
+    """Return the error to print without a traceback, or None if the error is a bug in this package."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, ErrorDetail):
+        return UserError(error)
+    if is_out_of_memory(error):
+        return user_error("out of memory", hint="use a smaller model, batch or data set")
+    if isinstance(error, OSError) and error.errno in UNUSABLE_PATH and error.filename is not None:
+        reason = f"the path cannot be opened: {os.strerror(error.errno)}"
+        return user_error(reason, path=os.fsdecode(error.filename), hint="check the path and its permissions")
+    return None

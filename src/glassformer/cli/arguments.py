@@ -1,4 +1,4 @@
-"""Arguments that several verbs share: SOURCE, PATH=VALUE, RUN, --checkpoint, --decoding and --plugin."""
+"""Command-line arguments that several verbs share, such as SOURCE, RUN, --checkpoint and --plugin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 EPILOG = """SOURCE is a preset (glassformer train --presets lists them), a YAML file or a run folder.
-PATH=VALUE sets any option; VALUE is YAML: model.num_layers=2 training.optimizer.learning_rate=1e-3"""
+PATH=VALUE sets any config option, and VALUE is YAML. Example:
+  model.num_layers=2 training.optimizer.learning_rate=1e-3"""
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:
@@ -25,67 +26,83 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar="FILE.py",
-        help="Python file that registers your own kinds; may be repeated",
+        help="Python file that registers your own variants (kinds); may be repeated",
     )
 
 
 def add_source(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
-    """Add SOURCE, PATH=VALUE and --plugin."""
+    """Add the arguments SOURCE, PATH=VALUE and --plugin, which `resolve_source` reads."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
         nargs="?" if is_optional else None,
         help="a preset, a config file or a run",
     )
-    parser.add_argument("overrides", metavar="PATH=VALUE", nargs="*", help="options to change")
+    parser.add_argument("overrides", metavar="PATH=VALUE", nargs="*", help="config options to change")
     add_plugin(parser)
     parser.epilog = EPILOG
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add RUN, --checkpoint and --plugin, which `open_run` reads."""
-    parser.add_argument("run", metavar="RUN", help="run folder")
+    """Add the arguments RUN, --checkpoint and --plugin, which `open_run` reads."""
+    parser.add_argument("run", metavar="RUN", help="folder of a trained model")
     add_checkpoint(parser)
     add_plugin(parser)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", default="best", metavar="NAME", help="best, latest or a step")
+    parser.add_argument(
+        "--checkpoint", default="best", metavar="NAME", help="checkpoint to load: best, latest or a step"
+    )
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
-    """Add INPUT, the words of one input."""
+    """Add the argument INPUT. Its words are joined by spaces to one input."""
     parser.add_argument(
-        "input", metavar="INPUT", nargs="*", help="input of the model (default: the first test example)"
+        "input", metavar="INPUT", nargs="*", help="input for the model (default: the first test example)"
     )
 
 
 def add_split(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--split", help="train, validation or test (default: test, or validation if there is no test set)"
+        "--split",
+        help="split to use: train, validation or test (default: test, or validation if there is no test set)",
     )
 
 
 def add_runs_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder that contains the runs"
+    )
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decoding",
         metavar="kind=beam,size=4",
-        help="decoding method: greedy, sample or beam, with its options (default: the run's own)",
+        help="decoding method: greedy, sample or beam, with options (default: as in the run's config)",
     )
 
 
 def parse_decoding(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Parse `--decoding beam` or `--decoding kind=beam,size=4`; the options are not validated yet."""
+    """Parse `--decoding beam` or `--decoding kind=beam,size=4` to a dict that is not validated yet."""
     from glassformer.core.config import parse_overrides
 
     if arguments.decoding is None:
         return None
     parts = [part.strip() for part in arguments.decoding.split(",")]
     return parse_overrides([part if "=" in part else f"kind={part}" for part in parts])
+
+
+def check_minimum(arguments: argparse.Namespace, **minimums: int) -> None:
+    """Raise a `UserError` if an option that was given is below its minimum."""
+    from glassformer.core.errors import user_error
+
+    for name, minimum in minimums.items():
+        value, option = getattr(arguments, name), f"--{name.replace('_', '-')}"
+        if value is not None and value < minimum:
+            hint = f"use {option} {minimum} or a larger number"
+            raise user_error(f"the value must be at least {minimum}", path=option, value=value, hint=hint)
 
 
 def load_plugins(arguments: argparse.Namespace) -> None:
@@ -96,7 +113,7 @@ def load_plugins(arguments: argparse.Namespace) -> None:
 
 
 def resolve_source(arguments: argparse.Namespace) -> ExperimentConfig:
-    """Load the plug-ins and resolve SOURCE with its overrides to one config."""
+    """Load the plug-ins, and return the config of SOURCE with the PATH=VALUE changes applied."""
     from glassformer.runs.experiment import resolve
 
     load_plugins(arguments)
@@ -104,7 +121,7 @@ def resolve_source(arguments: argparse.Namespace) -> ExperimentConfig:
 
 
 def open_run(arguments: argparse.Namespace) -> Run:
-    """Load the plug-ins and the trained model of RUN at --checkpoint."""
+    """Load the plug-ins, and return the run RUN with the weights of --checkpoint."""
     import_without_gc("glassformer.runs.run")
     from glassformer.runs.run import Run
 
@@ -113,9 +130,9 @@ def open_run(arguments: argparse.Namespace) -> Run:
 
 
 def import_without_gc(module: str) -> None:
-    """Import with garbage collection off.
+    """Import a module with garbage collection off, which saves a quarter of the start-up time.
 
-    Imported objects stay alive, so collecting among them is useless work: a quarter of the start-up time.
+    Imported objects stay alive, so there is nothing to collect among them.
     """
     if module in sys.modules:
         return

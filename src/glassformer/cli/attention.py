@@ -1,14 +1,13 @@
-"""`glassformer attention RUN [INPUT] --out map.png|svg|html|npz`"""
+"""`glassformer attention RUN [INPUT] --out map.png`: write attention maps as PNG, SVG, HTML or NPZ."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import add_decoding, add_input, add_run, open_run, parse_decoding
-from glassformer.cli.output import Output
+from glassformer.cli.output import Output, plain_table, three_decimals
 from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -18,32 +17,29 @@ if TYPE_CHECKING:
     from glassformer.inspection.statistics import HeadStatistics
 
 MOST_HEADS_SHOWN = 48
-"""Heads of one site above which the table of statistics is not printed; `--json` has it."""
+"""Maximum number of heads for which the statistics are printed as a table; `--json` always has them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_input(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("attention.png"),
-        metavar="FILE",
-        help="output file: .png, .svg, .html or .npz",
-    )
-    parser.add_argument("--layers", metavar="0,1", help="only these layers (default: all)")
-    parser.add_argument("--heads", metavar="0,1", help="only these heads (default: all)")
-    parser.add_argument("--rows", metavar="0:100", help="only queries 0 to 99 (default: all)")
-    parser.add_argument("--site", help="only encoder, decoder or cross (default: all that the model has)")
-    parser.add_argument("--untrained", action="store_true", help="the same model untrained, for comparison")
     add_decoding(parser)
-    parser.add_argument(
-        "--node",
-        type=int,
-        help="maps for this node of the beam search, chosen or dropped; glassformer trace lists the numbers",
+    add = parser.add_argument
+    out_help = "output file, whose extension is .png, .svg, .html or .npz"
+    add("--out", type=Path, default=Path("attention.png"), metavar="FILE", help=out_help)
+    add("--layers", metavar="0,1", help="draw only these layers (default: all)")
+    add("--heads", metavar="0,1", help="draw only these heads (default: all)")
+    add("--rows", metavar="0:100", help="draw only these rows, here queries 0 to 99 (default: all)")
+    add(
+        "--site",
+        help="draw only encoder, decoder or cross-attention: encoder, decoder or cross (default: all)",
     )
-    parser.add_argument(
-        "--rollout", action="store_true", help="multiply all layers and heads into one map (a hint)"
+    add("--untrained", action="store_true", help="draw the same model before training, for comparison")
+    add("--node", type=int, help="draw node N of the beam search; glassformer trace lists the nodes")
+    add(
+        "--rollout",
+        action="store_true",
+        help="multiply all layers into one map, averaged over heads (a hint)",
     )
 
 
@@ -55,12 +51,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     check_extension(arguments.out)
     rows = _numbers("--rows", arguments.rows, ":", "0:100")
     if rows is not None and len(rows) != 2:
-        raise user_error("needs two numbers", path="--rows", value=arguments.rows, hint="--rows 0:100")
+        raise user_error("expected two numbers", path="--rows", value=arguments.rows, hint="--rows 0:100")
     if arguments.rollout and (arguments.layers or arguments.heads or arguments.rows):
         raise user_error(
             "cannot be combined with --layers, --heads or --rows",
             path="--rollout",
-            hint="leave these options out: a rollout uses every layer, head and row",
+            hint="leave these options out, because a rollout uses every layer, head and row",
         )
     maps = open_run(arguments).attention(
         " ".join(arguments.input) or None,
@@ -103,7 +99,7 @@ def _numbers(option: str, text: str | None, separator: str, example: str) -> tup
         return tuple(int(number) for number in text.split(separator))
     except ValueError:
         raise user_error(
-            "must be whole numbers", path=option, value=text, hint=f"{option} {example}"
+            "expected whole numbers", path=option, value=text, hint=f"{option} {example}"
         ) from None
 
 
@@ -120,19 +116,11 @@ def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path,
 
 
 def _table(name: str, layers: list[int], heads: list[int], statistics: HeadStatistics) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     measured = {heading: pattern.mass for heading, pattern in statistics.patterns.items()}
     measured |= {"entropy": statistics.entropy, "distance": statistics.distance}
-    table = Table(
-        title=f"{name}: share of attention on …", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for heading in ("layer", "head", *measured):
-        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right")
+    table = plain_table(f"{name}: share of attention on …", ("layer", "head", *measured))
     for row, layer in enumerate(layers):
         for column, head in enumerate(heads):
-            values = [values[row, column] for values in measured.values()]
-            cells = ["–" if math.isnan(value) else f"{value:.3f}" for value in values]
+            cells = [three_decimals(values[row, column]) for values in measured.values()]
             table.add_row(str(layer), str(head), *cells)
     return table

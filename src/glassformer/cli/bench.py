@@ -1,4 +1,4 @@
-"""`glassformer bench NAME`: run one benchmark; its options are the fields of its class."""
+"""`glassformer bench NAME`: run one benchmark, and record its result or compare with a recorded one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "\n".join(["benchmarks:", *lines])
     parser.add_argument("name", metavar="NAME", help="name of the benchmark, from the list below")
     for option, help_text in (
-        ("--record", "store the result in FILE, and write a page beside it"),
-        ("--check", f"fail when a ratio is below {RATIO_TOLERANCE:g} times the one stored in FILE"),
+        ("--record", "store the result in the JSON file FILE, and write a Markdown page beside it"),
+        ("--check", f"fail if a speed ratio is below {RATIO_TOLERANCE:g} times the one recorded in FILE"),
     ):
         parser.add_argument(
             option,
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_option(parser: argparse.ArgumentParser, name: str, by_kind: dict[str, FieldInfo]) -> None:
-    """Add an option without a default: defaults are declared once, on the field."""
+    """Add the option for a field. Its help text is that of all benchmarks that have the field."""
     flag = f"--{name.replace('_', '-')}"
     described: dict[str, list[str]] = {}
     for kind_name, field in by_kind.items():

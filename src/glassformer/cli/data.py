@@ -1,4 +1,4 @@
-"""`glassformer data list | fetch NAME … | check SOURCE|FILES …`: public data sets, and data checks."""
+"""`glassformer data list | fetch NAME … | check SOURCE|FILES …`: list, download and check data sets."""
 
 from __future__ import annotations
 
@@ -6,57 +6,50 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.arguments import add_plugin, load_plugins
+from glassformer.cli.arguments import add_plugin, check_minimum, load_plugins
 from glassformer.cli.output import DelayedProgress, Output
 
 if TYPE_CHECKING:
-    from glassformer.data.catalogue import DataSet
+    from rich.table import Table
+
+    from glassformer.data.catalogue import DataSet, Presence
     from glassformer.data.check import Corpus, Limits
     from glassformer.data.findings import Finding
 
 ACTIONS = ["list", "fetch", "check"]
-EPILOG = """list             list the public sets, their licences, and which are on this machine
-list NAME …      show a set in full: its home page, and each file with its size, SHA-256 and address
-fetch NAME …     download sets into GLASSFORMER_DATA, or into your data folder, and verify checksums
-check SOURCE     check the data of a preset, a YAML file, a run or a set; PATH=VALUE changes options
-check FILES …    check your own files as the training split: two texts are line-aligned; tsv, csv, jsonl
-                 and json are tables; a folder has one file or one folder per class. Example:
+EPILOG = """list             list the public data sets, their licences, and which are on this machine
+list NAME …      show a data set in full: its home page, and each file with its size, SHA-256 and URL
+fetch NAME …     download data sets into GLASSFORMER_DATA or your data folder, and verify checksums
+check SOURCE     check the data of a preset, a YAML file, a run or a data set; PATH=VALUE changes options
+check FILES …    check your own files as the training split. Two text files are line-aligned pairs.
+                 tsv, csv, jsonl and json files are tables. A folder has one file or folder per class:
                  glassformer data check a.en a.fr --validation b.en b.fr --test c.en c.fr"""
 MEGABYTE = 1_000_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("action", nargs="?", default="list", help="list (without an action), fetch or check")
-    parser.add_argument(
-        "items", metavar="SOURCE", nargs="*", help="names of sets, files, or a preset, a config file or a run"
-    )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="fetch: folder to download the sets into")
+    add = parser.add_argument
+    add("action", nargs="?", default="list", help="list, fetch or check (default: list)")
+    add("items", metavar="SOURCE", nargs="*", help="names of data sets, or what to check (see below)")
+    add("--to", type=Path, metavar="DIR", help="fetch: folder to download the data sets into")
     for split in ("validation", "test"):
-        parser.add_argument(
-            f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: files of the {split} split"
-        )
-    parser.add_argument(
-        "--format", help="check: file format, as task.data.format: tsv, csv, csv-semicolon, …"
+        add(f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: files of the {split} split")
+    add("--format", help="check: file format, such as tsv, csv or csv-semicolon (see task.data.format)")
+    add("--columns", metavar="YAML", help="check: columns of a table, as '{input: text, target: label}'")
+    add("--encoding", default="utf-8", help="check: encoding of the files")
+    add("--separate", action="store_true", help="check: the text files are not line-aligned")
+    add(
+        "--max-words", type=int, help="check: report texts with more words (default: 200, or task.max_length)"
     )
-    parser.add_argument(
-        "--columns", metavar="YAML", help="check: columns of a table: '{input: text, target: label}'"
-    )
-    parser.add_argument("--encoding", default="utf-8", help="check: encoding of the files")
-    parser.add_argument("--separate", action="store_true", help="check: the text files are not line-aligned")
-    parser.add_argument(
-        "--max-words", type=int, help="check: report longer texts (default: 200, or task.max_length)"
-    )
-    parser.add_argument(
+    add(
         "--max-ratio",
         type=float,
         metavar="R",
-        help="check: report pairs with a larger ratio of lengths in characters (default: 3)",
+        help="check: report pairs in which one text has more than R times the characters (default: 3)",
     )
-    parser.add_argument(
-        "--locations", type=int, default=5, help="check: locations to show per kind of finding"
-    )
-    parser.add_argument("--all", action="store_true", help="check: show every location")
+    add("--locations", type=int, default=5, help="check: maximum number of locations to show per problem")
+    add("--all", action="store_true", help="check: show all locations")
     add_plugin(parser)
 
 
@@ -64,9 +57,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import user_error
 
     if arguments.action not in ACTIONS:
-        raise user_error("no such action", path="data", value=arguments.action, allowed=ACTIONS)
+        raise user_error("unknown action", path="data", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
-        return _list_some(arguments.items, output) if arguments.items else _list(output)
+        return _list(arguments.items, output)
     if not arguments.items:
         example = {"fetch": "fetch multi30k", "check": "check train.en train.fr"}[arguments.action]
         raise user_error(
@@ -75,11 +68,26 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     return _fetch(arguments, output) if arguments.action == "fetch" else _check(arguments, output)
 
 
-def _list(output: Output) -> dict[str, Any]:
+def _list(names: list[str], output: Output) -> dict[str, Any]:
+    """Print the named data sets in full, or a table of all data sets if none is named."""
+    from glassformer.data.catalogue import CATALOGUE, FOLDER_VARIABLE, fetch_folder, find_set, presence
+
+    sets = [find_set(name) for name in names] or list(CATALOGUE.values())
+    found = [presence(data_set) for data_set in sets]
+    if names:
+        for data_set, present in zip(sets, found, strict=True):
+            _show_set(data_set, present, output)
+    else:
+        output.show(_set_table(sets, found))
+        by_hand = [data_set.name for data_set in sets if not data_set.is_fetchable]
+        output.print(f"manual download only: {', '.join(by_hand)}")
+        output.print(f"fetched sets go to {fetch_folder()}; {FOLDER_VARIABLE} selects another folder")
+    return {"folder": str(fetch_folder()), "sets": list(map(_set_document, sets, found))}
+
+
+def _set_table(sets: list[DataSet], found: list[Presence]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-
-    from glassformer.data.catalogue import CATALOGUE, FOLDER_VARIABLE, fetch_folder, presence
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("set", no_wrap=True)
@@ -88,43 +96,28 @@ def _list(output: Output) -> dict[str, Any]:
     table.add_column("content", overflow="fold")
     table.add_column("licence", overflow="fold")
     styles = {"whole": "green", "changed": "bold red", "in part": "yellow", "absent": "dim"}
-    rows = []
-    for data_set in CATALOGUE.values():
-        found = presence(data_set)
+    for data_set, present in zip(sets, found, strict=True):
+        state = f"[{styles[present.state]}]{present.state}[/]"
         size = f"{data_set.size / MEGABYTE:.1f}"
-        state = f"[{styles[found.state]}]{found.state}[/]"
         table.add_row(data_set.name, size, state, data_set.summary, data_set.licence)
-        rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
-    output.show(table)
-    by_hand = [data_set.name for data_set in CATALOGUE.values() if not data_set.is_fetchable]
-    output.print(f"manual download only: {', '.join(by_hand)}")
-    output.print(f"fetched sets go to {fetch_folder()}; {FOLDER_VARIABLE} selects another folder")
-    return {"folder": str(fetch_folder()), "sets": rows}
+    return table
 
 
-def _list_some(names: list[str], output: Output) -> dict[str, Any]:
-    """Show the named sets in full."""
-    from glassformer.data.catalogue import fetch_folder, find_set, presence
-
-    rows = []
-    for data_set in [find_set(name) for name in names]:
-        found = presence(data_set)
-        size = f"{data_set.size / MEGABYTE:.1f} MB"
-        output.print(f"{data_set.name}: {data_set.summary}; {size}; {found.state}")
-        output.print(f"  licence  {data_set.licence}")
-        output.print(f"  home     {data_set.home}")
-        if not data_set.is_fetchable:
-            output.print(f"  manual download: {data_set.instructions}")
-        for file in data_set.files:
-            output.print(f"  {file.path}, {file.size:,} bytes")
-            output.print(f"    sha256 {file.sha256}")
-            if file.address:
-                output.print(f"    {file.address}")
-        rows.append(_set_document(data_set) | {"state": found.state, "changed": list(found.changed)})
-    return {"folder": str(fetch_folder()), "sets": rows}
+def _show_set(data_set: DataSet, present: Presence, output: Output) -> None:
+    size = f"{data_set.size / MEGABYTE:.1f} MB"
+    output.print(f"{data_set.name}: {data_set.summary}; {size}; {present.state}")
+    output.print(f"  licence  {data_set.licence}")
+    output.print(f"  home     {data_set.home}")
+    if not data_set.is_fetchable:
+        output.print(f"  manual download: {data_set.instructions}")
+    for file in data_set.files:
+        output.print(f"  {file.path}, {file.size:,} bytes")
+        output.print(f"    sha256 {file.sha256}")
+        if file.address:
+            output.print(f"    {file.address}")
 
 
-def _set_document(data_set: DataSet) -> dict[str, Any]:
+def _set_document(data_set: DataSet, present: Presence) -> dict[str, Any]:
     return {
         "name": data_set.name,
         "summary": data_set.summary,
@@ -133,6 +126,8 @@ def _set_document(data_set: DataSet) -> dict[str, Any]:
         "bytes": data_set.size,
         "is_fetchable": data_set.is_fetchable,
         "files": [dict(vars(file)) for file in data_set.files],
+        "state": present.state,
+        "changed": list(present.changed),
     }
 
 
@@ -152,7 +147,7 @@ def _fetch(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         with DelayedProgress(data_set.name, delay=0, in_bytes=True) as progress:
             fetched = fetch(data_set, folder, progress)
         output.print(
-            f"{data_set.name}: {len(fetched)} files in {folder / data_set.name}, checksums are correct"
+            f"{data_set.name}: {len(fetched)} files in {folder / data_set.name}; the checksums are correct"
         )
         rows.append({"name": data_set.name, "fetched": [str(path) for path in fetched]})
     return {"folder": str(folder), "sets": rows}
@@ -164,7 +159,7 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     corpora, limits, damaged = _subject(arguments)
     if not corpora:
-        output.print(f"{arguments.items[0]}: its examples are generated; there is no file to check")
+        output.print(f"{arguments.items[0]}: the examples are generated, so there is no file to check")
         return {"files": [], "findings": [], "leaks": [], "passed": True}
     with DelayedProgress("reading", in_bytes=True) as progress:
         report = check_corpora(corpora, limits, lambda done, total: progress("reading", done, total))
@@ -184,7 +179,7 @@ def _is_config(name: str) -> bool:
 
 
 def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
-    """Return the corpora to check, the limits, and findings that are known before reading."""
+    """Return the corpora to check, the limits, and the findings that are known before the files are read."""
     from glassformer.core.errors import user_error
     from glassformer.data.catalogue import CATALOGUE
     from glassformer.runs.experiment import presets
@@ -194,12 +189,14 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
     if not is_config and first not in CATALOGUE:
         if path.name == first and not path.suffix and not path.exists():
             names = [*CATALOGUE, *presets()]
-            raise user_error("no set, preset, file or run has this name", value=first, allowed=names)
+            raise user_error("no data set, preset, file or run has this name", value=first, allowed=names)
         return [_file_corpus(arguments)], _limits(arguments, None), []
     for option in ("validation", "test", "format", "columns"):
         if getattr(arguments, option):
             raise user_error(
-                f"applies to your own files, and {first} defines its files itself", path=f"--{option}"
+                f"this option is for your own files, and {first} has its own",
+                path=f"--{option}",
+                hint=f"leave --{option} out, or name files instead of {first}",
             )
     if is_config:
         return *_config_corpora(arguments), []
@@ -268,14 +265,14 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
 
     if arguments.format not in (None, *get_args(Format)):
         raise user_error(
-            "no such format", path="--format", value=arguments.format, allowed=list(get_args(Format))
+            "unknown format", path="--format", value=arguments.format, allowed=list(get_args(Format))
         )
     check_encoding(arguments.encoding, "--encoding")
     columns = parse_yaml(arguments.columns, "--columns") if arguments.columns else {}
     validate(DataConfig, {"train": arguments.items[0], "columns": columns})
     unknown = [role for role in columns if role not in ("input", "target")]
     if unknown:
-        raise user_error("no such column", path="--columns", value=unknown[0], allowed=["input", "target"])
+        raise user_error("unknown column", path="--columns", value=unknown[0], allowed=["input", "target"])
     given = {"train": arguments.items, "validation": arguments.validation, "test": arguments.test}
     splits = {split: [locate(name) for name in names] for split, names in given.items() if names}
     return Corpus(
@@ -288,17 +285,12 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
 
 
 def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
-    """Return the limits to check; a text with more words than `task.max_length` also has more tokens."""
+    """Return the limits. `max_length` in tokens also limits words, because a word is at least one token."""
     from dataclasses import replace
 
-    from glassformer.core.errors import user_error
     from glassformer.data.check import Limits
 
-    for option, least in (("max_words", 1), ("max_ratio", 1), ("locations", 0)):
-        value = getattr(arguments, option)
-        if value is not None and value < least:
-            path = f"--{option.replace('_', '-')}"
-            raise user_error("is too small", path=path, value=value, hint=f"{least} or more")
+    check_minimum(arguments, max_words=1, max_ratio=1, locations=0)
     limits = Limits(max_locations=None if arguments.all else arguments.locations)
     max_words = arguments.max_words or max_length
     limits = replace(limits, max_words=max_words) if max_words else limits

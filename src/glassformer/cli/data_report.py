@@ -1,4 +1,4 @@
-"""Terminal report of `glassformer data check`: tables, locations, and a banner where splits overlap."""
+"""Terminal report of `glassformer data check`: tables, locations, and a banner if splits overlap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 MEGABYTE = 1_000_000
 MOST_FILES = 20
 LEAST_EXCERPT = 30
-"""Characters beside the location below which the excerpt gets a line of its own."""
+"""Minimum width of an excerpt in characters. A narrower excerpt is printed on its own line."""
 
 
 def render(report: Report, width: int) -> list[RenderableType]:
@@ -49,7 +49,7 @@ def _file_table(report: Report) -> RenderableType:
 
 
 def _readings(report: Report) -> list[RenderableType]:
-    """Describe how tables were read, one line per way of reading."""
+    """Return one line per format in which table files were read, with the names of the files."""
     files: dict[str, list[str]] = {}
     for file in report.files:
         if file.read_as:
@@ -67,7 +67,7 @@ def _leak_panel(report: Report) -> RenderableType:
         other = f"{leak.same_input:,} with another target" if leak.same_input else ""
         count = f"{leak.same:,} of {leak.of:,} {leak.split} {leak.unit} also appear in {leak.other}"
         lines.append(part + count + (f", and {other}" if other else ""))
-    lines.append("A score on them does not measure performance on unseen data.")
+    lines.append("A score on these examples does not measure performance on unseen data.")
     text = Text("\n".join(lines), no_wrap=False, overflow="fold")
     return Panel(text, title="THE SPLITS OVERLAP", style="bold red", box=HEAVY)
 
@@ -128,7 +128,7 @@ def _position(location: Location) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the path relative to the data folder, if it is inside of one."""
+    """Return the path relative to the data folder that contains it, or unchanged if none does."""
     for folder in search_folders():
         if folder != Path() and Path(name).is_relative_to(folder):
             return str(Path(name).relative_to(folder))

@@ -1,4 +1,4 @@
-"""`glassformer doctor [SOURCE]`: run named checks of a model, or of this machine; exit 1 if one fails."""
+"""`glassformer doctor [SOURCE]`: check a model, or this machine, and exit with code 1 if a check fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLES = {"passed": "green", "warning": "yellow", "skipped": "dim", "failed": "b
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser, is_optional=True)
-    parser.epilog = f"Without SOURCE, this machine is checked.\n\n{parser.epilog}"
+    parser.epilog = f"Without SOURCE, the command checks this machine.\n\n{parser.epilog}"
     add_checkpoint(parser)
     add_runs_folder(parser)
 
@@ -58,10 +58,10 @@ def _examine(arguments: argparse.Namespace, progress: Progress) -> Report:
     if folder.exists() and folder.checkpoints().names():
         if arguments.overrides:
             raise user_error(
-                "options of a trained run cannot be changed",
+                "the options of a trained run cannot be changed",
                 path=arguments.source,
                 value=arguments.overrides[0],
-                hint="leave the option out, or name a preset or a file",
+                hint="leave PATH=VALUE out, or name a preset or a YAML file instead of the run",
             )
         return check_run(folder.path, arguments.checkpoint, progress=progress)
     return check_model(Experiment(resolve_source(arguments)), source=arguments.source, progress=progress)

@@ -1,12 +1,12 @@
-"""`glassformer evaluate RUN [--split test] [--hypotheses FILE]`"""
+"""`glassformer evaluate RUN [--split test]`: measure a trained model on one split of the data."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.arguments import add_run, add_split, open_run
-from glassformer.cli.output import DelayedProgress, Output
+from glassformer.cli.arguments import add_run, add_split, check_minimum, open_run
+from glassformer.cli.output import DelayedProgress, Output, three_decimals
 from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
@@ -19,19 +19,12 @@ MOST_CHARACTERS = 240
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument(
-        "overrides",
-        metavar="PATH=VALUE",
-        nargs="*",
-        help="evaluation options to change: evaluation.decoding.kind=beam",
-    )
     add_split(parser)
-    parser.add_argument(
-        "--hypotheses", metavar="FILE", help="write the model's outputs, one line per example, in data order"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=3, help="number of best, typical and worst translations to print"
-    )
+    add = parser.add_argument
+    override_help = "evaluation options to change, such as evaluation.decoding.kind=beam"
+    add("overrides", metavar="PATH=VALUE", nargs="*", help=override_help)
+    add("--hypotheses", metavar="FILE", help="write the model's outputs to FILE, one line per example")
+    add("--samples", type=int, default=3, help="print N of the best, typical and worst translations each")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -41,12 +34,11 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     other = [path for path, value in overrides.items() if path != "evaluation" or not isinstance(value, dict)]
     if other:
         raise user_error(
-            "only evaluation.* can change after training",
+            "only options below evaluation can be changed after training",
             path=other[0],
-            hint="evaluation.decoding.kind=beam",
+            hint="change an option such as evaluation.decoding.kind=beam",
         )
-    if arguments.samples < 0:
-        raise user_error("must be at least 0", path="--samples", value=arguments.samples, hint="--samples 3")
+    check_minimum(arguments, samples=0)
     with DelayedProgress("measuring") as progress:
         result = open_run(arguments).evaluate(
             arguments.split,
@@ -67,7 +59,10 @@ def _show(run: str, result: dict[str, Any], output: Output) -> None:
 
     details = result["details"]
     table = Table(
-        "metric", "value", "95 % interval", title=f"{run}, {result['split']}, {result['examples']:,} examples"
+        "metric",
+        "value",
+        "95 % confidence interval",
+        title=f"{run}, {result['split']}, {result['examples']:,} examples",
     )
     for name, value in result["metrics"].items():
         low_high = result["intervals"].get(name)
@@ -102,7 +97,7 @@ def _short(location: str) -> str:
 
 
 def _confusion_table(details: dict[str, Any]) -> Table:
-    """Show the whole matrix for few classes, and the commonest confusions for many."""
+    """Return the confusion matrix if there are few classes, otherwise a table of the commonest errors."""
     from rich.table import Table
 
     names = [shorten(name, 16) for name in details["classes"]]
@@ -111,10 +106,10 @@ def _confusion_table(details: dict[str, Any]) -> Table:
         for heading in [*names, "precision", "recall", "F1"]:
             table.add_column(heading, justify="right")
         for name, row, scores in zip(names, details["confusion"], details["per_class"], strict=True):
-            numbers = [_share(scores[score]) for score in ("precision", "recall", "f1")]
+            numbers = [three_decimals(scores[score]) for score in ("precision", "recall", "f1")]
             table.add_row(name, *(f"{count:,}" for count in row), *numbers)
         return table
-    table = Table("actual", "predicted", "times", title="commonest confusions", title_justify="left")
+    table = Table("actual", "predicted", "times", title="most common confusions", title_justify="left")
     wrong = [
         (count, actual, predicted)
         for actual, row in enumerate(details.get("confusion", []))
@@ -137,9 +132,10 @@ def _calibration_table(calibration: dict[str, Any]) -> Table:
     for each in calibration["bins"]:
         if each["examples"]:
             span = f"{each['from']:.1f} – {each['to']:.1f}"
-            table.add_row(span, _share(each["confidence"]), _share(each["accuracy"]), f"{each['examples']:,}")
+            table.add_row(
+                span,
+                three_decimals(each["confidence"]),
+                three_decimals(each["accuracy"]),
+                f"{each['examples']:,}",
+            )
     return table
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

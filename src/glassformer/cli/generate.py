@@ -5,31 +5,26 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from glassformer.cli.arguments import add_run, open_run
+from glassformer.cli.arguments import add_run, check_minimum, open_run
 from glassformer.cli.output import Output
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", default="", help="beginning of the text")
-    parser.add_argument("--length", type=int, default=200, help="maximum number of new tokens")
-    parser.add_argument("--count", type=int, default=1, help="number of texts")
-    parser.add_argument(
-        "--temperature", type=float, default=0.8, metavar="T", help="sampling temperature; 0 is greedy"
-    )
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
-    parser.add_argument(
-        "--top-p", type=float, metavar="P", help="sample from the likeliest tokens of total probability P"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed; fixes the output")
+    add = parser.add_argument
+    add("prompt", metavar="PROMPT", nargs="?", default="", help="text that the model continues")
+    add("--length", type=int, default=200, help="maximum number of new tokens per text")
+    add("--count", type=int, default=1, help="number of texts to generate")
+    add("--temperature", type=float, default=0.8, metavar="T", help="sampling temperature; 0 is greedy")
+    add("--top-k", type=int, metavar="K", help="sample only from the K most probable tokens")
+    add("--top-p", type=float, metavar="P", help="sample only from the top tokens with total probability P")
+    add("--seed", type=int, default=0, help="random seed; the same seed generates the same texts")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
-    from glassformer.core.errors import UserError, user_error
+    from glassformer.core.errors import UserError
 
-    for name, least in (("length", 1), ("count", 1), ("seed", 0)):
-        if getattr(arguments, name) < least:
-            raise user_error(f"must be at least {least}", path=f"--{name}", value=getattr(arguments, name))
+    check_minimum(arguments, length=1, count=1, seed=0)
     trained = open_run(arguments)
     options = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
     texts = []

@@ -1,4 +1,4 @@
-"""`glassformer heads RUN`: statistics of every head, beside the untrained model, and effects of ablation."""
+"""`glassformer heads RUN`: statistics of each attention head, compared with the untrained model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import add_run, add_split, open_run
-from glassformer.cli.output import Output
+from glassformer.cli.output import Output, plain_table, three_decimals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,15 +14,11 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--examples", type=int, default=64, help="examples to average over")
-    parser.add_argument(
-        "--ablate",
-        nargs="?",
-        const="mean",
-        metavar="mean|zero",
-        help="also ablate each head: replace its output by its mean, or by zero (default: mean)",
-    )
     add_split(parser)
+    add = parser.add_argument
+    add("--examples", type=int, default=64, help="average over N examples")
+    ablate_help = "also ablate each head in turn: replace its output by its mean, or by zero (default: mean)"
+    add("--ablate", nargs="?", const="mean", metavar="mean|zero", help=ablate_help)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -46,49 +42,31 @@ def _show(document: dict[str, Any], output: Output) -> None:
 
 
 def _table(site: str, averages: dict[str, Any], control: dict[str, Any]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     def columns(of: dict[str, Any]) -> dict[str, list[list[float | None]]]:
         patterns = {name: pattern["mass"]["mean"] for name, pattern in of["patterns"].items()}
         others = {name.replace("_", " "): of[name]["mean"] for name in ("entropy", "distance", "value_share")}
         return patterns | others
 
     trained, untrained = columns(averages), columns(control)
-    table = Table(
-        title=f"{site}: share of attention on …; below it (untrained)",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("layer: head", *trained):  # as --head of intervene takes it; a column fewer fits 80
-        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right", overflow="fold")
+    title = f"{site}: share of attention on …, and below it the share of the untrained model"
+    table = plain_table(
+        title, ("layer: head", *trained)
+    )  # one column for both, so that 80 characters suffice
     for layer in averages["layers"]:
         for head in averages["heads"]:
-            cells = [_number(column[layer][head]) for column in trained.values()]
+            cells = [three_decimals(column[layer][head]) for column in trained.values()]
             table.add_row(f"{layer}:{head}", *cells)
-            before = [f"({_number(column[layer][head])})" for column in untrained.values()]
+            before = [f"({three_decimals(column[layer][head])})" for column in untrained.values()]
             table.add_row("", *before, style="dim")
     return table
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def _effects_table(rows: list[dict[str, Any]]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     names = list(rows[0]["metrics"])
-    table = Table(
-        title=f"head replaced by {rows[0]['ablation']}: change of each metric, and its 95 % interval",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+    title = (
+        f"output of a head replaced by {rows[0]['ablation']}: change of each metric, 95 % confidence interval"
     )
-    for heading in ("site", "layer", "head", *names):
-        table.add_column(heading, justify="right")
+    table = plain_table(title, ("site", "layer", "head", *names))
     for row in rows:
         cells = []
         for name in names:

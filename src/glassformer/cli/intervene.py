@@ -19,31 +19,22 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_input(parser)
+    add_split(parser)
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--head", metavar="SITE:LAYER:HEAD", help="ablate this head: encoder:0:0")
+    target.add_argument("--head", metavar="SITE:LAYER:HEAD", help="ablate this head, such as encoder:0:0")
     target.add_argument(
         "--edge",
         metavar="SITE:LAYER:HEAD:QUERY:KEY",
-        help="ablate this attention edge, from a query to a key: cross:1:0:2:3",
+        help="ablate this attention edge from a query to a key, such as cross:1:0:2:3",
     )
-    target.add_argument("--token", type=int, help="hide the input's token N, counted from 0")
-    parser.add_argument(
-        "--ablation",
-        default="mean",
-        help="replace the head's output by its mean, or by zero",
-        metavar="mean|zero",
-    )
-    parser.add_argument(
-        "--no-renormalise",
-        action="store_true",
-        help="do not renormalise the row after removing the edge",
-    )
-    parser.add_argument(
-        "--examples",
-        type=int,
-        help="examples to measure on (default: 64 for a head, 16 for a token, only the input for an edge)",
-    )
-    add_split(parser)
+    target.add_argument("--token", type=int, help="hide token N of the input, counted from 0")
+    add = parser.add_argument
+    ablation_help = "with --head: replace the head's output by its mean, or by zero"
+    add("--ablation", default="mean", metavar="mean|zero", help=ablation_help)
+    renormalise_help = "with --edge: do not rescale the remaining attention weights of the query to sum to 1"
+    add("--no-renormalise", action="store_true", help=renormalise_help)
+    examples_help = "measure on N examples (default: 64 for a head, 16 for a token, only INPUT for an edge)"
+    add("--examples", type=int, help=examples_help)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -55,17 +46,20 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _parse_site(option: str, text: str, example: str) -> tuple[Site, list[int]]:
-    """Parse the site and the numbers of a head or an edge; the model checks later that they exist."""
+    """Parse text such as `encoder:0:0` to an attention site and numbers, which the model checks later."""
     site, *numbers = text.split(":")
     if len(numbers) != example.count(":") or not all(number.isdecimal() for number in numbers):
         raise user_error(
-            "must be a site and its numbers", path=option, value=text, hint=f"{option} {example}"
+            "expected encoder, decoder or cross, followed by numbers",
+            path=option,
+            value=text,
+            hint=f"{option} {example}",
         )
     return cast("Site", site), [int(number) for number in numbers]
 
 
 def _measurement(arguments: argparse.Namespace) -> Callable[[Run], Effects]:
-    """Parse the intervention before the model is loaded; the result applies it to a run."""
+    """Parse the intervention before the model is loaded, and return a function that applies it to a run."""
     text = " ".join(arguments.input) or None
     more: dict[str, Any] = {"split": arguments.split}
     if arguments.examples is not None:
@@ -107,7 +101,7 @@ def _show_metrics(title: str, metrics: dict[str, Effect], output: Output) -> Non
     for name, effect in metrics.items():
         interval = ""
         if effect.interval is not None:
-            interval = f"   95 %: {effect.interval[0]:+.4f} to {effect.interval[1]:+.4f}"
+            interval = f"   95 % interval {effect.interval[0]:+.4f} to {effect.interval[1]:+.4f}"
         output.print(
             f"    {name:<12} {effect.before:8.4f}  →  {effect.after:8.4f}   {effect.change:+.4f}{interval}"
         )

@@ -1,14 +1,16 @@
-"""Terminal output of the verbs, and the JSON document of `--json`.
+"""Terminal output of the verbs: text, tables, progress, and the JSON object of `--json`.
 
-With `--json`, standard output is exactly one JSON document; everything else goes to standard error.
+With `--json`, standard output is exactly one JSON object. All other output goes to standard error.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from glassformer.core.errors import UserError
@@ -17,15 +19,16 @@ from glassformer.storage.files import finite
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
+    from rich.table import Table
 
 PROGRESS_DELAY = 2.0
-"""Seconds before progress appears: short work shows none."""
+"""Seconds that work must take before its progress is shown."""
 LINE_INTERVAL = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two progress lines if standard error is not a terminal."""
 
 
 class Output:
-    """Output of one verb: text for people, one JSON document for programs, and the exit code."""
+    """Output of one verb: text for people, one JSON object for programs, and the exit code."""
 
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
@@ -43,11 +46,11 @@ class Output:
         return self._console
 
     def mute(self) -> None:
-        """Suppress all output but errors: another process of the same command prints it."""
+        """Suppress all output except errors, because another process of the same command prints it."""
         self._is_muted = True
 
     def print(self, text: str = "", style: str = "") -> None:
-        """Print one plain line; brackets are not markup."""
+        """Print a line of text, in a style if the output is a terminal. Brackets are not markup."""
         if self._is_muted:
             return
         stream = sys.stderr if self.is_json else sys.stdout
@@ -57,12 +60,12 @@ class Output:
             print(text, file=stream, flush=True)
 
     def show(self, *renderables: RenderableType) -> None:
-        """Print tables, trees and panels."""
+        """Print rich objects such as tables, trees and panels."""
         for renderable in renderables:
             self.console.print(renderable)
 
     def error(self, error: UserError) -> None:
-        """Print an error of the user's input; with `--json`, its details are the document."""
+        """Print an error on standard error; with `--json`, also print its details as the JSON object."""
         self._is_given = True
         print(f"glassformer: {error}", file=sys.stderr, flush=True)
         if self.is_json and not self._is_muted:
@@ -73,7 +76,7 @@ class Output:
             _print_json({"errors": errors})
 
     def give(self, document: dict[str, Any]) -> None:
-        """Print the JSON document now, for a verb that keeps running."""
+        """Print the JSON object now. A verb that keeps running calls this itself."""
         self._is_given = True
         if self.is_json and not self._is_muted:
             _print_json(document)
@@ -84,19 +87,35 @@ class Output:
         return self.exit_code
 
 
+def plain_table(title: str, headings: Iterable[str]) -> Table:
+    """Return a table without rows and frame. Columns are right-aligned, and headings break into lines."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading.replace(" ", "\n").replace("-", "-\n"), justify="right", overflow="fold")
+    return table
+
+
+def three_decimals(value: float | None) -> str:
+    """Format a number with three decimals, and a missing number or NaN as a dash."""
+    return "–" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
 def _print_json(document: dict[str, Any]) -> None:
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(finite(document), ensure_ascii=not is_unicode), flush=True)
 
 
 class DelayedProgress:
-    """Context: progress on standard error, for work that takes longer than `PROGRESS_DELAY`.
+    """Context manager that shows progress on standard error once work takes longer than `PROGRESS_DELAY`.
 
-    A terminal shows one bar per name. Elsewhere one line is printed every `LINE_INTERVAL` seconds.
+    A terminal shows one bar per name. Otherwise one line is printed every `LINE_INTERVAL` seconds.
     """
 
     def __init__(self, name: str, *, delay: float | None = None, in_bytes: bool = False) -> None:
-        """`name` is shown until the first call; `in_bytes` shows megabytes instead of counts."""
+        """Show `name` until the first call reports progress; `in_bytes` shows megabytes instead of counts."""
         self.in_bytes = in_bytes
         self._counts: dict[str, tuple[int, int]] = {}
         self._latest = name

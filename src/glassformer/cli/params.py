@@ -1,4 +1,4 @@
-"""`glassformer params SOURCE`: parameters by module, FLOPs and memory of a model, before it is trained."""
+"""`glassformer params SOURCE`: count the parameters, FLOPs and memory of a model before it is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glassformer.cli.arguments import add_source, resolve_source
 from glassformer.cli.output import Output
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
     from rich.tree import Tree
 
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
     from glassformer.runs.experiment import Experiment
 
 CONVENTION = """\
-FLOPs: matrix products, 2 per multiply-add, attention scores included and not halved by a causal mask;
-a backward pass counts as 2 forward passes. Activations: tensors that autograd saves for the backward pass."""
+FLOPs: matrix products with 2 FLOPs per multiply-add. Attention scores are included, and a causal mask does
+not halve them. A backward pass counts as 2 forward passes. Activations: tensors saved for backward passes."""
 
 LINE_WIDTH = 56
-"""Characters up to which a name and its formula share a line; with indentation and result it fits into 80."""
+"""Maximum width in characters of a name and its formula on one line, so that the line fits into 80."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument(
-        "--measure", action="store_true", help="also time a few steps here: expected time and peak memory"
+        "--measure",
+        action="store_true",
+        help="also time a few training steps, to estimate the training time and peak memory on this machine",
     )
     parser.add_argument(
         "--cluster",
         metavar="devices=1024,tokens=1e12",
-        help="also project a training on many devices; peak=, utilization=, memory= and bandwidth="
-        " describe a device",
+        help="also estimate the cost of training on many devices;"
+        " peak=, utilization=, memory= and bandwidth= describe one device",
     )
 
 
@@ -67,13 +69,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     output.show(costs(flops, memory, batch, size.tokens))
     output.print(CONVENTION)
     if size.why_not:
-        output.print(f"FLOPs and activations are unknown: {size.why_not}")
+        output.print(f"FLOPs and activation memory are unknown: {size.why_not}")
     if not all(comparison.agrees for comparison in comparisons):
         output.exit_code = 1
-    projection = (
-        None if arguments.cluster is None else project_onto(arguments.cluster, experiment, size, batch)
-    )
-    if projection is not None:
+    projection = None
+    if arguments.cluster is not None:
+        projection = project_onto(arguments.cluster, experiment, size, batch)
         output.show(projected(*projection))
     expected = experiment.measure() if arguments.measure else None
     if expected is not None:
@@ -105,17 +106,11 @@ def project_onto(
     return cluster, project(size, len(batch.indices), cluster, floats, is_averaged=is_averaged)
 
 
-def projected(cluster: ClusterConfig, projection: Projection) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(
-        title=f"{cluster.tokens:,.4g} tokens on {cluster.devices:,} devices of {cluster.peak:.3g} FLOP/s,"
-        f" {cluster.utilization:.0%} of them used",
-        title_justify="left",
-        show_header=False,
+def projected(cluster: ClusterConfig, projection: Projection) -> Table:
+    table = _two_columns(
+        f"{cluster.tokens:,.4g} tokens on {cluster.devices:,} devices of {cluster.peak:.3g} FLOP/s,"
+        f" {cluster.utilization:.0%} of them used"
     )
-    table.add_column()
-    table.add_column(justify="right")
     table.add_row("FLOPs", f"{projection.operations:.3g}")
     table.add_row("steps", f"{projection.steps:,} of {projection.tokens_per_step:,} tokens")
     table.add_row("computation per step", f"{projection.seconds_per_step:.3g} s")
@@ -133,7 +128,7 @@ def projected(cluster: ClusterConfig, projection: Projection) -> RenderableType:
 
 
 def stated_terms(experiment: Experiment) -> dict[str, int]:
-    """Return the closed form by module; empty if a part, such as a plug-in's, does not declare its count."""
+    """Return the closed-form parameter count by module, or an empty dict if a part has no formula."""
     try:
         return experiment.config.model.parameter_terms(experiment.task.task_type)
     except NotImplementedError:
@@ -149,14 +144,14 @@ def _term_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def tree(total: int, comparisons: Sequence[Comparison]) -> Tree:
-    """Draw the parameters by module; a module with a single child shares its line with the child."""
+    """Return a tree of the parameters by module. A module with a single child shares a line with it."""
     from rich.text import Text
     from rich.tree import Tree
 
     stated = [int(comparison.term) for comparison in comparisons if comparison.term is not None]
     head = Text(f"{total:,} parameters", style="bold")
     if not stated:
-        head.append("  no closed form: one of its kinds does not declare parameter_count", style="dim")
+        head.append("  no closed form: a part of the model does not define parameter_count", style="dim")
     elif sum(stated) == total and all(comparison.agrees for comparison in comparisons):
         head.append(f"  closed form {sum(stated):,}, the same", style="green")
     else:
@@ -187,7 +182,7 @@ def _grow(branch: Tree, entries: Sequence[tuple[list[str], Comparison]]) -> None
 
 
 def _describe(comparison: Comparison, width: int) -> Text:
-    """Format `vocabulary × hidden_dim = 100 × 200 = 20,000`; a long formula goes below its result."""
+    """Return a formula with its result. A formula of more than `width` characters goes below the result."""
     from rich.text import Text
 
     from glassformer.models.closed_form import Count
@@ -205,22 +200,24 @@ def _describe(comparison: Comparison, width: int) -> Text:
     return Text("  ").append(" = ".join(steps) + " = ", style="dim").append_text(result)
 
 
-def costs(
-    flops: dict[str, int | None], memory: dict[str, int | None], batch: Batch, tokens: int
-) -> RenderableType:
-    from rich.table import Table
-
-    sequences = len(batch.indices)
-    title = f"one batch: {sequences:,} sequences, {tokens:,} tokens"
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+def costs(flops: dict[str, int | None], memory: dict[str, int | None], batch: Batch, tokens: int) -> Table:
+    table = _two_columns(f"one batch: {len(batch.indices):,} sequences, {tokens:,} tokens")
     for name, count in flops.items():
         table.add_row(f"FLOPs per token, {name}", "unknown" if count is None else f"{count:,}")
     table.add_section()
     for name, count in memory.items():
         if count != 0:
             table.add_row(f"memory, {name}", "unknown" if count is None else megabytes(count))
+    return table
+
+
+def _two_columns(title: str) -> Table:
+    """Return a table without rows and headings, for names on the left and numbers on the right."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
     return table
 
 

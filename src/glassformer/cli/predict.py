@@ -1,4 +1,4 @@
-"""`glassformer predict RUN [INPUT ...]`: one prediction, or a one-line error, per input line."""
+"""`glassformer predict RUN [INPUT ...]`: print one prediction, or a one-line error, per input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 GROUP_LINES = 256
-"""Inputs that the model receives together; it splits them into batches of similar length."""
+"""Maximum number of inputs passed to the model at once. The model batches inputs of similar length."""
 READ_BYTES = 1 << 16
 STEPS_ON_A_LINE = 12
 MOST_WORDS_SHOWN = 30
@@ -25,15 +25,15 @@ WORD_WIDTH = 24
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument(
-        "inputs", metavar="INPUT", nargs="*", help='inputs; "-" or none reads lines from standard input'
-    )
-    parser.add_argument("--beam", type=int, help="search with N beams and print all of them")
-    parser.add_argument("--steps", action="store_true", help="print each token of an output on its own line")
-    parser.add_argument(
+    add = parser.add_argument
+    input_help = 'inputs for the model; "-" or no INPUT reads one input per line from standard input'
+    add("inputs", metavar="INPUT", nargs="*", help=input_help)
+    add("--beam", type=int, help="decode by beam search with N beams, and print all N outputs")
+    add("--steps", action="store_true", help="print each output token with its probability on its own line")
+    add(
         "--why",
         action="store_true",
-        help="show the effect of each word: the prediction is repeated without it",
+        help="show how the prediction changes if a word is left out, for each word",
     )
 
 
@@ -66,7 +66,7 @@ def _cut(lines: list[str]) -> list[list[str]]:
 
 
 def _available_lines() -> Iterator[list[bytes]]:
-    """Yield the complete lines that have arrived, so that a program that waits for each reply gets one."""
+    """Yield complete lines as they arrive, because a program may wait for each prediction before the next."""
     rest = b""
     stream = cast("BufferedReader", sys.stdin.buffer)
     while chunk := stream.read1(READ_BYTES):
@@ -99,10 +99,10 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
 
 
 def _show_words(prediction: dict[str, Any], output: Output) -> None:
-    """Show the effects in the order of the text; of many words only the strongest."""
+    """Print the effect of each word in text order, or only the strongest effects of a long text."""
     words = [word for word in prediction["words"] if word["effect"] is not None]
     if not words:
-        output.print("    the effects are unknown: no word can be left out")
+        output.print("    the effect of the words is unknown, because no word can be left out")
         return
     quantity = "log-probability" if prediction.get("probabilities") else "value"
     output.print(f"    contribution of each word to the {quantity} of {prediction['output']}:")
@@ -116,11 +116,11 @@ def _show_words(prediction: dict[str, Any], output: Output) -> None:
         bar = ("█" if effect > 0 else "░") * round(BAR_WIDTH * abs(effect) / largest)
         output.print(f"    {name:<{width}} {effect:+8.3f}  {bar}", "green" if effect > 0 else "red")
     if len(words) > len(shown):
-        output.print(f"    and {len(words) - len(shown)} weaker ones")
+        output.print(f"    and {len(words) - len(shown)} words with weaker effects")
 
 
 def _show_unread(words: list[dict[str, Any]], output: Output) -> None:
-    """Name the words beyond the maximum length: their effect is unknown, not zero."""
+    """Print which words the model did not read because the text is too long. Their effect is unknown."""
     unread = [shorten(word["word"], WORD_WIDTH) for word in words if not word["is_read"]]
     if unread:
         others = f" and the {len(unread) - 1:,} words after it" if unread[1:] else ""

@@ -1,4 +1,4 @@
-"""`glassformer prove-resume SOURCE`: prove that an interrupted run equals an uninterrupted one."""
+"""`glassformer prove-resume SOURCE`: kill and resume a run, and compare it with an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from glassformer.cli.arguments import add_source, resolve_source
+from glassformer.cli.arguments import add_source, check_minimum, resolve_source
 from glassformer.cli.output import Output
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("--kills", type=int, default=5, help="number of kills with SIGKILL")
-    parser.add_argument("--steps", type=int, default=200, help="steps to train")
-    parser.add_argument("--kill-seed", type=int, default=0, help="seed of the times of the kills")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep both runs in this folder")
+    add = parser.add_argument
+    add("--kills", type=int, default=5, help="kill the run N times with SIGKILL")
+    add("--steps", type=int, default=200, help="number of training steps")
+    add("--kill-seed", type=int, default=0, help="random seed that chooses when the run is killed")
+    add("--keep", type=Path, metavar="DIR", help="keep both runs in the folder DIR")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -26,17 +27,18 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.runs.verify import prove_resume
 
     config = resolve_source(arguments)
-    if arguments.kills < 1:
-        raise user_error("must be at least 1", path="--kills", value=arguments.kills, hint="--kills 5")
+    check_minimum(arguments, kills=1)
     if arguments.steps < 2 * arguments.kills + 2:
         raise user_error(
-            f"too few steps for {arguments.kills} kills",
+            f"{arguments.kills} kills need more steps",
             path="--steps",
             value=arguments.steps,
             hint=f"--steps {max(50, 10 * arguments.kills)}",
         )
     if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
-        raise user_error("the folder is not empty", path=str(arguments.keep), hint="name a new folder")
+        raise user_error(
+            "the folder is not empty", path=str(arguments.keep), hint="name a folder that does not exist"
+        )
     with tempfile.TemporaryDirectory() as temporary:
         proof = prove_resume(
             config,
@@ -53,10 +55,10 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         table.add_row(name, *digests, "yes" if item["is_equal"] else "NO")
     output.show(table)
     is_complete = proof.kills == arguments.kills
-    verdict = "equal to the bit" if proof.passed else "NOT EQUAL"
+    verdict = "bit-identical" if proof.passed else "NOT EQUAL"
     output.print(f"{proof.kills} kills, {proof.kills_during_save} of them during a save: {verdict}")
     if not is_complete:
-        output.print(f"the run ended before kill {proof.kills + 1}: increase --steps")
+        output.print(f"the run ended before kill {proof.kills + 1}; increase --steps")
     output.exit_code = 0 if proof.passed and is_complete else 1
     return {
         "passed": proof.passed and is_complete,

@@ -1,4 +1,4 @@
-"""`glassformer report RUN … --out report.html`: write one page about runs or a study."""
+"""`glassformer report RUN … --out report.html`: write one HTML page about runs or a study."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from glassformer.cli.output import Output
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="run folders, or the folder of a reproduce or sweep study"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page to write"
-    )
-    parser.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="also write the tables of numbers, as Markdown"
-    )
-    parser.add_argument(
-        "--latex", type=Path, metavar="FILE", help="also write the tables of numbers, as LaTeX"
-    )
-    parser.add_argument("--samples", type=int, default=6, help="sample outputs per model")
-    parser.add_argument("--maps", type=int, default=2, help="number of models with attention maps")
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="run folders, or the folder of one sweep or reproduce command")
+    add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="HTML file to write")
+    add("--markdown", type=Path, metavar="FILE", help="also write the result tables to FILE as Markdown")
+    add("--latex", type=Path, metavar="FILE", help="also write the result tables to FILE as LaTeX")
+    add("--samples", type=int, default=6, help="number of sample outputs per model")
+    add("--maps", type=int, default=2, help="number of models whose attention maps are shown")
     add_checkpoint(parser)
     add_plugin(parser)
 

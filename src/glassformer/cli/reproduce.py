@@ -1,4 +1,4 @@
-"""`glassformer reproduce NAME [--quick]`: regenerate a published table beside ours."""
+"""`glassformer reproduce NAME [--quick]`: measure the results of a published table again."""
 
 from __future__ import annotations
 
@@ -18,29 +18,18 @@ COLUMNS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="name of the table; without it, the tables are listed"
+    add = parser.add_argument
+    add("name", metavar="NAME", nargs="?", help="name of the table; without NAME, all tables are listed")
+    add("--quick", action="store_true", help="measure a much smaller version in at most two minutes")
+    add(
+        "--seeds", type=int, help="runs per row of the table (default: as the table defines; with --quick: 1)"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="a much smaller version that takes at most two minutes"
-    )
-    parser.add_argument(
-        "--seeds", type=int, help="runs per setting (default: 3, or the table's own; quick: 1)"
-    )
-    parser.add_argument("--workers", type=int, default=1, help="concurrent runs, which share the cores")
-    parser.add_argument("--ours-only", action="store_true", help="skip the published recipe")
-    parser.add_argument(
-        "--finished", action="store_true", help="train nothing; tabulate the finished runs only"
-    )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        metavar="FILE",
-        help="an earlier results.json: reuse its measurements and run only the rest",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for the runs and the table (default: runs/NAME)"
-    )
+    add("--workers", type=int, default=1, help="number of concurrent runs, which share the cores")
+    add("--ours-only", action="store_true", help="train only with our recipe, not with the published one")
+    add("--finished", action="store_true", help="start no training; write the table from the finished runs")
+    keep_help = "results.json of an earlier run: reuse its measurements and run only what is missing"
+    add("--keep", type=Path, metavar="FILE", help=keep_help)
+    add("--out", type=Path, metavar="DIR", help="folder for the runs and the table (default: runs/NAME)")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -76,7 +65,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         table.add_row(*(_shown(row.get(key)) for key in columns))
     output.show(table)
     if document.get("missing"):
-        output.print(f"not finished: {len(document['missing'])} runs; run the same command to continue")
+        output.print(
+            f"{len(document['missing'])} runs have not finished; run the same command again to continue"
+        )
     if document.get("error"):
         output.print(document["error"])
         output.exit_code = 1

@@ -13,9 +13,7 @@ ACTIONS = ["list", "compare", "remove"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", nargs="?", default="list", help="list (without an action), compare or remove"
-    )
+    parser.add_argument("action", nargs="?", default="list", help="list, compare or remove (default: list)")
     parser.add_argument("paths", metavar="RUN", nargs="*", type=Path, help="run folders")
     add_runs_folder(parser)
 
@@ -25,13 +23,15 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.runs.folder import RunFolder, list_runs
 
     if arguments.action not in ACTIONS:
-        raise user_error("no such action", path="runs", value=arguments.action, allowed=ACTIONS)
+        raise user_error("unknown action", path="runs", value=arguments.action, allowed=ACTIONS)
     if arguments.action == "list":
         return _list(list_runs(arguments.runs), arguments.runs, output)
     folders = [RunFolder.open(path) for path in arguments.paths]
     if not folders:
         raise user_error(
-            "needs at least one run", path=arguments.action, hint=f"glassformer runs {arguments.action} RUN …"
+            "at least one run is needed",
+            path=arguments.action,
+            hint=f"glassformer runs {arguments.action} RUN …",
         )
     if arguments.action == "compare":
         return _compare(folders, output)

@@ -13,22 +13,24 @@ from glassformer.core.errors import user_error
 def configure(parser: argparse.ArgumentParser) -> None:
     add_runs_folder(parser)
     parser.add_argument(
-        "--port", metavar="N", help="port; 0 picks any free one (default: 8770, or the next free one)"
+        "--port",
+        metavar="N",
+        help="port to listen on; 0 picks any free port (default: 8770, or the next free port)",
     )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="address to bind; the default accepts this machine only",
+        help="address to listen on; the default accepts connections from this machine only",
     )
-    parser.add_argument("--no-browser", action="store_true", help="print the link and open no browser")
+    parser.add_argument("--no-browser", action="store_true", help="print the link and do not open a browser")
     add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
     port = _port(arguments.port)
     if arguments.runs.exists() and not arguments.runs.is_dir():
-        raise user_error("is not a folder", path="--runs", value=str(arguments.runs), hint="--runs runs")
+        raise user_error("this is not a folder", path="--runs", value=str(arguments.runs), hint="--runs runs")
     try:
         import starlette  # noqa: F401  checked before anything heavy is imported
         import uvicorn  # noqa: F401
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
             " start trainings as you. The connection is not encrypted: use it only on networks that you"
             " trust, or leave --host out and use ssh -L."
         )
-    output.print("Ctrl-C stops the studio; trainings continue")
+    output.print("Ctrl-C stops the studio; trainings that it started continue")
     output.give(
         {
             "url": server.link,
@@ -70,5 +72,5 @@ def _port(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
-        raise user_error("is not a port", path="--port", value=text, hint="a number from 0 to 65535")
+        raise user_error("expected a number from 0 to 65535", path="--port", value=text, hint="--port 8770")
     return int(text)

@@ -1,4 +1,4 @@
-"""`glassformer sweep SOURCE PATH=v1,v2,…`: train many variants; `sweep worker STUDY` joins a sweep."""
+"""`glassformer sweep SOURCE PATH=v1,v2,…`: train many variants of a config and report the best."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from glassformer.cli.output import Output
 EPILOG = """values:   model.num_layers=1,2,4          each of these values
           model.num_layers=1..8           whole numbers from 1 to 8
           model.dropout=0.0..0.5          any number in this range
-          training.optimizer.learning_rate=log:1e-5..1e-2
-Any other PATH=VALUE sets an option of every run. The same command continues a sweep that was stopped.
+          training.optimizer.learning_rate=log:1e-5..1e-2   any number, on a logarithmic scale
+Any other PATH=VALUE sets an option of every run. Run the same command again to continue a stopped sweep.
 
 workers:  glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE
 joins a sweep from any machine. The sweep prints its STUDY name when it starts."""
@@ -24,38 +24,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     add_source(parser)
     parser.epilog = EPILOG
-    parser.add_argument("--seeds", type=int, default=1, help="runs per setting")
-    parser.add_argument(
-        "--workers", type=int, default=1, help="concurrent runs on this machine, which share the cores"
-    )
-    parser.add_argument(
-        "--sampler",
-        choices=list(SAMPLERS),
-        help="method that chooses settings (default: grid, or tpe if a range is continuous)",
-    )
-    parser.add_argument("--trials", type=int, help="maximum number of settings (default: the grid, or 20)")
-    parser.add_argument(
-        "--minutes", type=float, metavar="M", help="start no run after M minutes; started runs finish"
-    )
-    parser.add_argument("--prune", action="store_true", help="stop runs with a poor validation metric early")
-    parser.add_argument("--pruner", choices=list(PRUNERS), default="median", help="rule of --prune")
-    parser.add_argument(
-        "--metric", metavar="NAME", help="validation metric to optimise (default: the task's primary metric)"
-    )
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="database: postgresql://… or sqlite:///… (default: a file in the sweep's folder)",
-    )
-    parser.add_argument(
-        "--heartbeat",
+    add = parser.add_argument
+    add("--seeds", type=int, default=1, help="runs per combination of values, each with another seed")
+    add(
+        "--workers",
         type=int,
-        metavar="SECONDS",
-        help="heartbeat interval in seconds; a worker that misses 6 is considered dead (default: 5)",
+        default=1,
+        help="number of concurrent runs on this machine, which share the cores",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/sweep-STUDY)"
+    sampler_help = (
+        "method that chooses combinations of values (default: grid, or tpe if a range is continuous)"
     )
+    add("--sampler", choices=list(SAMPLERS), help=sampler_help)
+    add("--trials", type=int, help="maximum number of combinations (default: the whole grid, or 20)")
+    add("--minutes", type=float, metavar="M", help="start no run after M minutes; started runs finish")
+    add("--prune", action="store_true", help="stop runs early if their validation metric is poor")
+    add("--pruner", choices=list(PRUNERS), default="median", help="rule by which --prune stops runs")
+    add("--metric", metavar="NAME", help="validation metric to optimise (default: the task's primary metric)")
+    storage_help = "database: postgresql://… or sqlite:///… (default: a file in the sweep's folder)"
+    add("--storage", metavar="URL", help=storage_help)
+    heartbeat_help = "heartbeat interval; a worker that misses 6 heartbeats is considered dead (default: 5)"
+    add("--heartbeat", type=int, metavar="SECONDS", help=heartbeat_help)
+    add("--out", type=Path, metavar="DIR", help="folder for the sweep (default: runs/sweep-STUDY)")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
@@ -103,7 +93,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _command(arguments: argparse.Namespace, folder: Path) -> list[str]:
-    """Return the full command that starts this sweep; the database URL has no password."""
+    """Return the words of the command that starts this sweep, without the password of the database."""
     from glassformer.sweeps.storage import without_password
 
     options = {
@@ -134,7 +124,7 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
     from glassformer.sweeps.results import failure_notes, results_table
 
     head, lines = results_table(document)
-    shown_table = Table(*head, title=f"{len(lines)} settings, {len(document['trials'])} runs")
+    shown_table = Table(*head, title=f"{len(lines)} combinations of values, {len(document['trials'])} runs")
     for line in lines:
         shown_table.add_row(*line)
     output.show(shown_table)
@@ -142,9 +132,9 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
         output.print(note)
     best = document["best"]
     if output.exit_code:
-        output.print("stopped; run the same command to continue")
+        output.print("stopped; run the same command again to continue")
     if best is None:
-        output.print("no setting has finished yet" if output.exit_code else "no setting has finished")
+        output.print("no combination of values has finished" + (" yet" if output.exit_code else ""))
         output.exit_code = output.exit_code or 2
     else:
         output.print(f"best: {setting_text(best['params'])}", style="bold")
@@ -157,7 +147,7 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
     if len(arguments.overrides) != 1 or arguments.storage is None:
         raise user_error(
-            "a worker needs the name of a study and its database",
+            "a worker needs the STUDY name that the sweep printed, and its database",
             path="glassformer sweep worker",
             hint="glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE",
         )
@@ -178,6 +168,6 @@ def _work(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         log=output.print,
         on_joined=lambda: output.print(f"joined {study}"),
     )
-    output.print(f"{worker.finished} trials done; the study has no trial left to start")
+    output.print(f"{worker.finished} trials finished; the study has no further trial to start")
     storage = without_password(url)
     return {"study": study, "storage": storage, "worker": worker.name, "trials": worker.finished}

@@ -23,9 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_input(parser)
     add_decoding(parser)
-    parser.add_argument("--alternatives", type=int, default=5, help="likeliest tokens per step")
-    parser.add_argument(
-        "--lens", action="store_true", help="also the logit lens: the prediction after each layer (a hint)"
+    add = parser.add_argument
+    add("--alternatives", type=int, default=5, help="show the N most probable tokens per step")
+    add(
+        "--lens", action="store_true", help="also show the logit lens: a prediction after each layer (a hint)"
     )
 
 
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     traced = model.trace(text, decoding, arguments.alternatives)
     if decoding is not None and traced.nodes is None:
         raise user_error(
-            "this model does not generate token by token", path="--decoding", hint="leave the option out"
+            "this model does not generate token by token", path="--decoding", hint="leave --decoding out"
         )
     document = {"run": str(arguments.run), "checkpoint": model.checkpoint, **traced.document()}
     _show(traced, output)
@@ -63,7 +64,7 @@ def _show(traced: Trace, output: Output) -> None:
     if len(nodes) == len(traced.steps):  # a single path: the steps above show all of it
         return
     if len(nodes) > MOST_NODES_SHOWN:
-        output.print(f"{len(nodes):,} nodes; --json has them all")
+        output.print(f"{len(nodes):,} nodes; --json prints all of them")
         return
     output.print(f"{'node':>6} {'after':>6}  {'step':>4}  {'token':<{TOKEN_WIDTH}} {'p':>6} {'sum':>8}")
     for number, each in enumerate(nodes):
@@ -76,10 +77,12 @@ def _show(traced: Trace, output: Output) -> None:
 
 
 def _show_lens(lens: LogitLens, output: Output) -> None:
-    output.print("logit lens (a hint): the likeliest token after each layer")
+    output.print("logit lens (a hint): the most probable token after each layer")
     for position, name in list(enumerate(lens.positions))[:MOST_POSITIONS_SHOWN]:
         guesses = (lens.guesses[layer][position][0] for layer in lens.layers)
         line = "  ".join(f"{guess.token:<8} {guess.probability:.3f}" for guess in guesses)
         output.print(f"{position:>4}  {name:<{TOKEN_WIDTH}} {line}")
     if len(lens.positions) > MOST_POSITIONS_SHOWN:
-        output.print(f"and {len(lens.positions) - MOST_POSITIONS_SHOWN} more positions; --json has them all")
+        output.print(
+            f"and {len(lens.positions) - MOST_POSITIONS_SHOWN} more positions; --json prints all of them"
+        )

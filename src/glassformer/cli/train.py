@@ -1,4 +1,4 @@
-"""`glassformer train SOURCE [PATH=VALUE ...]`: train a model, in one process or in several."""
+"""`glassformer train SOURCE [PATH=VALUE ...]`: train a model in one process or in several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.arguments import add_source, import_without_gc, load_plugins
+from glassformer.cli.arguments import add_source, check_minimum, import_without_gc, load_plugins
 from glassformer.cli.output import Output
 from glassformer.core.errors import UserError, user_error
 
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser, is_optional=True)
-    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/SOURCE-N)")
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue where the run stopped, exact to the bit; start it if it does not exist",
-    )
-    parser.add_argument("--processes", type=int, default=1, help="processes on this machine")
-    parser.add_argument(
-        "--max-restarts",
+    add = parser.add_argument
+    add("--run", type=Path, metavar="DIR", help="folder for the run (default: runs/SOURCE-N)")
+    resume_help = "continue a stopped run bit-identically; start a new run if the folder does not exist"
+    add("--resume", action="store_true", help=resume_help)
+    add(
+        "--processes",
         type=int,
-        default=0,
-        help="with --processes: restarts from the last checkpoint when a process dies",
+        default=1,
+        help="train with N processes on this machine",
     )
-    parser.add_argument("--presets", action="store_true", help="list the presets and exit")
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    restart_help = "with --processes: if a process dies, restart from the last checkpoint, at most N times"
+    add("--max-restarts", type=int, default=0, help=restart_help)
+    add("--presets", action="store_true", help="list the presets and exit")
+    add("--quiet", action="store_true", help="do not print progress")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
 def _fail(
     error: Exception, arguments: argparse.Namespace, output: Output, process_group: ProcessGroup
 ) -> None:
-    """Report an error once: rank 0 prints what all ranks share, another rank only its own errors."""
+    """Report an error once: rank 0 prints errors that all ranks share, other ranks print only their own."""
     from glassformer.training.distributed import LostRanks, RankZeroFailed
 
     if isinstance(error, UserError):
@@ -104,7 +103,7 @@ def _fail(
 
 def _lost(message: str, run: Path | None) -> UserError:
     return user_error(
-        message, hint=f"glassformer train {run or 'RUN'} --resume continues from the last checkpoint"
+        message, hint=f"continue from the last checkpoint: glassformer train {run or 'RUN'} --resume"
     )
 
 
@@ -115,15 +114,13 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
     from glassformer.training.distributed import is_launched
     from glassformer.training.launcher import launch
 
-    for option, value in (("--processes", arguments.processes), ("--max-restarts", arguments.max_restarts)):
-        if value < (option == "--processes"):
-            raise user_error("is too small", path=option, value=value, hint=f"{option} 2")
+    check_minimum(arguments, processes=1, max_restarts=0)
     if is_launched():
         raise user_error(
-            "this process is already one of several",
+            "torchrun or another launcher has already started several processes",
             path="--processes",
             value=arguments.processes,
-            hint="either torchrun, or --processes without it",
+            hint="leave --processes out, or run the command without the launcher",
         )
     config = resolve(arguments.source, arguments.overrides)
     path = run_path(arguments.source, config, arguments.run, arguments.resume)
@@ -148,7 +145,7 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
 def _show(results: dict[str, Any], output: Output, processes: int) -> None:
     path, primary_metric = results["run"], results["primary_metric"]
     if results["ended"] == "signal":
-        output.print(f"stopped at step {results['steps']} and saved; continue with:")
+        output.print(f"stopped at step {results['steps']} and saved a checkpoint; continue with:")
         together = f" --processes {processes}" if processes > 1 else ""
         output.print(f"  glassformer train {path} --resume{together}")
         return
@@ -169,7 +166,7 @@ def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, An
 
     if not arguments.presets:
         raise user_error(
-            "name a preset, a config file or a run",
+            "a preset, a config file or a run is needed",
             path="SOURCE",
             allowed=presets(),
             hint="glassformer train reversal",
