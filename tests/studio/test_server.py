@@ -193,7 +193,7 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         port = taken.getsockname()[1]
         assert main(["studio", "--runs", str(tmp_path), "--no-browser", "--port", str(port)]) == 2
     said = capsys.readouterr().err
-    assert "the port is in use by another program" in said and "--port 0" in said and str(port) in said
+    assert "another program uses this port" in said and "--port 0" in said and str(port) in said
 
 
 def test_without_a_port_the_next_free_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

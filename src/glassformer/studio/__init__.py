@@ -1,5 +1,5 @@
 """Local web page that shows runs while they train, and inspects them.
 
-The studio shares only the run folder with training: it reads the files of a run, starts trainings as separate
-processes, and stops them by a signal. `app.create_app` is the whole application without a socket.
+The studio and a training share only the run folder. The studio reads its files, starts trainings as separate
+processes, and stops them by a signal. `app.create_app` returns the whole application without a socket.
 """

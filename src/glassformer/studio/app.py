@@ -1,4 +1,4 @@
-"""The studio as an ASGI application: shared state, the files of the page, and the table of routes."""
+"""The studio as an ASGI application: shared state, static files, and the table of routes."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ Result = TypeVar("Result")
 
 @dataclass
 class Studio:
-    """State that the routes share: the runs folder, the worker, trainings and caches."""
+    """State that all routes share: the runs folder, the model worker, started trainings, and caches."""
 
     folder: RunsFolder
     plugins: Sequence[Path] = ()
-    """Plug-ins of the user; trainings started here load them, and shown commands name them."""
+    """Plug-in files of the user. Trainings started here load them, and displayed commands name them."""
     worker: Worker = field(default_factory=Worker)
     trainings: Trainings = field(init=False)
     commands: Commands = field(init=False)
@@ -71,15 +71,15 @@ class Studio:
     async def reply(
         self, request: Request, work: Callable[..., Any], *arguments: Any, status: int = 200
     ) -> Response:
-        """Reply with the result of `work` as JSON; both are computed in a thread."""
+        """Run `work` in a thread, and return its result as a JSON reply."""
         return await self.read(lambda: json_reply(request, work(*arguments), status))
 
     async def ask_model(self, request: Request, work: Callable[..., Any], *arguments: Any) -> Response:
-        """Reply with the result of `work` as JSON, computed by the model worker."""
+        """Run `work` in the thread of the model worker, and return its result as a JSON reply."""
         return await self.worker.run(lambda: json_reply(request, work(*arguments)), request)
 
     async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Run `work` in a thread, so that reading files does not block other requests."""
+        """Run `work` in a thread and return its result. Reading files must not block other requests."""
         if self._files is None:
             self._files = anyio.CapacityLimiter(limits.FILE_THREADS)
         return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._files)
@@ -99,12 +99,12 @@ NAME = re.compile(r"(?:[a-z0-9][a-z0-9._-]*/)*[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
 def plotly_path() -> Path:
-    """Find plotly's script without importing plotly, which is slow."""
+    """Return the path of plotly's script. Plotly is not imported, because that is slow."""
     found = util.find_spec("plotly")
     path = Path(found.origin).parent / "package_data" / PLOTLY if found and found.origin else None
     if path is None or not path.is_file():
         raise user_error(
-            "plotly is not installed; the studio draws its curves with it",
+            "the studio draws curves with plotly, which is not installed",
             path="plotly",
             hint='pip install "glassformer[studio]"',
         )
@@ -115,15 +115,15 @@ def plotly_path() -> Path:
 def plotly_styles() -> tuple[str, ...]:
     """Return the ids of the style elements that plotly injects into a page unless they exist.
 
-    Our content policy forbids the injection, and the browser would log an error each time. The styles belong
-    to geographic maps, which the studio does not draw: the page has empty elements with these ids.
+    The page creates empty elements with these ids, because our Content-Security-Policy forbids the injection
+    and the browser would log errors. The styles are for geographic maps, which the studio does not draw.
     """
     text = plotly_path().read_text(encoding="utf-8")
     return tuple(dict.fromkeys(STYLE_ID.findall(text)))
 
 
 def file_of(name: str) -> Path:
-    """Return the path of a file of the page; refuse any other name."""
+    """Return the path of a static file of the page, or raise a 404 `Refusal` for any other name."""
     own = Path(str(resources.files("glassformer.studio"))) / "static"
     if name == PLOTLY:
         return plotly_path()
@@ -132,7 +132,7 @@ def file_of(name: str) -> Path:
     path = own / name
     is_inside = NAME.fullmatch(name) and path.resolve().is_relative_to(own.resolve())
     if not is_inside or path.suffix not in MEDIA_TYPES or not path.is_file():
-        raise refusal(404, "no such file", path="static", value=name, hint="reload the page")
+        raise refusal(404, "the page has no such file", path="static", value=name, hint="reload the page")
     return path
 
 
@@ -195,7 +195,7 @@ def _presets() -> tuple[dict[str, Any], ...]:
 
 
 def _head(text: str) -> dict[str, str]:
-    """Parse the head comment of a preset: its first paragraph, command, expected score and time."""
+    """Parse the head comment of a preset to a dict with its description, command, expected score and time."""
     comment = list(takewhile(lambda line: line.startswith("#"), text.splitlines()))
     paragraph = takewhile(lambda line: line.strip("# "), comment)
     head = {"about": " ".join(line.lstrip("# ").strip() for line in paragraph)}
@@ -235,7 +235,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/api/maps/{map}/{site}/{layer}/{head}": {"GET": models.map_cells},
     "/api/maps/{map}/{site}/{layer}/{head}/rows": {"GET": models.map_rows},
 }
-"""All routes: path → method → handler."""
+"""Routes of the application: URL path → HTTP method → handler."""
 
 
 def create_app(studio: Studio, admission: Admission) -> ASGIApp:
@@ -262,13 +262,11 @@ async def _error_handler(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         message = "method not allowed" if error.status_code == 405 else "page not found"
         refused = refusal(error.status_code, message, value=request.method, hint="reload the page")
-        return error_reply(Refusal(refused.status, refused.detail, headers=dict(error.headers or {})))
+        refused.headers |= error.headers or {}
+        return error_reply(refused)
     if isinstance(error, (Refusal, UserError, ErrorDetail)):
         return error_reply(error)
     if is_out_of_memory(error):
-        return error_reply(refusal(507, "out of memory", hint="a shorter input, or fewer layers"))
-    return error_reply(
-        refusal(
-            500, "the studio failed; its terminal shows the error", hint="this is a bug: please report it"
-        )
-    )
+        return error_reply(refusal(507, "out of memory", hint="use a shorter input, or choose fewer layers"))
+    message = "the studio failed because of a bug; its terminal shows the error"
+    return error_reply(refusal(500, message, hint="report the bug with this error"))

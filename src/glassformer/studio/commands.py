@@ -1,4 +1,4 @@
-"""Command lines that produce the same results without the studio."""
+"""Command lines that the page shows, because they produce the same results without the studio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glassformer.studio.runs import display_path
 
 
 class Commands:
-    """Command lines shown in the page, with the plug-ins of the studio: a run may use their kinds."""
+    """Command lines that the page shows. They name the studio's plug-ins, because a run may need them."""
 
     def __init__(self, plugins: Sequence[Path]) -> None:
         self.plugin_arguments = plugin_arguments([display_path(path) for path in plugins])

@@ -1,7 +1,7 @@
-"""Form of a new run, generated from the config models, and the routes that fill it in, start and stop runs.
+"""Form for a new run, generated from the config classes, and the routes that check it, start and stop runs.
 
-No option or kind is named here: fields come from the pydantic models, kinds from the registry, and errors
-from the validation that the command line uses.
+This module names no option: the fields come from the pydantic models, the choices of kinds from the registry,
+and the errors from the validation that the command line uses.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class FormField:
-    """One field of the form: an option of the config with its type, bounds and description."""
+    """Form field for one config option, with its type, bounds and description."""
 
     path: str
     type: str
-    """`integer`, `number`, `boolean`, `text`, `choice`, `list` or `kind`."""
+    """Type of the value: `integer`, `number`, `boolean`, `text`, `choice`, `list` or `kind`."""
     description: str
     group: str
     default: Any
     value: Any
     is_optional: bool = False
-    """True if the field may be empty, which means None."""
+    """True if the field may be left empty, and the option is None then."""
     is_required: bool = False
     is_yaml: bool = False
-    """True if the text is read as YAML and may be a list or a mapping."""
+    """True if the text is parsed as YAML, because the option may be a list or a mapping."""
     choices: list[Any] | None = None
     bounds: dict[str, float] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class FormField:
 
 
 def form_fields(tree: Tree) -> list[FormField]:
-    """List the fields of a whole config, which need not be valid."""
+    """Return the form fields for a config tree, which may contain invalid values."""
     return list(_walk(ExperimentConfig, tree, ""))
 
 
@@ -97,7 +97,7 @@ def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str) -> Iterator[Fo
 
 
 def _kind(family: type[Kind], path: str, info: FieldInfo, value: Any) -> Iterator[FormField]:
-    """Yield the choice of a kind, then the fields of the chosen kind."""
+    """Yield the field that chooses a kind (a registered variant), then the fields of the chosen kind."""
     known = kinds(family)
     options = {"kind": value} if isinstance(value, str) else value if isinstance(value, Mapping) else {}
     default = _default(info)
@@ -152,13 +152,13 @@ def _default(info: FieldInfo) -> Any:
 
 
 def _inner(annotation: Any) -> type[Node] | None:
-    """Return the config class of a field, or None if the field is not a section."""
+    """Return the config class if a field is a section of the config, otherwise None."""
     plain, _, _ = _unwrapped(annotation)
     return plain if isinstance(plain, type) and issubclass(plain, Node) else None
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, bool, list[Any]]:
-    """Split `Optional[Annotated[int, Ge(1)]]` into int, True (optional) and the bounds."""
+    """Split a type annotation: `Optional[Annotated[int, Ge(1)]]` returns int, True (optional) and [Ge(1)]."""
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
         plain, is_optional, more = _unwrapped(inner)
@@ -194,20 +194,20 @@ KIND = ".kind"
 
 @dataclass(frozen=True)
 class Draft:
-    """A new run before its start: the source, the filled-in form, and its errors."""
+    """New run that has not been started: its source, the filled-in form, and the errors in the form."""
 
     name: str
-    """Preset or run that the page selected."""
+    """Name of the preset or run that the user selected."""
     source: str
-    """SOURCE of `glassformer train`: the preset, or the path of the run's config."""
+    """Argument SOURCE for `glassformer train`: a preset, or the path of a run's config."""
     fields: list[FormField]
     overrides: Tree
-    """Values by path that differ from the source."""
+    """Changed options by path: those that differ from the source."""
     details: list[ErrorDetail]
 
     @property
     def words(self) -> list[str]:
-        """Arguments of `glassformer train`."""
+        """Arguments for `glassformer train`."""
         return [self.source, *(f"{path}={format_value(value)}" for path, value in self.overrides.items())]
 
     def document(self) -> dict[str, Any]:
@@ -218,52 +218,52 @@ class Draft:
         }
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return each error with the field of the form that it concerns."""
+        """Return each error as a JSON-serialisable dict that also names the form field with the error."""
         paths = [form_field.path for form_field in self.fields]
         return [error_document(detail) | {"field": _nearest(detail.path, paths)} for detail in self.details]
 
 
 def draft(folder: RunsFolder, name: str, values: Mapping[str, Any]) -> Draft:
-    """Apply the values of a form to a preset or a run, and validate the result."""
+    """Return a `Draft`: the config of a preset or run, with the form values applied and validated."""
     source = _source(folder, name)
     base = resolve(source).dump()
     chosen = {path: value for path, value in values.items() if path.endswith(KIND)}
-    fields = {form_field.path: form_field for form_field in form_fields(_merged(base, chosen))}
-    given, details = _read(values, fields, base)
-    tree = _merged(base, given)
-    fields = {form_field.path: form_field for form_field in form_fields(tree)}
+    given, details = _read(values, form_fields(_merged(base, chosen)), base)
     overrides = _changed(given, base)
     if not details:
         try:
             resolve(source, overrides)
         except UserError as error:
             details = error.details
-    return Draft(name, source, list(fields.values()), overrides, details)
+    return Draft(name, source, form_fields(_merged(base, given)), overrides, details)
 
 
 def _source(folder: RunsFolder, name: str) -> str:
-    """Return the SOURCE of a preset or of a run in this folder; other files are refused."""
+    """Return the SOURCE argument for a preset or a run in this folder, or raise a 404 `Refusal`."""
     if name in presets():
         return name
     if name in folder.names():
         return display_path(folder.open(name).path / CONFIG)
     raise refusal(
-        404, "no such preset or run", path="source", value=name, allowed=[*presets(), *folder.names()[:20]]
+        404,
+        "no preset or run has this name",
+        path="source",
+        value=name,
+        allowed=[*presets(), *folder.names()[:20]],
     )
 
 
 def _merged(base: Tree, values: Mapping[str, Any]) -> Tree:
-    """Merge kinds before other values, and outer kinds first: another kind brings its own options."""
+    """Merge form values into a config. Kinds are merged first, because another kind has other options."""
     tree = base
     for path in sorted(values, key=lambda path: (not path.endswith(KIND), path.count("."))):
         tree = merge(tree, unflatten({path: values[path]}))
     return tree
 
 
-def _read(
-    values: Mapping[str, Any], fields: Mapping[str, FormField], base: Tree
-) -> tuple[Tree, list[ErrorDetail]]:
-    """Convert the values of the form; options of a kind that is no longer chosen are left out."""
+def _read(values: Mapping[str, Any], known: list[FormField], base: Tree) -> tuple[Tree, list[ErrorDetail]]:
+    """Return the parsed form values and the errors, without the options of kinds that were replaced."""
+    fields = {form_field.path: form_field for form_field in known}
     given: Tree = {}
     details: list[ErrorDetail] = []
     for path, value in values.items():
@@ -280,7 +280,7 @@ def _read(
 
 
 def _is_orphaned(path: str, values: Mapping[str, Any], base: Tree) -> bool:
-    """Test whether a kind above this path has been changed."""
+    """Return True if the form changes the kind of a section that contains this option."""
     parents = path.split(".")[:-1]
     choices = [f"{'.'.join(parents[:depth])}{KIND}" for depth in range(1, len(parents) + 1)]
     before = {form_field.path: form_field.value for form_field in form_fields(base)}
@@ -288,7 +288,7 @@ def _is_orphaned(path: str, values: Mapping[str, Any], base: Tree) -> bool:
 
 
 def _value(form_field: FormField, value: Any) -> Any:
-    """Parse the text of a field as the command line does, unless the option is a text."""
+    """Return the value of a field. Text is parsed as YAML, as in the terminal, unless the type is text."""
     if not isinstance(value, str):
         return value
     if not value.strip() and form_field.is_optional:
@@ -301,7 +301,7 @@ def _value(form_field: FormField, value: Any) -> Any:
 
 
 def _changed(given: Tree, base: Tree) -> Tree:
-    """Return the values that differ from the source, or from the defaults of a newly chosen kind."""
+    """Return the form values that differ from the source, or from the defaults of a newly chosen kind."""
     kinds_chosen = {path: value for path, value in given.items() if path.endswith(KIND)}
     before = {form_field.path: form_field.value for form_field in form_fields(_merged(base, kinds_chosen))}
     before |= {
@@ -311,12 +311,12 @@ def _changed(given: Tree, base: Tree) -> Tree:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Compare as YAML does: true is not 1."""
+    """Return True if two values are equal in YAML, where `true` and `1` differ."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _nearest(path: str, fields: list[str]) -> str:
-    """Return the field that contains a path, or the first one inside: `training.freeze` for its item 0."""
+    """Return the form field for the path of an error: `training.freeze` for `training.freeze.0`."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         parent = ".".join(parts[:length])
@@ -332,7 +332,9 @@ NUMBER = re.compile(r"-\d+$")
 async def form(studio: Studio, request: Request) -> Response:
     source = request.query_params.get("source")
     if not source:
-        raise refusal(400, "name a preset or a run", path="source", hint="source=reversal")
+        raise refusal(
+            400, "a preset or a run is needed", path="source", hint="add source=reversal to the URL"
+        )
     return await studio.reply(request, _form, studio, source, {})
 
 

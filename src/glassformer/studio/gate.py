@@ -1,8 +1,7 @@
-"""Access control before every route: connection limits, allowed hosts and origins, token, response headers.
+"""Access control for every request: connection limits, allowed hosts and origins, token, response headers.
 
-Everything is denied by default. A page of another site can neither read nor act here: its host name is not
-ours (Host, against DNS rebinding), its origin is not ours (Origin, Sec-Fetch-Site), and it does not know the
-token.
+Everything is denied by default. A page of another site can neither read nor act here, because it fails three
+checks: the host name (Host, against DNS rebinding), the origin (Origin, Sec-Fetch-Site), and the token.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """Uvicorn's connection with two missing timeouts: receiving a request's head, and reading a reply."""
+    """Uvicorn connection with two more timeouts: for receiving a request's head, and for sending a reply."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -120,7 +119,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Admission:
-    """Rules of access: the token and the host names of this studio."""
+    """Access rules: the token and the allowed host names of this studio."""
 
     token: str
     host: str = "127.0.0.1"
@@ -136,7 +135,7 @@ class Admission:
         return is_loopback(self.host)
 
     def knows(self, host: str) -> bool:
-        """Test whether this Host is ours. Any port is accepted: a tunnel may end at another one."""
+        """Return True if a Host header names this studio. Any port is accepted, as with tunnels (ssh -L)."""
         match = HOST.fullmatch(host.lower())
         if match is None or not 0 < int(match["port"] or 80) < 1 << 16:
             return False
@@ -147,7 +146,7 @@ class Admission:
         return not self.is_loopback and _is_address(name)
 
     def needs_token(self, path: str) -> bool:
-        """Require the token for all data; the page itself is public, and on loopback the health check is."""
+        """Return True if a URL path needs the token: the whole API, except the health check on loopback."""
         return path.startswith(API) and not (path == HEALTH and self.is_loopback)
 
 
@@ -182,7 +181,10 @@ class Gate:
             self._check(scope)
             if self._in_flight >= limits.REQUESTS and scope["path"] != HEALTH:
                 raise refusal(
-                    503, "too many concurrent requests", retry_after=limits.RETRY_SECONDS, hint="try again"
+                    503,
+                    "too many concurrent requests",
+                    retry_after=limits.RETRY_SECONDS,
+                    hint="repeat the request",
                 )
         except Refusal as refused:
             await error_reply(refused)(scope, receive, guarded)
@@ -198,7 +200,7 @@ class Gate:
         length = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
         if length > limits.URL_BYTES:
             raise refusal(
-                414, "the address is too long", value=length, hint=f"at most {limits.URL_BYTES:,} bytes"
+                414, "the URL is too long", value=length, hint=f"use at most {limits.URL_BYTES:,} bytes"
             )
         host = self._check_host(headers)
         self._check_origin(headers, host, scope["path"])
@@ -253,13 +255,15 @@ def _check_length(lengths: list[str]) -> None:
 
 
 def _too_large(size: object) -> Refusal:
-    refused = refusal(413, "the body is too large", value=size, hint=f"at most {limits.BODY_BYTES:,} bytes")
+    refused = refusal(
+        413, "the body is too large", value=size, hint=f"send at most {limits.BODY_BYTES:,} bytes"
+    )
     refused.headers["Connection"] = "close"  # to avoid reading the rest of the body
     return refused
 
 
 def _counted(receive: Receive) -> Receive:
-    """Limit size and duration of a body, whatever length its head declares."""
+    """Wrap `receive` with limits for the size and the duration of a body, whatever its Content-Length is."""
     deadline = asyncio.get_running_loop().time() + limits.BODY_SECONDS
     size, is_whole = 0, False
 
@@ -271,7 +275,7 @@ def _counted(receive: Receive) -> Receive:
             async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            refused = refusal(408, "the body did not arrive in time", hint="send it again")
+            refused = refusal(408, "the body did not arrive in time", hint="send the request again")
             refused.headers["Connection"] = "close"
             raise refused from None
         size += len(message.get("body", b""))

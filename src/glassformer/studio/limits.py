@@ -1,24 +1,24 @@
-"""Limits of the studio. A request above a limit is refused, never truncated."""
+"""Limits of the studio: a request above a limit is refused and never truncated."""
 
 from __future__ import annotations
 
 URL_BYTES = 8192
 BODY_BYTES = 1 << 18
 HEAD_BYTES = 1 << 15
-"""Bytes of a request line with its headers."""
+"""Maximum size of a request line with its headers, in bytes."""
 
 INPUT_CHARACTERS = 20_000
 EXAMPLES = 2048
 ALTERNATIVES = 50
 BEAMS = 64
-"""Size of a beam search."""
+"""Maximum number of beams in a beam search."""
 COMPARED_RUNS = 64
 
 CONNECTIONS = 256
 REQUESTS = 64
-"""Concurrent requests."""
+"""Maximum number of concurrent requests."""
 QUEUED_JOBS = 16
-"""Jobs that wait for a model; one runs at a time."""
+"""Maximum number of jobs that wait for the model worker, which runs one job at a time."""
 FILE_THREADS = 4
 
 HEAD_SECONDS = 10.0
@@ -28,13 +28,13 @@ WRITE_SECONDS = 30.0
 RETRY_SECONDS = 2
 
 TABLE_CELLS = 2_000_000
-"""Lines of an exported table, one per cell: enough for one map of 1,400 tokens."""
+"""Maximum number of lines in an exported CSV table. A line is a cell, and a map of 1,400 tokens fits."""
 MAPS_BYTES = 1 << 30
 LOADED_RUNS = 4
 CACHED_STATISTICS = 64
 EVENTS_BYTES = 64 << 20
-"""Bytes of an event log that one reply reads."""
+"""Maximum number of bytes of an event log that one reply reads."""
 STEPS = 12_000
-"""Step events in one reply: more than a curve has pixels."""
+"""Maximum number of step events in one reply. A curve has fewer pixels."""
 CONCURRENT_TRAININGS = 8
-"""Running trainings that this studio started."""
+"""Maximum number of running trainings that this studio has started."""

@@ -1,4 +1,4 @@
-"""Attention maps that a page is showing: an LRU cache of them, and their bytes, rows and exported files."""
+"""Attention maps that the page shows: an LRU cache, and their encoding as bytes, rows and files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEDIA_TYPES = {
 
 
 class MapStore:
-    """Recent attention maps by a random name, which the page uses to request parts of them."""
+    """LRU cache of attention maps. Each has a random name, by which the page requests parts of the maps."""
 
     def __init__(self, max_bytes: int = limits.MAPS_BYTES) -> None:
         self._maps: LRUCache[str, AttentionMaps] = LRUCache(max_bytes, _size)
@@ -41,7 +41,7 @@ class MapStore:
         maps = self._maps.get(name)
         if maps is None:
             raise refusal(
-                404, "these maps are no longer in memory", path="map", value=name, hint="request them again"
+                404, "these maps are no longer in memory", path="map", value=name, hint="reload the page"
             )
         return maps
 
@@ -53,24 +53,32 @@ def _size(maps: AttentionMaps) -> int:
 
 def site_of(maps: AttentionMaps, site: str) -> SiteMaps:
     if site not in maps.sites:
-        raise refusal(404, "no such site", path="site", value=site, allowed=list(maps.sites))
+        raise refusal(
+            404, "the maps have no such attention site", path="site", value=site, allowed=list(maps.sites)
+        )
     return maps.sites[site]
 
 
 def map_bytes(maps: AttentionMaps, site: str, layer: int, head: int) -> bytes:
-    """Encode a map as one byte per cell, row by row."""
+    """Return the attention weights of one head as one byte per cell, row by row."""
     site_maps = site_of(maps, site)
     _check(site_maps, layer, head)
     return to_bytes(site_maps.weights[layer, head], site_maps.allowed_at(layer, head)).tobytes()
 
 
 def exact_rows(maps: AttentionMaps, site: str, layer: int, head: int, start: int, stop: int) -> bytes:
-    """Return the exact weights of some queries as little-endian float32."""
+    """Return the exact attention weights for queries `start` to `stop` as little-endian float32 bytes."""
     site_maps = site_of(maps, site)
     _check(site_maps, layer, head)
     queries = site_maps.weights.shape[2]
     if not 0 <= start < stop <= queries:
-        raise refusal(404, "no such rows", path="rows", value=f"{start}:{stop}", hint=f"within 0:{queries}")
+        raise refusal(
+            404,
+            "the map has no such rows",
+            path="rows",
+            value=f"{start}:{stop}",
+            hint=f"use rows in 0:{queries}",
+        )
     return site_maps.weights[layer, head, start:stop].astype("<f4").tobytes()
 
 
@@ -79,17 +87,17 @@ def _check(maps: SiteMaps, layer: int, head: int) -> None:
     if not (0 <= layer < layers and 0 <= head < heads):
         raise refusal(
             404,
-            "no such map",
+            "the site has no such map",
             path="layer, head",
             value=f"{layer}, {head}",
-            hint=f"layers 0 … {layers - 1}, heads 0 … {heads - 1}, by their index in the lists",
+            hint=f"use an index of layers 0 … {layers - 1} and heads 0 … {heads - 1}",
         )
 
 
 def export_bytes(
     maps: AttentionMaps, ending: str, site: str | None, layer: int | None, head: int | None
 ) -> bytes:
-    """Write the file of `glassformer attention --out`: all maps, those of one site, or a single one."""
+    """Return the content of an export file with all maps, the maps of one site, or a single map."""
     chosen = _select(maps, site, layer, head)
     file = io.BytesIO()
     if ending == "csv":
@@ -98,7 +106,7 @@ def export_bytes(
     elif f".{ending}" in WRITERS:
         WRITERS[f".{ending}"](chosen, file)
     else:
-        raise refusal(400, "no such format", path="format", value=ending, allowed=list(MEDIA_TYPES))
+        raise refusal(400, "unknown file format", path="format", value=ending, allowed=list(MEDIA_TYPES))
     return file.getvalue()
 
 
@@ -110,7 +118,7 @@ def _check_cells(maps: AttentionMaps) -> None:
             f"the table would have {cells:,} lines; at most {limits.TABLE_CELLS:,} are allowed",
             path="format",
             value="csv",
-            hint="one head, or npz, which stores everything",
+            hint="export one head, or choose npz, which has no limit",
         )
 
 
@@ -141,7 +149,7 @@ def _select(maps: AttentionMaps, site: str | None, layer: int | None, head: int 
 
 
 def _write_csv(maps: AttentionMaps, file: IO[bytes]) -> None:
-    """Write one line per cell; a masked cell has no weight."""
+    """Write a CSV table with one line per map cell. The weight of a masked cell is empty."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text)
     writer.writerow(["site", "layer", "head", "query", "query token", "key", "key token", "weight"])
@@ -159,5 +167,5 @@ def _write_csv(maps: AttentionMaps, file: IO[bytes]) -> None:
 
 
 def _cell(token: str) -> str:
-    """Put an apostrophe before a token that a spreadsheet would read as a formula."""
+    """Return a token, with an apostrophe before it if a spreadsheet would read the token as a formula."""
     return f"'{token}" if token[:1] in ("=", "+", "-", "@", "\t", "\r") else token

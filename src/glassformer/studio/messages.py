@@ -1,4 +1,4 @@
-"""HTTP messages of the studio: request bodies, replies, and errors with the details of the command line."""
+"""HTTP messages of the studio: request bodies, replies, and errors with path, value and hint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAD_REQUEST = 400
 
 
 class Refusal(Exception):
-    """Request that is refused: an HTTP status and the error."""
+    """Exception for a refused request, with the HTTP status and the error detail of the reply."""
 
     def __init__(self, status: int, detail: ErrorDetail, *, headers: dict[str, str] | None = None) -> None:
         self.status = status
@@ -34,7 +34,7 @@ class Refusal(Exception):
 
 
 def refusal(status: int, message: str, *, retry_after: int | None = None, **details: Any) -> Refusal:
-    """Make a `Refusal`; `details` are those of `ErrorDetail`, `retry_after` is in seconds."""
+    """Return a `Refusal`. `retry_after` is in seconds, and `details` are arguments of `ErrorDetail`."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return Refusal(status, ErrorDetail(message, **details), headers=headers)
 
@@ -55,7 +55,7 @@ def _shown(value: object) -> str:
 
 
 def error_reply(error: Exception) -> Response:
-    """Reply to a `Refusal`, `UserError` or `ErrorDetail` with its details as JSON."""
+    """Return the JSON reply for a `Refusal`, `UserError` or `ErrorDetail`."""
     status, headers, details = BAD_REQUEST, {}, []
     if isinstance(error, Refusal):
         status, headers, details = error.status, error.headers, [error.detail]
@@ -84,7 +84,7 @@ def bytes_reply(
     status: int = 200,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Reply with bytes, compressed if they are large enough and the client accepts gzip."""
+    """Return a reply with these bytes, compressed if they are large and the client accepts gzip."""
     headers = {"Vary": "Accept-Encoding", **(headers or {})}
     if len(body) >= MIN_COMPRESSED and media_type not in PRECOMPRESSED and accepts_gzip(request):
         body = gzip.compress(body, compresslevel=4, mtime=0)
@@ -101,7 +101,10 @@ def _limit_beams(decoding: dict[str, Any]) -> dict[str, Any]:
     size = decoding.get("size")
     if isinstance(size, int) and size > limits.BEAMS:
         raise ErrorDetail(
-            f"at most {limits.BEAMS} beams in the studio", path="size", value=size, hint=f"{limits.BEAMS}"
+            f"the studio allows at most {limits.BEAMS} beams",
+            path="size",
+            value=size,
+            hint=f"use {limits.BEAMS}",
         )
     return decoding
 
@@ -117,9 +120,12 @@ Values = Annotated[dict[str, Any], Field(max_length=1000)]
 BodyType = TypeVar("BodyType", bound=Node)
 
 
-class AttentionBody(Node):
+class InputBody(Node):
     input: Text | None = None
     checkpoint: Name | None = None
+
+
+class AttentionBody(InputBody):
     untrained: bool = False
     decoding: Decoding | None = None
     node: Number | None = None
@@ -127,20 +133,15 @@ class AttentionBody(Node):
     heads: list[Number] | None = None
     rows: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
     rollout: bool = False
-    """Multiply all layers and heads into one map per site (a hint)."""
+    """True to multiply all layers into one map per attention site (attention rollout, a hint)."""
 
 
-class LensBody(Node):
-    input: Text | None = None
-    checkpoint: Name | None = None
+class LensBody(InputBody):
     alternatives: Alternatives = 5
 
 
-class TraceBody(Node):
-    input: Text | None = None
-    checkpoint: Name | None = None
+class TraceBody(LensBody):
     decoding: Decoding | None = None
-    alternatives: Alternatives = 5
 
 
 class HeadsBody(Node):
@@ -148,16 +149,14 @@ class HeadsBody(Node):
     examples: Examples = 64
 
 
-class InterveneBody(Node):
+class InterveneBody(InputBody):
     kind: Literal["head", "edge", "token"]
-    input: Text | None = None
-    checkpoint: Name | None = None
     site: Site = "encoder"
     layer: Number = 0
     head: Number = 0
     query: Number = 0
     key: Number = 0
-    """Key of an edge, or index of a token in the input."""
+    """Key position of an attention edge, or index of a token in the input."""
     ablation: Literal["mean", "zero"] = "mean"
     examples: Examples | None = None
 
@@ -169,13 +168,17 @@ class FormBody(Node):
 
 async def read_body(request: Request, body: type[BodyType]) -> BodyType:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise refusal(415, "the body must be JSON", hint="Content-Type: application/json")
+        raise refusal(415, "the body must be JSON", hint="set the header Content-Type: application/json")
     try:
         document = json.loads(await request.body(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise refusal(400, "not valid JSON", value=str(error), hint="one JSON object") from None
+        raise refusal(
+            400, "the body is not valid JSON", value=str(error), hint="send one JSON object"
+        ) from None
     if not isinstance(document, dict):
-        raise refusal(400, "not a JSON object", hint="one JSON object", allowed=list(body.model_fields))
+        raise refusal(
+            400, "the body is not a JSON object", hint="send one object", allowed=list(body.model_fields)
+        )
     return validate(body, document)
 
 
@@ -188,5 +191,5 @@ def query_number(request: Request, name: str, default: int | None = None) -> int
     if text is None and default is not None:
         return default
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 15:
-        raise refusal(400, "must be a whole number", path=name, value=text, hint=f"{name}=0")
+        raise refusal(400, "expected a whole number", path=name, value=text, hint=f"use {name}=0")
     return int(text)

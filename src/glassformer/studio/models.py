@@ -1,7 +1,7 @@
 """Inference for the page: a worker thread with a short queue, a cache of loaded models, and the routes.
 
-Trainings have priority: the worker uses at most half of the cores and no accelerator. A job whose client has
-disconnected ends before the next layer of the model.
+Trainings have priority, so the worker uses at most half of the cores and no accelerator. If a client
+disconnects, its job ends before the next layer of the model.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ Handler = Callable[["Studio", Request], Awaitable[Response]]
 
 
 class Cancelled(BaseException):
-    """Cancels a job whose client disconnected; a `BaseException`, so that no error handler swallows it."""
+    """Exception that cancels a job whose client has disconnected. No `except Exception` can swallow it."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call for the worker, with its result and a flag that cancels it."""
+    """Call for the worker thread, with a future for its result and an event that cancels it."""
 
     work: Callable[[], Any]
     future: Future[Any] = field(default_factory=Future)
@@ -72,14 +72,14 @@ class Job:
 
 
 class Worker:
-    """Thread that runs jobs one at a time."""
+    """Worker thread that runs jobs with models, one at a time."""
 
     def __init__(self, max_queued: int = limits.QUEUED_JOBS) -> None:
         self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=max_queued)
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Queue a call; cancelling the future while it waits removes it."""
+        """Queue a call and return a future of its result. Cancelling it removes a call that still waits."""
         return asyncio.wrap_future(self._enqueue(work).future)
 
     def _enqueue(self, work: Callable[[], Any]) -> Job:
@@ -92,12 +92,12 @@ class Worker:
                 503,
                 "the model is busy",
                 retry_after=limits.RETRY_SECONDS,
-                hint="try again when the other requests are done",
+                hint="repeat the request when the other requests are done",
             ) from None
         return job
 
     async def run(self, work: Callable[[], Result], request: Request) -> Result:
-        """Run a call for a client; cancel it, even when it has begun, if the client disconnects."""
+        """Run a call for a client and return its result. If the client disconnects, cancel the call."""
         job = self._enqueue(work)
         result: asyncio.Future[Result] = asyncio.wrap_future(job.future)
         disconnect = asyncio.ensure_future(_disconnected(request))
@@ -143,9 +143,9 @@ class Worker:
 
 @contextlib.contextmanager
 def _cancelling(is_cancelled: threading.Event) -> Iterator[None]:
-    """Context: raise `Cancelled` before the next module call of this thread once the event is set.
+    """Make models in this thread raise `Cancelled` before their next module call once the event is set.
 
-    A global hook makes every use of a model cancellable without changing that code.
+    A global hook makes every use of a model cancellable without a change of the code that uses it.
     """
     from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -168,17 +168,17 @@ async def _disconnected(request: Request) -> None:
 
 
 Key = tuple[str, str, int, int]
-"""Run folder, checkpoint, and the modification times of config and weights."""
+"""Run folder, checkpoint name, and the modification times of the config and the checkpoint in ns."""
 
 
 class LoadedRuns:
-    """Cache of the last few loaded models, by run and checkpoint. Used by the worker only."""
+    """LRU cache of loaded models by run and checkpoint. Only the worker thread uses it."""
 
     def __init__(self, max_runs: int = limits.LOADED_RUNS) -> None:
         self._loaded: LRUCache[Key, Run] = LRUCache(max_runs)
 
     def key(self, folder: RunFolder, checkpoint: str | None) -> Key:
-        """Return path, name and file times: a run trained again has other checkpoints of the same name."""
+        """Return the cache key of a checkpoint. File times differ if the run was trained again."""
         name = folder.checkpoints().find(checkpoint or "best")
         config = os.stat(folder.path / CONFIG)
         weights = os.stat(folder.path / "checkpoints" / name)
@@ -193,29 +193,26 @@ class LoadedRuns:
         return run
 
     def _task_of(self, key: Key) -> Task | None:
-        """Return the task of another checkpoint of the run, so that its data are read only once."""
+        """Return the task if another checkpoint of the run is loaded, so that data is read only once."""
         for other, run in self._loaded.items():
             if (other[0], other[2]) == (key[0], key[2]):
                 return run.task
         return None
 
 
+BINARY = "application/octet-stream"
 EXAMPLES = 8
 LOADING_SECONDS = 1.0
-"""Seconds a request waits for a model to load; then the reply is pending and the page asks again."""
+"""Seconds that a request waits for a model to load. Then the reply is pending, and the page asks again."""
 
 UNKNOWN: dict[str, Any] = {
-    "sites": None,
-    "examples": None,
-    "decoding": None,
-    "generates": None,
-    "max_length": None,
+    **dict.fromkeys(("sites", "examples", "decoding", "generates", "max_length")),
     "is_pending": True,
 }
 
 
 async def model_info(studio: Studio, folder: RunFolder) -> dict[str, Any]:
-    """Return what the page needs before it can query a model: example inputs, layers, heads, decoding."""
+    """Return what the page must know about a model: example inputs, layers, heads and decoding methods."""
     key = (folder.path, os.stat(folder.path / CONFIG).st_mtime_ns)
     cached = studio.model_infos.get(key)
     if cached is None:
@@ -237,7 +234,7 @@ async def model_info(studio: Studio, folder: RunFolder) -> dict[str, Any]:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark an exception as seen: asyncio would log it if the client has disconnected."""
+    """Retrieve the exception of a future, because asyncio logs exceptions that are never retrieved."""
     if not future.cancelled():
         future.exception()
 
@@ -271,7 +268,7 @@ def _sites(model: Model) -> dict[str, dict[str, int]]:
 
 
 def _examples(task: Task) -> list[str]:
-    """Return the first test inputs whose text the task can parse again."""
+    """Return the texts of the first test inputs, as far as the task can parse them again."""
     found: list[str] = []
     examples = task.splits.get("test") or task.splits["validation"]
     for number in range(min(len(examples), 4 * EXAMPLES)):
@@ -290,7 +287,7 @@ def _is_parsable(task: Task, text: str) -> bool:
 
 
 def _route(body_type: type[Body], work: Callable[[Studio, RunFolder, Body], Any]) -> Handler:
-    """Make a route that reads a body and runs `work` on a model of the run."""
+    """Return a route handler that reads a request body and runs `work` on a model of the run."""
 
     async def handler(studio: Studio, request: Request) -> Response:
         folder = studio.folder.open(request.path_params["run"])
@@ -356,13 +353,8 @@ def _heads(studio: Studio, folder: RunFolder, body: HeadsBody) -> dict[str, Any]
 async def known_heads(studio: Studio, request: Request) -> Response:
     folder = studio.folder.open(request.path_params["run"])
     query = request.query_params
-    body = validate(
-        HeadsBody,
-        {
-            "checkpoint": query.get("checkpoint"),
-            "examples": query_number(request, "examples", HeadsBody().examples),
-        },
-    )
+    examples = query_number(request, "examples", HeadsBody().examples)
+    body = validate(HeadsBody, {"checkpoint": query.get("checkpoint"), "examples": examples})
     known = studio.heads.get((await studio.read(studio.loaded.key, folder, body.checkpoint), body.examples))
     # 204, not 404: a browser would log an error, and statistics not measured yet are normal.
     return Response(status_code=204) if known is None else json_reply(request, known)
@@ -381,20 +373,14 @@ def _intervene(studio: Studio, folder: RunFolder, body: InterveneBody) -> dict[s
 
 
 async def map_cells(studio: Studio, request: Request) -> Response:
-    maps, site, layer, head = _asked(studio, request)
-    return await studio.read(
-        lambda: bytes_reply(request, map_bytes(maps, site, layer, head), "application/octet-stream")
-    )
+    return await studio.read(lambda: bytes_reply(request, map_bytes(*_asked(studio, request)), BINARY))
 
 
 async def map_rows(studio: Studio, request: Request) -> Response:
-    maps, site, layer, head = _asked(studio, request)
     start = query_number(request, "start")
     stop = query_number(request, "stop", start + 1)
     return await studio.read(
-        lambda: bytes_reply(
-            request, exact_rows(maps, site, layer, head, start, stop), "application/octet-stream"
-        )
+        lambda: bytes_reply(request, exact_rows(*_asked(studio, request), start, stop), BINARY)
     )
 
 
@@ -404,7 +390,7 @@ def _asked(studio: Studio, request: Request) -> tuple[AttentionMaps, str, int, i
 
 
 async def export(studio: Studio, request: Request) -> Response:
-    """Draw a file of the maps in the worker, because drawing takes long."""
+    """Return a file with the maps. The worker thread draws it, because that takes long."""
     maps = studio.maps.get(request.path_params["map"])
     query = request.query_params
     ending = query.get("format", "png")

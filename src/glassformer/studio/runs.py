@@ -1,7 +1,7 @@
-"""Runs of one folder: their table, their event logs as they grow, and the routes that serve both.
+"""Runs in a folder: the table of runs, their growing event logs, and the routes that serve both.
 
-A resumed run truncates its event log to its checkpoint and appends. A reader that was ahead must start again:
-the log is shorter than what was read, or the bytes before the reader's position have changed.
+A resumed run truncates its event log to its checkpoint and appends. A reader that was ahead must then start
+again. It notices that the log is shorter than before, or that the bytes before its position have changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MARK_BYTES = 512
 TAIL_BYTES = 1 << 14
 STEP = b'{"event": "step"'
-"""Start of a step event as `EventLog` writes it. A step in another form is never thinned out."""
+"""Start of a step event as `EventLog` writes it. Only lines that start so may be dropped from a long log."""
 LOSS = re.compile(rb'"loss": (-?[0-9.]+(?:e[-+]?[0-9]+)?|NaN|-?Infinity)')
 
 
@@ -47,7 +47,7 @@ def read_after(
     max_steps: int = limits.STEPS,
     max_bytes: int = limits.EVENTS_BYTES,
 ) -> dict[str, Any]:
-    """Return the events from byte `after` on; `mark` is the one of the reply that ended there."""
+    """Return a reply with the events from byte `after` on. `mark` is that of the reply that ended there."""
     try:
         with open(path, "rb") as file:
             if after > 0 and not _continues(file, after, mark):
@@ -74,9 +74,9 @@ def _reply(
 
 
 def _thin_steps(lines: list[bytes], max_steps: int) -> list[bytes]:
-    """Drop steps of a long log without losing a spike; other events stay.
+    """Return the lines of a log with at most `max_steps` step events; other events stay.
 
-    Each stretch of steps keeps its first step and those with the smallest and the largest loss.
+    Each stretch of steps keeps its first step and the steps with the lowest and the highest loss.
     """
     steps = [number for number, line in enumerate(lines) if line.startswith(STEP)]
     if len(steps) <= max_steps:
@@ -91,7 +91,7 @@ def _thin_steps(lines: list[bytes], max_steps: int) -> list[bytes]:
 
 
 def _loss(line: bytes) -> float:
-    """Return the loss of a step; a missing loss or NaN counts as infinite."""
+    """Return the loss in a step event, or infinity if the loss is missing or NaN."""
     match = LOSS.search(line)
     loss = float(match[1]) if match else math.nan
     return math.inf if math.isnan(loss) else loss
@@ -105,7 +105,7 @@ def _continues(file: IO[bytes], after: int, mark: str | None) -> bool:
 
 
 def _mark(file: IO[bytes], end: int) -> str | None:
-    """Hash the bytes before `end`: equal runs write equal lines except for their times."""
+    """Return a hash of the bytes before `end`. Times make it differ even between equal runs."""
     if end == 0:
         return None
     start = max(0, end - MARK_BYTES)
@@ -126,7 +126,7 @@ def _parse_events(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def last_event(path: str | Path, kind: str) -> dict[str, Any] | None:
-    """Return the last event of a kind within the last `TAIL_BYTES` of the log."""
+    """Return the last event of a kind in the last `TAIL_BYTES` bytes of the log, or None."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -142,11 +142,11 @@ def last_event(path: str | Path, kind: str) -> dict[str, Any] | None:
 
 
 NAME = re.compile(r"[^/\\\0.][^/\\\0]{0,254}")
-"""Name of a run: a folder directly in the runs folder, and not hidden."""
+"""Pattern for run names: a folder directly in the runs folder that is not hidden."""
 SUMMARISED = (CONFIG, CONFIG_JSON, SUMS, "results.json", "environment.json")
 PARTS = (*SUMMARISED, "events.jsonl", "status.json", "task.json", "lock", "checkpoints")
 LIVE_STATES = {"new", "running", "stalled"}
-"""States that may change without a change of a file, when the process ends."""
+"""States that change without a change of a file if the process ends."""
 
 UNKNOWN = Status("new", 0, None, None)
 
@@ -155,7 +155,7 @@ Signature = tuple[tuple[int, int] | None, ...]
 
 @dataclass
 class _CachedRun:
-    """Cached row of a run, with the signatures of the files it was read from."""
+    """Cached table row of a run, with times and sizes of the files it was read from."""
 
     signature: Signature = ()
     summary: dict[str, Any] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class _CachedRun:
 
 
 def read_status(run: RunFolder) -> Status:
-    """Read the status of a run; an invalid one means that the run is damaged."""
+    """Return the status of a run, which is `damaged` if the status file is invalid."""
     try:
         return run.status()
     except (UserError, TypeError, AttributeError):
@@ -175,7 +175,7 @@ def read_status(run: RunFolder) -> Status:
 
 
 def display_path(path: Path) -> str:
-    """Return the path relative to the working directory, as a user would type it."""
+    """Return a path relative to the working directory, or unchanged if it is outside."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -183,7 +183,7 @@ def display_path(path: Path) -> str:
 
 
 class RunsFolder:
-    """Folder with runs. The table reads only files that have changed since it was last requested."""
+    """Folder that contains runs. Its table reads only files that have changed since the last request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -194,7 +194,7 @@ class RunsFolder:
         self._lock = threading.Lock()
 
     def path_of(self, name: str) -> Path:
-        """Return the path of a run of this name; refuse names that lead out of the folder."""
+        """Return the path of a run by name, or raise a `Refusal` if the name leads out of the folder."""
         path = self.path / name
         if not NAME.fullmatch(name) or path.parent != self.path or os.path.islink(path):
             raise _no_run(name)
@@ -207,7 +207,7 @@ class RunsFolder:
         return run
 
     def names(self) -> list[str]:
-        """List the runs, the newest first."""
+        """Return the names of the runs, the newest first."""
         found: list[tuple[int, str]] = []
         try:
             entries = list(os.scandir(self.path))
@@ -224,7 +224,7 @@ class RunsFolder:
         return [name for _, name in sorted(found, reverse=True)]
 
     def table(self) -> dict[str, Any]:
-        """Return one row per run, with the options in which the runs differ."""
+        """Return one row per run, with the config options in which the runs differ."""
         with self._lock:  # one reader at a time; the next one finds everything cached
             names = self.names()
             for removed in self._cached.keys() - set(names):
@@ -239,22 +239,14 @@ class RunsFolder:
     def _row(self, name: str) -> dict[str, Any]:
         cached = self._cached.setdefault(name, _CachedRun())
         self._refresh(f"{self.path}/{name}", cached)
-        status = cached.status
         last = cached.last or {}
         summary = dict(cached.summary)
         if summary.get("seconds") is None:
             summary["seconds"] = last.get("elapsed", last.get("seconds"))
-        return {
-            "name": name,
-            "status": status.name,
-            "step": status.step,
-            "total_steps": status.total_steps,
-            **summary,
-            "last": cached.last,
-        }
+        return {"name": name, **_status_document(cached.status), **summary, "last": cached.last}
 
     def _refresh(self, path: str, cached: _CachedRun) -> None:
-        """Read changed files. Paths are strings: for a thousand runs, `Path` would cost most of the time."""
+        """Read changed files. Paths are strings, because `Path` is too slow for a thousand runs."""
         try:
             status = _signature(path, ("status.json",))
             if status != cached.status_signature or cached.status.name in LIVE_STATES:
@@ -277,7 +269,7 @@ class RunsFolder:
             self._changes += 1
 
     def _compare(self, names: list[str]) -> tuple[Tree, list[str]]:
-        """Return the options that all runs share, and the paths that differ; damaged runs do not count."""
+        """Return the options that all undamaged runs share, and the paths of the options that differ."""
         state = (self._changes, names)
         if state != self._compared_state:
             options = [self._cached[name].options for name in names]
@@ -304,7 +296,7 @@ def _no_run(name: str) -> Refusal:
 
 
 def _has_link(path: str) -> bool:
-    """Test whether a file of the run is a symbolic link, which could lead out of the folder."""
+    """Return True if a file of the run is a symbolic link, which could lead out of the folder."""
     return any(os.path.islink(f"{path}/{part}") for part in PARTS)
 
 
@@ -348,7 +340,7 @@ EMPTY_ROW: dict[str, Any] = {
     "last": None,
     "differences": {},
 }
-"""Row of a training that has not created its run yet."""
+"""Table row for a training that has not created its run yet."""
 
 
 FILM_POINTS = 2000
@@ -374,7 +366,7 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
     config = folder.config()
     return {
         "name": folder.path.name,
-        **_status(folder),
+        **_status_document(read_status(folder)),
         "config": flatten(config),
         "yaml": dump_yaml(config),
         "results": folder.results(),
@@ -385,13 +377,12 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _status(folder: RunFolder) -> dict[str, Any]:
-    status = read_status(folder)
+def _status_document(status: Status) -> dict[str, Any]:
     return {"status": status.name, "step": status.step, "total_steps": status.total_steps}
 
 
 def checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """List the checkpoints from the oldest to the newest, one per step: copies have the same weights."""
+    """Return the checkpoints from oldest to newest, one per step, because copies have the same weights."""
     store = folder.checkpoints()
     best, latest = store.pointed("best"), store.pointed("latest")
     names: dict[int, str] = {}
@@ -412,8 +403,8 @@ async def events(studio: Studio, request: Request) -> Response:
 
 def _events(folder: RunFolder, after: int, mark: str | None) -> dict[str, Any]:
     # The status is read first: if the run is over, the log read after it is complete.
-    status = _status(folder)
-    return read_after(folder.events.path, after, mark) | status
+    status = read_status(folder)
+    return read_after(folder.events.path, after, mark) | _status_document(status)
 
 
 async def compare(studio: Studio, request: Request) -> Response:
@@ -421,10 +412,10 @@ async def compare(studio: Studio, request: Request) -> Response:
     if not 1 <= len(names) <= limits.COMPARED_RUNS:
         raise refusal(
             400,
-            "name the runs to compare",
+            "the number of runs to compare is wrong",
             path="run",
             value=len(names),
-            hint=f"run=A&run=B, at most {limits.COMPARED_RUNS}",
+            hint=f"choose 1 to {limits.COMPARED_RUNS} runs, as in run=A&run=B",
         )
     folders = [studio.folder.open(name) for name in dict.fromkeys(names)]
     return await studio.reply(request, lambda: {"differences": _differences(folders)})
@@ -432,12 +423,10 @@ async def compare(studio: Studio, request: Request) -> Response:
 
 def _differences(folders: list[RunFolder]) -> dict[str, dict[str, Any]]:
     options = {folder.path.name: flatten(folder.config()) for folder in folders}
-    paths = dict.fromkeys(path for run_options in options.values() for path in run_options)
-    missing = object()
+    _, different = compare_options(list(options.values()))
     return {
         path: {name: run_options[path] for name, run_options in options.items() if path in run_options}
-        for path in paths
-        if len({repr(run_options.get(path, missing)) for run_options in options.values()}) > 1
+        for path in different
     }
 
 

@@ -1,4 +1,4 @@
-"""The studio's HTTP server: socket, link and shutdown."""
+"""HTTP server of the studio: listening socket, link for the browser, and shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG_LEVEL = logging.ERROR
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Open a listening socket; without a port, on the first free one from `DEFAULT_PORT` on."""
+    """Return a listening socket on this port, or on the first free port from `DEFAULT_PORT` on."""
     candidates = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     for candidate in candidates:
         try:
@@ -34,7 +34,10 @@ def listen(host: str, port: int | None) -> socket.socket:
             return socket.create_server(address[:2], family=family, backlog=limits.CONNECTIONS)
         except socket.gaierror as error:
             raise user_error(
-                f"no such address: {error.strerror}", path="--host", value=host, hint="--host 127.0.0.1"
+                f"the address cannot be resolved: {error.strerror}",
+                path="--host",
+                value=host,
+                hint="--host 127.0.0.1",
             ) from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE and candidate != candidates[-1]:
@@ -46,14 +49,14 @@ def listen(host: str, port: int | None) -> socket.socket:
 def _cannot_listen(error: OSError, host: str, port: int) -> Exception:
     if error.errno == errno.EADDRINUSE:
         return user_error(
-            "the port is in use by another program",
+            "another program uses this port",
             path="--port",
             value=port,
-            hint="--port 0 picks a free one",
+            hint="use --port 0, which picks a free port",
         )
     if error.errno == errno.EACCES:
         return user_error(
-            "no permission to listen on this port", path="--port", value=port, hint="a port above 1023"
+            "no permission to listen on this port", path="--port", value=port, hint="--port 8770"
         )
     return user_error(
         f"cannot listen on this address: {error.strerror or error}",
@@ -65,7 +68,7 @@ def _cannot_listen(error: OSError, host: str, port: int) -> Exception:
 
 @dataclass
 class Server:
-    """HTTP server. The socket listens from construction on; `serve` runs until a signal."""
+    """HTTP server. It listens from construction on, and `serve` runs until the process gets a signal."""
 
     runs: Path
     admission: Admission
@@ -82,7 +85,7 @@ class Server:
 
     @property
     def link(self) -> str:
-        """Link with the token in its fragment, which browsers never send to a server."""
+        """Link for the browser. The token is in the fragment, which browsers never send to a server."""
         host = self.admission.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()

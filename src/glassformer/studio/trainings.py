@@ -1,6 +1,6 @@
-"""Trainings that the studio starts and stops, each a process of its own that outlives the studio.
+"""Trainings that the studio starts and stops, each as a separate process that outlives the studio.
 
-The output of a process goes to a log file beside the runs, which explains a failed start.
+The output of each process goes to a log file beside the runs. The page shows it if a start fails.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ class Trainings:
         self._lock = threading.Lock()
 
     def start(self, name: str, words: Sequence[str]) -> str:
-        """Run `glassformer train WORDS` in a new run folder; return its name, which begins with `name`."""
+        """Start `glassformer train WORDS` in a new run folder `name-N`, and return the folder's name."""
         with self._lock:
-            if (
-                sum(process.poll() is None for process in self._started.values())
-                >= limits.CONCURRENT_TRAININGS
-            ):
+            running = sum(process.poll() is None for process in self._started.values())
+            if running >= limits.CONCURRENT_TRAININGS:
                 raise refusal(
                     429,
-                    f"{limits.CONCURRENT_TRAININGS} trainings started by this studio are still running",
+                    f"{running} trainings that this studio started are still running",
                     retry_after=60,
-                    hint="wait for one to finish, or stop one",
+                    hint="wait until one finishes, or stop one",
                 )
             path = new_run_path(self.folder.path, name)
             log = self._log_path(path.name)
@@ -81,7 +79,7 @@ class Trainings:
         return logs / f"{name}.log"
 
     def rows(self, runs: set[str]) -> list[dict[str, Any]]:
-        """Return rows for trainings that are not among `runs`: still starting, or failed before that."""
+        """Return table rows for trainings without a run in `runs`: still starting, or failed before that."""
         with self._lock:
             self._seen_runs |= runs & self._started.keys()  # a run that was seen and is gone was removed
             states = {
@@ -95,7 +93,7 @@ class Trainings:
         ]
 
     def log(self, name: str) -> str:
-        """Return the end of the output of a training that a studio started; empty for other runs."""
+        """Return the end of the output of a training, or an empty text if no studio started it."""
         try:
             with open(self.folder.path / LOGS / f"{name}.log", "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES_SHOWN))
@@ -104,7 +102,7 @@ class Trainings:
             return ""
 
     def stop(self, name: str) -> None:
-        """Stop a training as Ctrl-C does: it finishes its step, saves and exits."""
+        """Stop a training as Ctrl-C does: it finishes its step, saves a checkpoint and exits."""
         with self._lock:
             process = self._started.get(name)
             if process is not None and process.poll() is None:
@@ -122,7 +120,7 @@ class Trainings:
 
 
 def _terminate(run: RunFolder) -> None:
-    """Send SIGTERM to the process that holds the run's lock, and never to another that reuses its PID."""
+    """Send SIGTERM to the process that holds the run's lock, but not to another process with a reused PID."""
     status = run.status()
     if status.name not in ("running", "stalled") or status.pid is None or not run.is_locked():
         raise ProcessLookupError
@@ -154,7 +152,7 @@ def _lock_holder(run: RunFolder) -> int | None:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """Test whether a process has a file open; true where /proc is not available."""
+    """Return True if a process has a file open, or if the system has no /proc."""
     folder = f"/proc/{pid}/fd"
     if not os.path.isdir(folder):
         return True

@@ -96,7 +96,7 @@ def test_a_cell_is_ablated_in_many_examples_and_a_test_can_be_stopped(open_page:
     page.see(".map-readout", "× uniform")
     page.page.get_by_label("Ablate a cell in").select_option(index=1)
     page.see("[data-test=edge]").click()
-    page.see(".effect", "examples · right: 95 % interval of the change")
+    page.see(".effect", "examples · right: 95 % confidence interval of the change")
     assert page.page.locator(".effect table").count() == 2  # one for this input, one for the examples
     page.until("() => location.hash.includes('over=64')")
     page.page.route("**/intervene", lambda route: None)  # the reply never comes

@@ -1,8 +1,8 @@
-// Requests to the studio's server: token, readable errors, retries while it is busy.
+// Requests to the studio's server, with the token, readable errors, and retries while the server is busy.
 
 const MAX_ATTEMPTS = 6;
 
-/** Error reply of the server. */
+/** Error for a request that the server refused. */
 export class Refused extends Error {
   constructor(status, { message, path = null, value = null, allowed = null, hint = null }, errors = []) {
     super(message);
@@ -10,12 +10,12 @@ export class Refused extends Error {
   }
 }
 
-/** The server cannot be reached. */
+/** Error for a server that cannot be reached. */
 export class Unreachable extends Error {
   constructor() {
     super("The studio does not respond.");
     this.name = "Unreachable";
-    this.hint = "to check that it is still running in its terminal. The page continues by itself when it is back.";
+    this.hint = "check that it is still running in its terminal. The page continues by itself when the studio is back.";
   }
 }
 
@@ -62,7 +62,7 @@ async function refusal(reply) {
   return new Refused(reply.status, document.error ?? { message: `The studio replied with status ${reply.status}.` }, document.errors ?? []);
 }
 
-/** Return a signal that ends with the view or earlier, by `stop`. */
+/** Return a signal that aborts when the view is left, or earlier when `stop` is called. */
 export function stoppable(signal) {
   const own = new AbortController();
   return { signal: AbortSignal.any([signal, own.signal]), stop: () => own.abort() };
@@ -70,7 +70,7 @@ export function stoppable(signal) {
 
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");
 
-/** Call `act` every `seconds` until the view is left; less often while the page is hidden. */
+/** Call `act` every `seconds` seconds until the view is left, and less often while the page is hidden. */
 export async function poll(act, seconds, signal) {
   while (!signal.aborted) {
     try {

@@ -1,4 +1,4 @@
-// Training curves by plotly: the raw line is faint, the smoothed one above it, validation as dots.
+// Training curves drawn by plotly: a faint raw line, a smoothed line above it, and validation results as dots.
 
 import { make } from "./dom.js";
 import { csv } from "./panel.js";
@@ -9,12 +9,12 @@ const SERIES = 8;
 let loading = null;
 let styles = [];
 
-/** Set the ids of the styles that plotly would inject: elements with these ids prevent it. */
+/** Create elements with the ids of the styles that plotly would inject, which prevents the injection. */
 export function setPlotlyStyles(ids) {
   styles = ids;
 }
 
-/** Load plotly, which is large, for the first chart. */
+/** Load plotly when the first chart is drawn, because its script is large. */
 function plotly() {
   loading ??= new Promise((resolve, reject) => {
     if (window.Plotly) return resolve(window.Plotly);

@@ -1,4 +1,4 @@
-// Event logs of runs, followed while they grow.
+// Event logs of runs, read again while they grow.
 
 import { ask, path } from "./api.js";
 
@@ -15,7 +15,7 @@ export class EventLog {
     Object.assign(this, { next: 0, mark: null, training: new Map(), validation: new Map(), heads: [], status: null, step: 0, total: null });
   }
 
-  /** Read new events; return whether there were any. A log that was truncated is read again from its start. */
+  /** Read new events, and return true if there were any. A log that was truncated is read again from its start. */
   async follow(signal) {
     for (let news = false; ; ) {
       const mark = this.mark ? `&mark=${this.mark}` : "";

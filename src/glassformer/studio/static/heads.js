@@ -1,4 +1,4 @@
-// Panels beside the large map: statistics of the head (facts), and effects of interventions (causes).
+// Panels beside the large map: statistics of the chosen head (facts), and effects of interventions (causes).
 
 import { ask, path, stoppable } from "./api.js";
 import { bars } from "./charts.js";
@@ -10,7 +10,7 @@ import { failure, working } from "./states.js";
 
 const EXAMPLES = 64;
 
-/** Statistics of a head for this input and, on request, averaged over examples beside the untrained model. */
+/** Panel with statistics of a head for this input and, on request, averaged over examples and for the untrained model. */
 export class HeadPanel {
   constructor(run, request, detail, signal) {
     Object.assign(this, { run, request, detail, signal, measured: null, figure: null, rows: [] });
@@ -26,7 +26,7 @@ export class HeadPanel {
 
   offer() {
     this.more.replaceChildren(make("div.actions", {}, button(`Measure over ${EXAMPLES} examples`, () => this.measure(), {
-      title: "The same statistics, averaged over examples, beside those of the untrained model",
+      title: "The same statistics, averaged over examples, and those of the untrained model",
     })));
   }
 
@@ -64,7 +64,7 @@ export class HeadPanel {
     this.show();
   }
 
-  /** Return the statistics over examples if they are known, else those of this input; and the untrained model's. */
+  /** Return the statistics over examples, with those of the untrained model, if they are known, else those for this input. */
   statistics() {
     const [name] = this.detail.chosen;
     const site = this.detail.source.sites[name], measured = this.measured?.sites?.[name];
@@ -72,7 +72,7 @@ export class HeadPanel {
     return { of: site.statistics, control: null, isMeasured: false };
   }
 
-  /** Return this head's value of a statistic, with its interval if there is one. */
+  /** Return the value of a statistic for this head, with its confidence interval if there is one. */
   at(statistic) {
     const [name, row, column] = this.detail.chosen, site = this.detail.source.sites[name];
     if (!statistic) return { value: null, interval: null };
@@ -101,7 +101,7 @@ export class HeadPanel {
     this.figure = bars(rows, { width: 320, label: 112, value: 44, title: "this head" });
     const distance = this.at(of.distance).value;
     const legend = [make("span.key-mark", {}), "uniform weights", control ? [make("span.key-other", {}), "untrained"] : null,
-      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight times the norm of the value it reads: a bright cell may read almost nothing" }), "value-weighted"] : null];
+      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight times the norm of its value vector, because a bright cell may read almost nothing" }), "value-weighted"] : null];
     this.body.replaceChildren(
       make("p.note", {}, isMeasured ? `attention mass on a pattern, over ${this.measured.examples} examples` : "attention mass on a pattern, for this input"),
       this.figure, make("p.note.bar-legend", {}, legend),
@@ -109,7 +109,7 @@ export class HeadPanel {
   }
 }
 
-/** "Test this": ablate a cell or a head, or leave a token out, and run the model again. */
+/** Panel “Test this”: ablates a cell or a head, or hides a token, and runs the model again. */
 export class TestPanel {
   constructor(run, request, detail, signal) {
     Object.assign(this, { run, request, detail, signal, results: [] });
@@ -135,7 +135,7 @@ export class TestPanel {
       acts.push(button(`Hide “${key}”`, () => this.test("token", { key: cell.column }), { data: { test: "token" } }));
     }
     this.body.replaceChildren(
-      this.detail.readout, make("h3", {}, "Does the output depend on it?"), make("div.test-buttons", {}, ...acts),
+      this.detail.readout, make("h3", {}, "Does the output depend on this?"), make("div.test-buttons", {}, ...acts),
       make("div.test-options", {}, cell ? field("Ablate a cell in", this.over, "inline") : null, field("Replace a head by", this.ablation, "inline")));
   }
 
@@ -173,7 +173,7 @@ export class TestPanel {
   }
 }
 
-/** Show an effect: the output before and after, then each metric with its interval. */
+/** Return the elements that show an effect: the output before and after, then each metric with its interval. */
 function shown(effect) {
   const { output } = effect;
   const hasChanged = output && output.before !== output.after;
@@ -190,16 +190,16 @@ function shown(effect) {
   return lines;
 }
 
-/** Tabulate each metric before and after, with the interval of its change over several examples. */
+/** Return a table of each metric before and after, with the confidence interval of its change. */
 function metricTable(metrics, title) {
   const entries = Object.entries(metrics ?? {});
   if (!entries.length) return [];
   const hasInterval = entries.some(([, of]) => of.interval);
   return [
-    make("p.note", {}, `${title}${hasInterval ? " · right: 95 % interval of the change" : ""}`),
+    make("p.note", {}, `${title}${hasInterval ? " · right: 95 % confidence interval of the change" : ""}`),
     make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
       make("th", { scope: "row" }, words(name)),
       make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
-      make("td.number", { title: "95 % interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))),
+      make("td.number", { title: "95 % confidence interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))),
   ];
 }

@@ -11,8 +11,8 @@ import { makeDetail } from "./subject.js";
 
 const ALTERNATIVES = 5;
 
-const ROLLOUT = "All layers multiplied: half attention, half residual, heads averaged. It assumes that only attention moves information.";
-const LENS = "The prediction of each layer, as if the model ended there: the output head applied to an earlier layer.";
+const ROLLOUT = "The product of all layers, each an average of its heads and the residual connection. It assumes that only attention moves information.";
+const LENS = "The prediction after each layer, as if the model ended there. The output head is applied to an earlier layer.";
 
 export class HintPanel {
   constructor(run, request, params, signal) {
@@ -23,7 +23,7 @@ export class HintPanel {
     this.buttons = Object.fromEntries(Object.entries(this.kinds).map(([kind, [title]]) =>
       [kind, button(title, () => this.choose(kind), { "aria-pressed": "false", data: { hint: kind } })]));
     this.shown = make("div.hint");
-    this.element = panel("Hints", { trust: "hint", about: "Summaries of all layers. Both can mislead: test what they suggest." },
+    this.element = panel("Hints", { trust: "hint", about: "Summaries of all layers. Both can mislead, so test what they suggest." },
       make("div.actions", {}, ...Object.values(this.buttons)), this.shown);
     const asked = params.get("hint");
     if (this.kinds[asked]) this.choose(asked);

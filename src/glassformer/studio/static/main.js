@@ -30,7 +30,7 @@ const notice = document.getElementById("notice");
 let leaving = new AbortController();
 let studio = null;
 
-/** The run that was shown last; the other views open with it. */
+/** Name of the run that was shown last, which the other views open. */
 let lastRun = null;
 
 function showNavigation({ view, name }) {
@@ -79,7 +79,7 @@ async function chooseRun(root, { view }, signal) {
   const { runs } = await ask("runs", { signal });
   const usable = runs.find((run) => run.status !== "damaged" && run.step > 0);
   if (usable) location.replace(link(view, usable.name));
-  else root.replaceChildren(empty("Nothing to inspect yet", "Train a model first; the studio then shows its attention.",
+  else root.replaceChildren(empty("Nothing to inspect yet", "Train a model first. Then the studio shows its attention maps.",
     make("a.button.primary", { href: link("new") }, "New run")));
 }
 
@@ -87,7 +87,7 @@ function showTokenHelp() {
   leaving.abort();
   content.replaceChildren(make("div.view", {}, empty(
     "Open the link that the terminal printed",
-    "The studio accepts only pages with its token. The token is part of the link that “glassformer studio” prints, and changes with every start.")));
+    "The studio accepts only requests with its token. The token is part of the link that “glassformer studio” prints, and is new for every start.")));
 }
 
 function showTheme() {
@@ -111,7 +111,7 @@ function switchTheme() {
 
 function showHelp() {
   const dialog = document.getElementById("help");
-  const rows = [...KEYS, [["p"], "play or pause the film"], [["?"], "this list"]];
+  const rows = [...KEYS, [["p"], "play or pause the film"], [["?"], "show this list"]];
   dialog.replaceChildren(
     make("h2", { id: "help-title" }, "Keys"),
     make("dl.keys", {}, rows.map(([keys, meaning]) => [make("dt", {}, keys.map((key) => make("kbd", {}, key))), make("dd", {}, meaning)])),
@@ -127,7 +127,7 @@ function listen() {
   window.addEventListener("glassformer:unauthorised", showTokenHelp);
   window.addEventListener("glassformer:unreachable", () => {
     notice.hidden = false;
-    notice.textContent = "The studio does not respond. Is it still running in its terminal? This page may be out of date.";
+    notice.textContent = "The studio does not respond. Check that it is still running in its terminal. This page may be out of date.";
   });
   window.addEventListener("glassformer:replied", () => { notice.hidden = true; });
   document.getElementById("theme").addEventListener("click", switchTheme);

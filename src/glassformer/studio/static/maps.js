@@ -32,7 +32,7 @@ async function withLimit(act) {
   }
 }
 
-/** Maps of one input. The server drops maps that were not used for long; they are then computed again. */
+/** Attention maps for one input. The server drops maps that were not used for long, and computes them again on request. */
 export class StudioMaps {
   constructor(run, request, reply, signal) {
     Object.assign(this, { run, request, reply, signal, scale, rows: new Map(), renewing: null });
@@ -94,7 +94,7 @@ export class StudioMaps {
 
 const sameTokens = (first, second) => first.length === second.length;
 
-/** B minus A, for the maps that have the same size in both. */
+/** Difference B − A of all maps that have the same size in both. */
 export class Difference {
   constructor(first, second) {
     Object.assign(this, { first, second, scale: differenceScale(scale), hasMasked: first.hasMasked || second.hasMasked });

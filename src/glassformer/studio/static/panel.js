@@ -4,14 +4,14 @@ import { button, make } from "./dom.js";
 import { failure } from "./states.js";
 
 const TRUST = {
-  fact: "A fact: measured on the model as it ran.",
-  cause: "A cause: the effect of an intervention on the model or its input.",
-  hint: "A hint: a summary that can mislead; test it before you trust it.",
+  fact: "Fact: measured on the model as it ran.",
+  cause: "Cause: the measured effect of a change in the model or its input.",
+  hint: "Hint: a summary that can mislead. Test it before you trust it.",
 };
 
 export const trust = (kind) => make(`span.trust.trust-${kind}`, { title: TRUST[kind] }, kind);
 
-/** Make a panel. `files` maps a format to a function that returns a promise of a Blob. */
+/** Make a panel. `files` maps an export format to a function that returns a promise of a Blob. */
 export function panel(title, { trust: kind = null, about = null, files = {}, name = "glassformer", command = null, tools = [] } = {}, ...children) {
   const made = make("section.panel", { "aria-label": title },
     make("header", {},
@@ -89,7 +89,7 @@ export function csv(rows) {
   return new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n"), "\r\n"], { type: "text/csv;charset=utf-8" });
 }
 
-/** Make a standalone SVG file: the styles of the page are written into it. */
+/** Make a standalone SVG file, which includes the styles of the page. */
 export function svgBlob(svg) {
   const copy = svg.cloneNode(true);
   const { width, height } = svg.viewBox.baseVal;

@@ -1,6 +1,6 @@
-// Address of a view: `#/view/name?key=value`. All state that is worth sharing is in the address.
+// URL of a view: `#/view/name?key=value`. All state that is worth sharing is in the URL.
 
-/** Move the token of the launch link from the address into storage. */
+/** Move the token of the launch link from the URL into local storage. */
 export function takeToken() {
   const found = /^#token=([^&]+)/.exec(location.hash);
   if (!found) return;
@@ -40,7 +40,7 @@ export function go(view, name = null, params = {}) {
 const WRITE_AFTER = 100;
 let pending = null;
 
-/** Write changes into the address without leaving the view; quick changes are written together. */
+/** Write changes into the URL without leaving the view; quick changes are written together. */
 export function remember(changes) {
   const page = location.hash.split("?")[0];
   if (pending?.page !== page) pending = { page, changes: {} };

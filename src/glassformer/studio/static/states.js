@@ -1,14 +1,14 @@
-// Placeholders: loading, working, empty and failed.
+// Placeholders for content that is loading, being computed, empty, or failed.
 
 import { button, make } from "./dom.js";
 
-/** Animated lines in place of content that is loading. */
+/** Return animated lines that take the place of content while it loads. */
 export function skeleton(lines = 3, about = "Loading") {
   return make("div.skeleton", { role: "status", "aria-label": about },
     Array.from({ length: lines }, (_, line) => make(`span.line${line === 0 ? ".short" : ""}`)));
 }
 
-/** Show work in progress with its seconds; `stop` adds a button that ends it. */
+/** Return a line that shows work in progress and its seconds; `stop` adds a button that ends the work. */
 export function working(text, stop = null) {
   const seconds = make("span.muted", {}, "");
   const made = make("div.working", { role: "status" }, make("span.spinner", { "aria-hidden": "true" }), make("span", {}, text), seconds,
@@ -26,20 +26,20 @@ export function empty(title, text, ...actions) {
   return make("div.empty", {}, make("h2", {}, title), make("p.muted", {}, text), actions.length ? make("div.actions", {}, ...actions) : null);
 }
 
-/** Show an error with path, value and hint; `again` adds a button that retries. */
+/** Return a box that shows an error with path, value and hint; `again` adds a button that retries. */
 export function failure(error, again = null) {
   const facts = [["at", error.path], ["value", error.value], ["allowed", listed(error.allowed)]]
     .filter(([, value]) => value !== null && value !== undefined && value !== "");
   return make("div.failure", { role: "alert" },
     make("p.failure-message", {}, error.message),
     facts.length ? make("dl", {}, facts.map(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))])) : null,
-    error.hint ? make("p", {}, make("span.muted", {}, "try "), error.hint) : null,
+    error.hint ? make("p", {}, make("span.muted", {}, "try: "), error.hint) : null,
     again && button("Try again", again));
 }
 
 const listed = (allowed) => (Array.isArray(allowed) ? allowed.join(", ") : allowed);
 
-/** Fill `root` with the result of `act`; show `sign` until then, and an error if it fails. */
+/** Fill `root` with the result of `act`. Show `sign` until then, and an error if `act` fails. */
 export async function fill(root, sign, act, signal) {
   root.replaceChildren(sign);
   root.setAttribute("aria-busy", "true");

@@ -86,7 +86,7 @@ function tokenLine(site) {
   return make("div.strip", {}, make("span.label"), tokens, make("span.note"));
 }
 
-/** Return the row of a decoding step: a language model has the prompt before it. */
+/** Return the map row of a decoding step. The rows of a language model begin with the prompt. */
 function rowOf(site, step) {
   const queries = site.queries.length;
   return Math.min(Math.max(step - site.first_query, 0), queries - 1);

@@ -1,4 +1,4 @@
-// The subject bar above the inspecting views: run, checkpoint and input.
+// Bar above the inspection views, in which the user chooses run, checkpoint and input.
 
 import { ask, path } from "./api.js";
 import { button, choice, field, make } from "./dom.js";
@@ -7,7 +7,7 @@ import { MapDetail } from "./viewer.js";
 
 export const describeRun = (name, signal) => ask(`runs/${path(name)}`, { signal });
 
-/** Load a run with the facts about its model and task, which may take a while. */
+/** Load a run, and wait until the server has loaded its model too. */
 export async function loadRun(name, signal) {
   for (;;) {
     const about = await describeRun(name, signal);
@@ -17,12 +17,12 @@ export async function loadRun(name, signal) {
   }
 }
 
-/** Exclude trainings that are still starting, or that failed before they created a run. */
+/** Return false for trainings that are still starting, or that failed before they created a run. */
 export const isRun = ({ status }) => status !== "starting" && status !== "failed";
 
 export const runNames = async (signal) => (await ask("runs", { signal })).runs.filter(isRun).map((run) => run.name);
 
-/** Read the attention request from the address; a node is a step of a beam, chosen or dropped. */
+/** Read the attention request from the URL; `node` is the number of a beam-search node. */
 export const requestOf = (params) => ({
   input: params.get("input") || null, checkpoint: params.get("checkpoint") || null, untrained: params.get("untrained") === "1",
   decoding: params.get("decoding") ? { kind: params.get("decoding") } : null, node: wholeNumber(params, "node"),
@@ -34,7 +34,7 @@ export function checkpointOptions(about) {
   return [["", "best"], ...tagged];
 }
 
-/** Make the bar. `onRun(name)` is called for another run, `onSubmit({checkpoint, input})` for the rest. */
+/** Make the bar. `onRun(name)` is called for another run, `onSubmit({checkpoint, input})` for another checkpoint or input. */
 export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = true, submit = "Show", onRun, onSubmit }) {
   const examples = about.examples ?? [];
   const list = make("datalist", { id: "examples" }, examples.map((text) => make("option", { value: text })));
@@ -56,7 +56,7 @@ export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = tr
     const at = examples.indexOf(input.value);
     input.value = examples[(at + 1) % examples.length];
     form.requestSubmit();
-  }, { title: "Use the next example of the data" }) : null);
+  }, { title: "Use the next example from the test set" }) : null);
   return form;
 }
 
@@ -79,7 +79,7 @@ export function makeDetail(source, signal, options = {}) {
   return detail;
 }
 
-/** Read site, layer and head from the address, with defaults where the maps do not have them. */
+/** Read attention site, layer and head from the URL, with defaults for those that the maps do not have. */
 export function chosenIn(sites, params) {
   const name = sites[params.get("site")] ? params.get("site") : Object.keys(sites)[0];
   const at = (key, list) => Math.max(list.indexOf(Number(params.get(key) ?? list[0])), 0);

@@ -6,7 +6,7 @@ const COLUMN = 128;
 const LINE = 30;
 const LONGEST = 10;
 
-/** Assign rows to nodes: an output has its own line, and dropped nodes stay next to their parent. */
+/** Assign a line to each node: each output has its own line, and dropped nodes are next to their parent. */
 function placed(nodes) {
   const children = new Map(nodes.map((node) => [node.id, []]));
   const roots = [];

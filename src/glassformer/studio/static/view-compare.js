@@ -1,4 +1,4 @@
-// Comparison of two runs, checkpoints or inputs: A, B and their difference, with one colour scale.
+// View that compares the maps of two runs, checkpoints or inputs: A, B and B − A.
 
 import { choice, field, make } from "./dom.js";
 import { Difference, StudioMaps } from "./maps.js";
@@ -27,7 +27,7 @@ export async function showCompare(root, { params, studio, signal }) {
   }, signal);
 }
 
-/** Read the request of one side. B uses A's input unless it has its own; without any choice, B is A untrained. */
+/** Read the request for one side. B uses A's input unless it has its own. If nothing is chosen for B, it is A untrained. */
 function requestOf(side, params) {
   const isBare = !params.get("b") && !params.has("b-checkpoint") && !params.has("b-input") && !params.has("b-untrained");
   return {
@@ -80,7 +80,7 @@ class Comparison {
     this.panels = this.details.map((detail, index) => panel(titles[index], {
       trust: "fact", name: `compare-${["a", "b", "difference"][index]}`, command: sources[index]?.reply.command ?? null,
       files: sources[index] ? sources[index].files(() => detail.chosen) : this.differenceFiles(difference, detail),
-      about: sources[index] ? about(sources[index]) : "one scale from −1 to 1; blue: A attends more, orange: B attends more",
+      about: sources[index] ? about(sources[index]) : "scale from −1 to 1; blue: A attends more, orange: B attends more",
     }, detail.element));
     this.element = make("div", {}, this.where, make("div.three", {}, ...this.panels), make("p.caption", {}, studio.caption));
     listenToKeys(() => this.details[0], signal);

@@ -1,4 +1,4 @@
-// Film of a training: one slider moves the map, the head scores and the loss through the checkpoints.
+// View of a training as a film: one slider moves map, head scores and loss through the checkpoints.
 
 import { ask, path } from "./api.js";
 import { Chart, seriesColour } from "./curves.js";
@@ -24,7 +24,7 @@ export async function showFilm(root, { name, params, studio, signal }) {
   await fill(body, working("Looking for checkpoints…"), async () => {
     const film = await ask(`runs/${path(name)}/film`, { signal });
     if (!film.checkpoints.length) {
-      return empty("No checkpoints to show", "A film needs checkpoints of the whole training. A run keeps them with these options:", make("code", {}, COMMAND));
+      return empty("No checkpoints to show", "A film needs checkpoints from the whole training. These options keep them:", make("code", {}, COMMAND));
     }
     return new Film(name, film, about.command, params, studio, signal).element;
   }, signal);
@@ -50,12 +50,12 @@ class Film {
     const hasScores = film.scores.length > 0;
     this.element = make("div", {},
       make("div.film-bar", {}, this.play, this.slider, this.position),
-      last === 0 ? make("p.note", {}, "This run has one checkpoint. To keep more during training: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
+      last === 0 ? make("p.note", {}, "This run has one checkpoint. This option keeps more of them: ", make("code", {}, "inspection.keep_snapshots=true")) : null,
       make("div.film", {}, this.map, make("div.side", {},
         panel("Loss", { trust: "fact", files: this.loss.files(), name: `${name}-loss`, command }, this.loss.element),
         hasScores
           ? panel("Head scores", { trust: "fact", files: this.scores.files(), name: `${name}-head-scores`, command, tools: [field("Pattern", this.patterns, "inline")] }, this.scores.element, this.scoreNow)
-          : panel("Head scores", {}, empty("This run has no head scores", "Training records them with:", make("code", {}, "inspection.probe_heads=true"))))));
+          : panel("Head scores", {}, empty("This run has no head scores", "This option records them during training:", make("code", {}, "inspection.probe_heads=true"))))));
     signal.addEventListener("abort", () => { this.pause(); this.loss.close(); this.scores.close(); }, { once: true });
     document.addEventListener("keydown", (event) => {
       if (event.target.closest?.("input:not([type=range]), select, textarea, dialog")) return;
@@ -132,7 +132,7 @@ class Film {
     this.loss.show([{ name: "loss", colour: seriesColour(0), points: this.film.loss }], { cursor: this.checkpoint.step, y: "loss" });
   }
 
-  /** Draw every head's score of one pattern over the steps; the chosen head is highlighted. */
+  /** Draw the score of each head for one attention pattern over the training steps, with the chosen head highlighted. */
   drawScores() {
     if (!this.film.scores.length || !this.detail?.chosen || !this.detail.site) return;
     const [name, row, column] = this.detail.chosen, site = this.detail.site;

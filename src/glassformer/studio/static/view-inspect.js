@@ -1,4 +1,4 @@
-// Inspector: all maps of one input, one of them large, with statistics and interventions.
+// View with all attention maps for one input, one of them large, with statistics and interventions.
 
 import { button, field, make } from "./dom.js";
 import { HeadPanel, TestPanel } from "./heads.js";
@@ -29,7 +29,7 @@ export async function showInspector(root, { name, params, studio, signal }) {
   }, signal);
 }
 
-/** Keep the chosen head for another input, but not the cell, which may not exist there. */
+/** Return the chosen head, to keep it for another input. The cell is not kept, because it may not exist there. */
 function currentChoice() {
   const { params } = here();
   return { site: params.get("site"), layer: params.get("layer"), head: params.get("head") };

@@ -1,4 +1,4 @@
-// New run: a preset, and a form generated from the config tree, with errors at their fields.
+// View for a new run: a list of presets, and a form with all config options that shows errors at their fields.
 
 import { ask } from "./api.js";
 import { button, make, option, words } from "./dom.js";
@@ -7,7 +7,7 @@ import { go, link, remember } from "./route.js";
 import { failure, fill, skeleton } from "./states.js";
 
 const CHECK_AFTER = 350;
-/** Groups that are open at first; the others hold options that are seldom changed. */
+/** Groups that are expanded by default. The others contain options that are seldom changed. */
 const OPEN = new Set(["task", "model", "general", "seed", ""]);
 
 export async function showNew(root, { params, studio, signal }) {
@@ -15,7 +15,7 @@ export async function showNew(root, { params, studio, signal }) {
   const form = make("div");
   root.replaceChildren(
     make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "← Runs")), make("h1", {}, "New run"),
-      make("p.muted", {}, "Choose a preset and change its options. Training continues if the studio is closed."))),
+      make("p.muted", {}, "Choose a preset and change its options. The training continues even if you close the studio."))),
     make("div.new-layout", {}, make("nav.presets", { "aria-label": "Presets" }, studio.presets.map((preset) => make("a.preset", {
       href: link("new", null, { source: preset.name }), "aria-current": preset.name === source ? "true" : null,
     }, make("strong", {}, preset.name), make("span.note", {}, firstSentence(preset.about))))), form));
@@ -55,7 +55,7 @@ class RunForm {
     remember({ set: Object.keys(this.values).length ? JSON.stringify(this.values) : null });
   }
 
-  /** Show the fields of the server's reply; keep focus and selection. */
+  /** Show the fields from the server's reply, and keep focus and selection. */
   show() {
     const open = new Map([...this.groups.querySelectorAll("details")].map((group) => [group.dataset.group, group.open]));
     const focused = document.activeElement?.name, selection = document.activeElement?.selectionStart;

@@ -1,4 +1,4 @@
-// Probe: an input, the output, its alternatives, and the decoding step by step.
+// View that decodes one input step by step: the output, the alternatives per step, attention, and the beam search.
 
 import { ask, path } from "./api.js";
 import { bars } from "./charts.js";
@@ -80,7 +80,7 @@ class Probe {
     if (!nodes.length) return null;
     let svg = null;
     const made = panel("Beam search", { trust: "fact", name: `${this.name}-tree`, command: this.trace.command,
-      about: "Each column is a step; solid: the output, dashed: dropped. The number is the total log-probability so far.",
+      about: "Each column is a step. Solid nodes belong to the output, dashed nodes were dropped. The number is the total log-probability so far.",
       files: figureFiles(() => svg, () => treeRows(nodes)) }, this.tree);
     const chosen = make("p.note", { role: "status" }, "Click a node to see its attention.");
     this.tree.after(chosen);

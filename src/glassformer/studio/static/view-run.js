@@ -44,7 +44,7 @@ export async function showRun(root, { name, params, studio, signal }) {
   showRest();
 }
 
-/** Load a run; a training that was just started needs some seconds until it has created one. */
+/** Load a run, and wait for it if its training was just started. */
 async function waitForRun(root, name, signal) {
   for (;;) {
     const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
@@ -74,7 +74,7 @@ function stopButton(name, acts) {
     } catch (error) {
       acts.after(failure(error));
     }
-  }, { className: "danger", title: "Saves a checkpoint first; the run can be resumed" });
+  }, { className: "danger", title: "Save a checkpoint and stop; the run can be resumed" });
   return stop;
 }
 

@@ -15,8 +15,8 @@ const INITIAL_CHOICE = 3;
 const MAX_DIFFERENCES = 3;
 
 const STATUS = {
-  starting: "is starting", failed: "failed before it created a run", new: "has not started", running: "is training", stalled: "is alive, but has made no progress for a while", stopped: "was stopped and can be resumed",
-  crashed: "its process is gone; it can be resumed from its last checkpoint", damaged: "its files cannot be read", diverged: "its loss diverged", done: "has finished",
+  starting: "is starting", failed: "failed before it created a run", new: "has not started", running: "is training", stalled: "its process is alive, but has made no progress for a while", stopped: "was stopped and can be resumed",
+  crashed: "its process ended unexpectedly; the run can be resumed from its last checkpoint", damaged: "its files cannot be read", diverged: "its loss diverged", done: "has finished",
 };
 
 export const statusPill = (status) => make(`span.status.status-${status}`, { title: STATUS[status] ?? "" }, status);
@@ -46,7 +46,7 @@ export async function showRuns(root, { params, studio, signal }) {
     if (signal.aborted) return;
     if (!runs.length) {
       view.chosen = null;
-      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_shown} appear here automatically, wherever they are started.`,
+      root.lastChild.replaceChildren(empty("No runs yet", `Runs in ${studio.runs_shown} appear here automatically, also if they are started in a terminal.`,
         make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")));
       return;
     }
