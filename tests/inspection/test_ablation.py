@@ -83,12 +83,11 @@ def test_without_a_change_it_is_what_the_evaluator_measures(
     count = min(8, len(of.task.splits["test"]))
     ours = measure_examples(model, of.task, group_examples(of.task, "test", count), GreedyConfig())
     theirs = measure(model, of.task, "test", EvaluationConfig(max_examples=count)).metrics
-    assert len(ours.loss) == count
-    assert ours.loss.sum() / ours.count.sum() == pytest.approx(theirs["loss"], rel=1e-4)
-    assert ours.correct is not None
-    assert ours.correct.sum() / ours.count.sum() == pytest.approx(theirs["accuracy"])
+    assert len(ours["loss"]) == count
+    assert ours["loss"].sum() / ours["count"].sum() == pytest.approx(theirs["loss"], rel=1e-4)
+    assert ours["correct"].sum() / ours["count"].sum() == pytest.approx(theirs["accuracy"])
     if "exact_match" in theirs:
-        assert ours.exact is not None and ours.exact.mean() == pytest.approx(theirs["exact_match"])
+        assert ours["exact"].mean() == pytest.approx(theirs["exact_match"])
     nothing = compare(ours, ours)
     assert all(effect.change == 0 and effect.interval == (0, 0) for effect in nothing.values())
 
@@ -136,10 +135,10 @@ def test_an_ablated_head_equals_a_projection_without(
     with torch.no_grad():
         attention.output.weight[:, attention.head_dim :] = 0
     expected = measure_examples(by_hand, of.task, groups, None)
-    np.testing.assert_allclose(changed.loss, expected.loss, rtol=1e-4)
-    np.testing.assert_array_equal(changed.exact, expected.exact)  # type: ignore[arg-type]
+    np.testing.assert_allclose(changed["loss"], expected["loss"], rtol=1e-4)
+    np.testing.assert_array_equal(changed["exact"], expected["exact"])
     untouched = measure_examples(model, of.task, groups, None)
-    assert not np.allclose(changed.loss, untouched.loss, rtol=1e-4)
+    assert not np.allclose(changed["loss"], untouched["loss"], rtol=1e-4)
 
 
 def test_the_mean_of_a_head_is_the_mean_of_what_it_mixes(built: dict[str, tuple[Experiment, Model]]) -> None:
@@ -313,7 +312,7 @@ def test_of_a_text_without_a_right_answer_the_models_own_is_the_measure(
     of, model = built["texts of all lengths"]
     example = reference_input(model, of.task, tokens_of(of))
     assert "own output" in example.reference
-    (loss,) = measure_examples(model, of.task, [example.group], None).loss
+    (loss,) = measure_examples(model, of.task, [example.group], None)["loss"]
     chosen = of.task.predict(model, [example.group.inputs[0]])[0][0]
     assert loss == pytest.approx(-math.log(chosen.probability or 0), rel=1e-4)
     assert show_output(model, of.task, example.group.inputs[0], None) == of.task.show_output(chosen.tokens)

@@ -17,14 +17,14 @@ from glassformer.blocks.attention import Kernel, explicit_scores
 from glassformer.blocks.masks import Mask
 from glassformer.core.errors import ErrorDetail
 from glassformer.data.batching import Batch
-from glassformer.evaluation.intervals import Interval, percentile_interval, resampled_sums
+from glassformer.evaluation.intervals import Interval, ratio_interval
 from glassformer.evaluation.metrics import Tally
 from glassformer.generation import DecodingConfig
 from glassformer.inspection.examples import ExampleGroup, ReferenceInput, group_examples, next_token
 from glassformer.inspection.maps import Trust, check_index
 from glassformer.inspection.record import HeadId, attention_at, layers, select_rows, swap_kernels
 from glassformer.models.base import Model, evaluating
-from glassformer.models.task_types import CausalLM, Seq2Seq, TokenClassification
+from glassformer.models.task_types import CausalLM, Seq2Seq, SequenceClassification, TokenClassification
 from glassformer.tasks.base import Task
 
 Ablation = Literal["zero", "mean"]
@@ -208,14 +208,9 @@ class Effects:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class ExampleMetrics:
-    """Arrays with one entry per example: summed loss, number of targets, correct targets, exact match."""
-
-    loss: np.ndarray
-    count: np.ndarray
-    correct: np.ndarray | None
-    exact: np.ndarray | None
+ExampleMetrics = dict[str, np.ndarray]
+"""Arrays with one entry per example: summed `loss`, `count` of targets; `correct` targets and `exact` match
+if the task has them."""
 
 
 def measure_examples(
@@ -238,40 +233,30 @@ def measure_examples(
                 exact += [
                     best[0].tokens == right for best, right in zip(predictions, group.references, strict=True)
                 ]
-    loss, count = tally.column("loss").astype(np.float64), tally.column("count").astype(np.float64)
-    correct = tally.column("correct").astype(np.float64)
-    if not len(correct):
-        predicted, actual = tally.column("predicted"), tally.column("actual")
-        is_class = np.issubdtype(actual.dtype, np.integer)
-        hits = (predicted == actual).astype(np.float64) if is_class else None
-        return ExampleMetrics(loss, count, hits, None)
+    columns = {name: tally.column(name) for name in ("loss", "count", "correct")}
     if exact:
-        return ExampleMetrics(loss, count, correct, np.array(exact, dtype=np.float64))
-    is_exact = (
-        (correct == count).astype(np.float64) if isinstance(task.task_type, TokenClassification) else None
-    )
-    return ExampleMetrics(loss, count, correct, is_exact)
+        columns["exact"] = np.array(exact)
+    elif isinstance(task.task_type, TokenClassification):
+        columns["exact"] = columns["correct"] == columns["count"]
+    elif isinstance(task.task_type, SequenceClassification):
+        columns["correct"] = tally.column("predicted") == tally.column("actual")
+        if task.task_type.is_regression:
+            del columns["correct"]
+    return {name: column.astype(np.float64) for name, column in columns.items()}
 
 
 def compare(before: ExampleMetrics, after: ExampleMetrics) -> dict[str, Effect]:
     """Return the change of each metric on the same examples, with paired bootstrap confidence intervals."""
-    ones = np.ones(len(before.loss))
-    pairs = {"loss": (before.loss, after.loss, before.count)}
-    if before.correct is not None and after.correct is not None:
-        pairs["accuracy"] = (before.correct, after.correct, before.count)
-    if before.exact is not None and after.exact is not None:
-        pairs["exact_match"] = (before.exact, after.exact, ones)
-    return {name: _effect(*columns) for name, columns in pairs.items()}
+    count, ones = before["count"], np.ones(len(before["count"]))
+    ratios = (("loss", "loss", count), ("accuracy", "correct", count), ("exact_match", "exact", ones))
+    return {name: _effect(before[key], after[key], total) for name, key, total in ratios if key in before}
 
 
 def _effect(before: np.ndarray, after: np.ndarray, count: np.ndarray) -> Effect:
     """Return the effect on a metric that is a ratio of two sums over examples; `count` is the denominator."""
     total = max(float(count.sum()), 1.0)
     old, new = float(before.sum()) / total, float(after.sum()) / total
-    interval = None
-    if len(before) > 1:
-        sums = resampled_sums(np.stack([after - before, count], axis=1))
-        interval = percentile_interval(sums[:, 0] / np.maximum(sums[:, 1], 1))
+    interval = ratio_interval(after - before, count) if len(before) > 1 else None
     return Effect(old, new, new - old, interval)
 
 
@@ -287,13 +272,12 @@ def measure_effects(
 ) -> Effects:
     """Return the effects of an ablation on `groups`, or on the single `example` if `groups` is empty."""
 
-    def compared(on: Sequence[ExampleGroup]) -> tuple[int, dict[str, Effect]]:
-        before, after = (measure_examples(model, task, on, decoding, each) for each in (nullcontext, change))
-        return len(before.loss), compare(before, after)
+    def compared(on: Sequence[ExampleGroup]) -> dict[str, Effect]:
+        return compare(*(measure_examples(model, task, on, decoding, each) for each in (nullcontext, change)))
 
     output, input_metrics = None, None
     if example is not None:
-        _, input_metrics = compared([example.group])
+        input_metrics = compared([example.group])
         output = {
             name: show_output(model, task, example.group.inputs[0], decoding, each)
             for name, each in (("before", nullcontext), ("after", change))
@@ -304,8 +288,8 @@ def measure_effects(
                 "there is no input and no example", path="examples", hint="give an input or --examples 64"
             )
         return Effects(description, 1, input_metrics, example.reference, output)
-    count, metrics = compared(groups)
-    return Effects(description, count, metrics, "the correct outputs of the examples", output, input_metrics)
+    count, reference = sum(len(group.inputs) for group in groups), "the correct outputs of the examples"
+    return Effects(description, count, compared(groups), reference, output, input_metrics)
 
 
 def head_effects(
@@ -424,7 +408,7 @@ def token_effects(
     return Effects(
         f"token {position}, {name!r}, replaced by {len(rows)} tokens that other examples have there",
         len(rows),
-        compare(_repeat(before, len(rows)), after),
+        compare({name: column.repeat(len(rows)) for name, column in before.items()}, after),
         example.reference,
         {
             "before": show_output(model, task, tokens, decoding),
@@ -450,13 +434,3 @@ def _with_inputs(group: ExampleGroup, rows: list[np.ndarray]) -> ExampleGroup:
     references = None if group.references is None else group.references * count
     batch = Batch(inputs, targets, np.arange(count))
     return replace(group, batch=batch, inputs=rows, references=references)
-
-
-def _repeat(single: ExampleMetrics, count: int) -> ExampleMetrics:
-    """Return the metrics of a single example, repeated `count` times."""
-
-    def repeat(column: np.ndarray | None) -> np.ndarray | None:
-        return None if column is None else np.repeat(column, count)
-
-    loss, counts = np.repeat(single.loss, count), np.repeat(single.count, count)
-    return ExampleMetrics(loss, counts, repeat(single.correct), repeat(single.exact))
