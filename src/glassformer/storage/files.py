@@ -19,22 +19,22 @@ from glassformer.core.system import read_regular_file
 
 MAX_NAME_BYTES = 255
 ESCAPED = "backslashreplace"
-"""Encoding error handler: writes a lone surrogate as an escape, which JSON reads back as the same."""
+"""Codec error handler. It writes a lone surrogate as an escape, which a JSON parser restores."""
 SUMS = "SHA256SUMS"
 _SUMS_LINE = re.compile(r"([0-9a-f]{64})  ([^/\\\n]+)\n")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 Digests = dict[str, list[str]]
-"""Accepted SHA-256 per file name: one, or two while a file is being replaced."""
+"""Accepted SHA-256 digests by file name. A file has two digests only while it is being replaced."""
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path, *, durable: bool = True, shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary path next to `path`, which replaces `path` at the end and is deleted on failure.
+    """Yield a temporary path. It replaces `path` when the `with` block ends, and is deleted on an exception.
 
-    A reader sees the old file or the new one, never a part of it. `durable`: the new name is on the disk when
-    the block has ended; without it, a power failure may bring the old file back. `shared`: several processes
-    may write this file at the same time, so each uses a temporary name of its own.
+    A reader sees the complete old file or the complete new one. With `durable`, the rename is on disk when
+    the block ends. Otherwise a power failure may bring the old file back. With `shared`, each process uses
+    its own temporary name, so that several processes can write the same file at the same time.
     """
     ending = f".{os.getpid()}.saving" if shared else ".saving"
     name = f".{path.name}{ending}"
@@ -53,7 +53,7 @@ def atomic_path(path: Path, *, durable: bool = True, shared: bool = False) -> It
 
 
 def atomic_write(path: Path, data: bytes, *, durable: bool = True, shared: bool = False) -> None:
-    """Replace a file by these bytes; see `atomic_path`."""
+    """Replace the content of a file by `data` atomically. `atomic_path` explains the options."""
     with atomic_path(path, durable=durable, shared=shared) as temporary:
         if durable:
             write_durably(temporary, data)
@@ -62,7 +62,7 @@ def atomic_write(path: Path, data: bytes, *, durable: bool = True, shared: bool 
 
 
 def finite(value: Any) -> Any:
-    """Make a value valid for JSON: NaN and infinity become null, lone surrogates become U+FFFD."""
+    """Return a copy that is valid JSON: NaN and infinity become None, lone surrogates become U+FFFD."""
     if isinstance(value, str):
         return readable(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -75,12 +75,12 @@ def finite(value: Any) -> Any:
 
 
 def readable(text: str) -> str:
-    """Replace lone surrogates, which represent undecodable bytes of file names, by U+FFFD."""
+    """Return the text with lone surrogates (undecodable bytes in file names) replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def json_text(document: Any) -> str:
-    """Encode a document as compact JSON that every parser accepts; see `finite`."""
+    """Return a value as compact JSON text without NaN, infinity or lone surrogates."""
     try:
         return readable(json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     except ValueError:
@@ -88,7 +88,7 @@ def json_text(document: Any) -> str:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Create a file and fsync it."""
+    """Write `data` to a file and fsync the file."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -96,7 +96,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Fsync a folder, which makes new and renamed files in it durable."""
+    """Fsync a folder, so that new and renamed files in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,20 +105,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """Encode a JSON file of a run: indented, UTF-8, with a final newline."""
+    """Return a mapping as indented UTF-8 JSON with a final newline."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n").encode(errors=ESCAPED)
 
 
 def file_sha256(path: Path) -> str:
-    """Compute the SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class ChecksumMismatch(ValueError):
-    """The content of a file is not what was written."""
+    """Error for a file whose content differs from what was written."""
 
-    def __init__(self, message: str = "it is not what was written: its SHA-256 differs") -> None:
+    def __init__(self, message: str = "the content is not what was written: its SHA-256 differs") -> None:
         super().__init__(message)
 
 
@@ -126,16 +126,16 @@ class ChecksumMismatch(ValueError):
 class ChecksummedFolder:
     """Files of one folder, each verified against `SHA256SUMS` whenever it is read.
 
-    Writing is crash-safe. `write` first lists the new checksum beside the one of the file that is there, then
-    replaces the file, then drops the old checksum. Each step is one atomic write, so at every moment the file
-    that is there has a listed checksum. A crash in between leaves two lines for one name, and the reader
-    accepts either. The next `write` of that file drops the line that is no longer true.
+    Writing is crash-safe. `write` first adds the new checksum to `SHA256SUMS`, then replaces the file, then
+    removes the old checksum. Each step is one atomic write, so the current file always has a listed checksum.
+    A crash between the steps leaves two checksums for one file name, and `read` accepts either. The next
+    `write` of the file removes the outdated checksum.
     """
 
     path: Path
 
     def read(self, name: str) -> bytes:
-        """Read a file. Raises ChecksumMismatch if it is damaged or not listed, OSError if it is missing."""
+        """Return the bytes of a file. Raise ChecksumMismatch if its checksum is wrong or not listed."""
         for _ in range(2):  # a writer may have replaced the file between the two reads
             data = read_regular_file(self.path / name)
             if hashlib.sha256(data).hexdigest() in self._digests().get(name, []):
@@ -143,7 +143,7 @@ class ChecksummedFolder:
         raise ChecksumMismatch
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Write files in this order, and their checksums. Raises UserError if that is not possible."""
+        """Write the files in the given order, with their checksums. Raise UserError if a write fails."""
         new: Digests = {name: [hashlib.sha256(data).hexdigest()] for name, data in files.items()}
         try:
             old = self._digests() if (self.path / SUMS).exists() else {}
@@ -177,12 +177,14 @@ class ChecksummedFolder:
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Make the error for a file of a run that is missing or damaged."""
-    return user_error(f"cannot be read: {error}", path=str(path), hint="restore it from a copy of the run")
+    """Return the UserError for a file of a run that is missing or damaged."""
+    return user_error(
+        f"the file cannot be read: {error}", path=str(path), hint="restore it from a copy of the run"
+    )
 
 
 def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
-    """Make the error for a failed write, with the path, the bytes needed and the bytes free."""
+    """Return the UserError for a failed write, with the bytes needed and the bytes free on the disk."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     try:
         free = f"{shutil.disk_usage(existing).free:,}"
@@ -190,7 +192,7 @@ def storage_error(error: Exception, folder: Path, needed: int) -> UserError:
         free = "an unknown number of"
     reason = getattr(error, "strerror", None) or error
     return user_error(
-        f"cannot be written: {reason} ({needed:,} bytes needed, {free} bytes free)",
+        f"the file cannot be written: {reason} ({needed:,} bytes needed, {free} bytes free)",
         path=str(folder),
-        hint="free some space or check permissions, then add --resume: the last checkpoint is intact",
+        hint="free some space or check permissions, then resume with --resume; the last checkpoint is intact",
     )
