@@ -27,7 +27,7 @@ def main() -> None:
         with gf.record(run.model) as tape:
             run.model(tokens)
         print(f"attention {tuple(tape.attention['encoder'][0].shape)}")
-        print(f"residual stream, before and after the block: {[tuple(x.shape) for x in tape.residual['encoder']]}")
+        print(f"residual stream: {[tuple(x.shape) for x in tape.residual['encoder']]}")
 
 
 if __name__ == "__main__":

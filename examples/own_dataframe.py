@@ -34,7 +34,10 @@ def main() -> None:
         )
         print(run)
         print(run.evaluate("validation")["metrics"])
-        new = ["the sky over Oslo is blue and the sea is calm", "the sky over Lima is grey and the sea is calm"]
+        new = [
+            "the sky over Oslo is blue and the sea is calm",
+            "the sky over Lima is grey and the sea is calm",
+        ]
         for prediction in run.predict(new):
             print(f"{prediction['output']:>5}  {prediction['probability']:.3f}  {prediction['input']}")
         assert [prediction["output"] for prediction in run.predict(new)] == ["good", "bad"]

@@ -112,7 +112,7 @@ def page_of(published: Document) -> str:
     if "full" not in published:
         lines += ["The full tier (`make prove TIER=full`) has not been run on this version.", ""]
     lines += [
-        "The faults are in `reliability/`; `make test-all` runs the quick tier. Tries that held, of all tries:",
+        "The faults are in `reliability/`; `make test-all` runs the quick tier. Tries that held, of all:",
         "",
         "| fault | expected | quick | full |",
         "|---|---|---:|---:|",

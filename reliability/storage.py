@@ -100,9 +100,7 @@ def failed_cleanly(child: Child, below: Path, *reasons: str) -> Outcome:
     if not errors.startswith(f"glassformer: {below}") or not any(reason in errors for reason in reasons):
         return f"no path or no reason: {errors}"
     # The size of a token cache is not known before it is written.
-    expected = (
-        r"cannot be stored" if "tokens" in errors else r"\([\d,]+ bytes needed, [\d,]+ bytes free\)"
-    )
+    expected = r"cannot be stored" if "tokens" in errors else r"\([\d,]+ bytes needed, [\d,]+ bytes free\)"
     if not re.search(expected, errors):
         return f"no bytes: {errors}"
     return None

@@ -68,7 +68,8 @@ FIRST_WORDS = frozenset(
 
 IDIOM = re.compile(
     r"\b(?:anew|so many|so often|(?<!here )(?:is|are) no (?!longer|more)[a-z]+|whoever|nobody|meanwhile"
-    r"|stands? (?:in|at|for|on|there|beside|behind|before|between|together)|who (?:asks|stops|has|wants|gave|reads)"
+    r"|stands? (?:in|at|for|on|there|beside|behind|before|between|together)"
+    r"|who (?:asks|stops|has|wants|gave|reads)"
     r"|(?:an?|one|each) (?:line|row|file|token|thread|word|key|example|batch|step|sequence|text) an? [a-z]+"
     r"|of like|like (?:length|work|lengths|size)|by heart|surroundings|thaw\w*|goes on from|mend(?:s|ed)?"
     r"|a person|a human being|tells? (?:how|what|which|whether|a|the)|says? (?:how|what|which|whether|so))\b"
