@@ -235,7 +235,7 @@ def command_lines(draw: st.DrawFn, known: dict[str, list[str]]) -> list[str]:
 
 
 def prepare(trained: str, texts: str) -> Callable[[], None]:
-    """Fill the working directory with a run, a config, data and odd files. Return a function that resets it."""
+    """Fill the working directory with a run, a config, data and odd files. Return a reset function."""
     from glassformer.core.config import dump_yaml
     from reliability.base import TINY
 

@@ -142,7 +142,7 @@ def diverge(folder: RunFolder) -> None:
     ("spoil", "state", "words"),
     [
         (spoil_config, "damaged", "config.yaml: cannot be used"),
-        (spoil_results, "damaged", "results.json: cannot be read"),
+        (spoil_results, "damaged", "results.json: the file cannot be read"),
         (lose_results, "damaged", "its results are missing"),
         (spoil_forms, "damaged", "unreadable lines: 1"),
         (spoil_weights, "done", "the checkpoint is damaged"),
@@ -246,7 +246,7 @@ def test_an_invalid_output_path_is_rejected(out: str, words: str, trained_once: 
 def test_a_folder_of_runs_is_rejected_with_a_hint(trained_once: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a folder of runs, not a run"):
         gf.report(trained_once.parent, tmp_path / "report.html")
-    with pytest.raises(UserError, match="is a folder without a run"):
+    with pytest.raises(UserError, match="this folder does not contain a run"):
         gf.report(tmp_path, tmp_path / "report.html")
     with pytest.raises(UserError, match="no such run"):
         gf.report(tmp_path / "none", tmp_path / "report.html")
