@@ -144,7 +144,7 @@ def test_a_config_of_another_model(run_folder: RunFolder, cli: Cli) -> None:
     ChecksummedFolder(run_folder.path).write({"config.json": json_bytes(tree)})
     code, _, errors = cli("evaluate", run_folder.path)
     assert code == 2
-    assert f"{run_folder.path / 'config.json'}: does not describe the model of step-" in errors
+    assert f"{run_folder.path / 'config.json'}: the file does not describe the model of step-" in errors
     assert len(errors.splitlines()) == 2
 
 

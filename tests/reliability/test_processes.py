@@ -32,7 +32,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(
     assert main(["train", str(tiny_file), *ENDLESS, "--run", str(run), "--resume", "--quiet"]) == 2
     errors = capsys.readouterr().err
     assert errors == (
-        f"glassformer: {run}: another process is training here (pid {child.pid})\n"
+        f"glassformer: {run}: another process is training in this folder (pid {child.pid})\n"
         "  try:     wait for it, stop it, or choose another --run\n"
     )
     assert main(["runs", "remove", str(run)]) == 2

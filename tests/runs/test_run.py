@@ -84,7 +84,7 @@ def test_generate(language: Run) -> None:
 
 
 def test_only_language_models_generate(adding: Run) -> None:
-    with pytest.raises(UserError, match="is not a language model of text"):
+    with pytest.raises(UserError, match="this run is not a text language model"):
         adding.generate("4 + 1")
 
 

@@ -371,7 +371,7 @@ def test_a_source_that_is_not_a_run(runs: Any, tmp_path: Path) -> None:
     shutil.copytree(runs(), source)
     for file in (source / "checkpoints").rglob("model.safetensors"):
         file.write_bytes(file.read_bytes()[:-1])
-    assert "its best checkpoint is damaged" in refusal(source)
+    assert "the best checkpoint of this run is damaged" in refusal(source)
     shutil.rmtree(source / "checkpoints")
     assert "no checkpoint yet" in refusal(source)
 

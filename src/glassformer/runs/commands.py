@@ -11,7 +11,7 @@ from glassformer.core.errors import UserError
 from glassformer.runs.experiment import ExperimentConfig, preset_text, presets, resolve
 
 OTHER_NAME_COST = 3
-"""Cost, in options, of a preset not named like its task, to prefer `classification` to `book-reviews`."""
+"""Penalty, in overrides, for a preset whose name is not its task's kind, so that the plain one wins."""
 
 
 _preset = cache(resolve)
@@ -19,7 +19,7 @@ _known: dict[str, tuple[str, Tree] | None] = {}
 
 
 def nearest_preset(config: ExperimentConfig) -> tuple[str, Tree] | None:
-    """Find the preset nearest to a config; see `_find_nearest`. The result is cached."""
+    """Return the preset that needs the fewest overrides to give a config, and those overrides (cached)."""
     key = format_value(config.dump())
     if key not in _known:
         _known[key] = _find_nearest(config)
@@ -27,9 +27,9 @@ def nearest_preset(config: ExperimentConfig) -> tuple[str, Tree] | None:
 
 
 def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
-    """Find the preset of this kind of task that needs the fewest overrides, and return both.
+    """Return the preset of the same task kind that needs the fewest overrides, and those overrides.
 
-    Each candidate is resolved again and must equal the config. Returns None if no preset can give it.
+    The preset with its overrides must give exactly this config. Return None if no preset does.
     """
     wanted = flatten(config.dump())
     found: list[tuple[int, str, Tree]] = []
@@ -53,7 +53,7 @@ def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
 
 
 def train_command(config: ExperimentConfig, run: str, plugins: Sequence[str] = ()) -> str | None:
-    """Return the command that trains this config, or None if no preset can give it."""
+    """Return the `glassformer train` command for this config, or None if no preset can give the config."""
     nearest = nearest_preset(config)
     if nearest is None:
         return None
@@ -63,17 +63,17 @@ def train_command(config: ExperimentConfig, run: str, plugins: Sequence[str] = (
 
 
 def command(*words: str) -> str:
-    """Quote a `glassformer` command for a shell."""
+    """Return a `glassformer` command line, quoted for a shell."""
     return shlex.join(["glassformer", *words])
 
 
 def plugin_arguments(plugins: Sequence[str]) -> list[str]:
-    """Return the arguments that load these plug-ins."""
+    """Return the command-line arguments that load these plug-in files."""
     return [word for plugin in plugins for word in ("--plugin", plugin)]
 
 
 def preset_summary(name: str) -> str:
-    """Return the first paragraph of a preset's head comment."""
+    """Return the first paragraph of the comment at the top of a preset file, as one line."""
     lines = []
     for line in preset_text(name).splitlines():
         if not line.startswith("#") or not line.strip("# "):

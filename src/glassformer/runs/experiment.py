@@ -37,7 +37,7 @@ from glassformer.training.trainer import Probe, Trainer, TrainingContext
 
 
 class InspectionConfig(Node):
-    """Inspection during training. It does not affect the weights."""
+    """Options for recording attention heads during training. They do not affect the weights."""
 
     probe_heads: bool = Field(False, description="log the attention patterns of all heads during training")
     every: int = Field(
@@ -50,7 +50,7 @@ class InspectionConfig(Node):
 
 
 class ExperimentConfig(Node):
-    """Complete config of a run."""
+    """Complete config of a training run."""
 
     task: TaskConfig
     model: ModelConfig = TransformerConfig()
@@ -60,13 +60,13 @@ class ExperimentConfig(Node):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of initial weights, order of examples and dropout")
 
     def identity(self) -> Tree:
-        """Return the config without `inspection` and `training.parallel`, which do not affect results."""
+        """Return the options that affect results: all but `inspection` and `training.parallel`, as a dict."""
         tree = {name: part for name, part in self.dump().items() if name != "inspection"}
         return tree | {"training": {k: v for k, v in tree["training"].items() if k != "parallel"}}
 
 
 def presets() -> list[str]:
-    """List the names of the presets."""
+    """Return the sorted names of the presets (configs that ship with the package)."""
     folder = resources.files("glassformer") / "presets"
     return sorted(
         entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
@@ -74,20 +74,20 @@ def presets() -> list[str]:
 
 
 def preset_text(name: str) -> str:
-    """Read a preset's YAML, with its head comment."""
+    """Return the YAML text of a preset, including the comment at its top."""
     return (resources.files("glassformer") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def resolve(source: str, overrides: Iterable[str] | Mapping[str, Any] = ()) -> ExperimentConfig:
-    """Read the config of a source (a preset, a YAML file or a run) and apply overrides.
+    """Return the validated config of a source (a preset, a YAML file or a run) with overrides applied.
 
-    Overrides are `["model.num_layers=2"]`, or a mapping of paths to values.
+    Overrides are `["model.num_layers=2"]`, or a mapping from dotted option paths to values.
     """
     return apply_overrides(read_source(source), parse_overrides(overrides))
 
 
 def read_source(source: str) -> Tree:
-    """Read the tree of a preset, a YAML file or a run. `apply_overrides` validates it."""
+    """Return the config of a preset, a YAML file or a run as a nested dict that is not validated yet."""
     path = Path(source)
     if source in presets():
         tree = parse_yaml(preset_text(source), f"preset {source}")
@@ -97,13 +97,16 @@ def read_source(source: str) -> Tree:
         tree = read_yaml_file(path)
     else:
         raise user_error(
-            "no preset, YAML file or run of this name", value=source, allowed=presets(), hint="check the name"
+            "no preset, YAML file or run has this name",
+            value=source,
+            allowed=presets(),
+            hint="check the name",
         )
     return ExperimentConfig.fill_kinds(tree)
 
 
 def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
-    """Validate a tree with changes. An explicit `batch_size` removes a `batch_tokens` of the tree."""
+    """Return the validated config after `changes`. A `batch_size` in `changes` unsets `batch_tokens`."""
     given = changes.get("training")
     if isinstance(given, Mapping) and given.get("batch_size") and "batch_tokens" not in given:
         tree = merge(tree, {"training": {"batch_tokens": None}})
@@ -114,18 +117,18 @@ class Experiment:
     """Builder of everything that a config describes: task, model, probe and trainer."""
 
     def __init__(self, config: ExperimentConfig, task: Task | None = None) -> None:
-        """Build the task from its data, unless one is given."""
+        """Build the task from its data if `task` is None."""
         self.config = config
         self.task = config.task.build(config.seed) if task is None else task
         self.transferred: TransferReport | None = None
-        """Weights that `build_trainer` copied from the run at `training.start_from`."""
+        """Report of the weights that `build_trainer` copied from `training.start_from`, or None."""
 
     @classmethod
     def of_run(cls, config: ExperimentConfig, folder: RunFolder, process_group: ProcessGroup) -> Experiment:
-        """Build the experiment of a run on every rank.
+        """Build the experiment of a run on every rank (process).
 
         Rank 0 restores the task from the run, or builds it from the data if the run is new. The other ranks
-        restore it from rank 0's state, so that a tokenizer is trained once.
+        restore the task from rank 0's state, so that a tokenizer is trained only once.
         """
         task: Task | None = None
 
@@ -139,7 +142,7 @@ class Experiment:
         return cls(config, task or config.task.restore(state, config.seed))
 
     def build_model(self) -> Model:
-        """Build a model with initial weights. Equal config and seed give equal weights."""
+        """Build the model with initial weights. The same config and seed give bit-identical weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_torch_seed(self.config.seed, "weights"))
             try:
@@ -148,7 +151,7 @@ class Experiment:
                 raise UserError(detail) from None
 
     def build_probe(self) -> Probe | None:
-        """Build the probe of `inspection.probe_heads`, or return None."""
+        """Build the probe that records attention heads, or return None if `inspection.probe_heads` is off."""
         config = self.config.inspection
         if not config.probe_heads:
             return None
@@ -157,9 +160,10 @@ class Experiment:
         return HeadProbe(self.task, config.every, config.examples, config.keep_snapshots)
 
     def build_trainer(self, context: TrainingContext | None = None, *, initialise: bool = True) -> Trainer:
-        """Build the trainer, and `initialise` its model: embeddings, and weights from `training.start_from`.
+        """Build the trainer with its model.
 
-        A checkpoint to resume contains the weights; the run that they came from may have been deleted since.
+        With `initialise`, set the token embedding and copy the weights from `training.start_from`, unless
+        there is a checkpoint to resume. A checkpoint contains all weights.
         """
         model, config = self.build_model(), self.config.training
         context = context or TrainingContext(probe=self.build_probe())
@@ -178,7 +182,7 @@ class Experiment:
         return Trainer(self.task, model, config, self.config.evaluation, self.config.seed, context)
 
     def measure(self) -> Estimate:
-        """Measure time and memory of a step. They do not depend on the weights, so none are copied."""
+        """Estimate time and memory by timing a few training steps of a model with initial weights."""
         return estimate(self.build_trainer(TrainingContext(), initialise=False))
 
 

@@ -1,7 +1,7 @@
 """Run folder: resolved config, task, environment, event log, results, status and checkpoints.
 
 config.yaml  config.json  task.json  tokenizer.json  environment.json  results.json   covered by SHA256SUMS
-events.jsonl    the growing event log; each checkpoint holds its length and SHA-256
+events.jsonl    the growing event log; each checkpoint records its length and SHA-256
 status.json     the heartbeat, with a CRC-32 of its own
 checkpoints/    each with a manifest of its files
 """
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from glassformer.tasks.base import Task, TaskConfig
 
 TOKENIZERS = {"tokenizer", "target_tokenizer"}
-"""Entries of a task's state that are stored in files of their own, for other programs to read."""
+"""Entries of a task's state that are stored in separate files, so that other programs can read them."""
 CONFIG = "config.yaml"
-"""Resolved config for people. Its existence makes a folder a run, so it is written last."""
+"""File name of the config for people. A folder with this file is a run, so it is written last."""
 CONFIG_JSON = "config.json"
-"""The same config for programs: parsed a hundred times faster."""
+"""File name of the same config for programs, because JSON parses about 100 times faster than YAML."""
 WARNING = "WARNING:"
-"""Prefix of the data notes that are repeated with every score."""
+"""Prefix of notes about the data, such as leaks, that are shown with every score."""
 STALLED_AFTER_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Status:
-    """State of a run and its progress, as read from `status.json`."""
+    """State and progress of a run, as read from `status.json`."""
 
     name: str
     """`new`, `running`, `stalled` (no heartbeat), `stopped`, `crashed`, `damaged`, `diverged` or `done`."""
@@ -64,11 +64,11 @@ class Status:
     total_steps: int | None
     pid: int | None
     host: str | None = None
-    """Machine of that process."""
+    """Host name of the machine on which process `pid` trains."""
 
 
 class RunFolder:
-    """Folder of one run: its files, its lock and its heartbeat."""
+    """Folder of one training run: its files, its lock and its status."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,13 +79,13 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open the folder of an existing run."""
+        """Return the folder of an existing run. Raise UserError if there is no run at `path`."""
         run = cls(path)
         if not run.exists():
             raise user_error(
-                "is a folder without a run" if os.path.isdir(path) else "no such run",
+                "this folder does not contain a run" if os.path.isdir(path) else "no such run",
                 path=str(path),
-                hint="glassformer runs lists the runs there are",
+                hint="list the existing runs with glassformer runs",
             )
         return run
 
@@ -94,11 +94,11 @@ class RunFolder:
         return os.path.isfile(self.path / CONFIG)  # unlike Path.is_file, never an error
 
     def checkpoints(self, keep: int = 2) -> CheckpointStore:
-        """Return the store of the run's checkpoints, which keeps the newest `keep` and the best."""
+        """Return the checkpoint store of the run. It keeps the newest `keep` checkpoints and the best one."""
         return CheckpointStore(self.path / "checkpoints", keep)
 
     def create(self, config: Node, task_state: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Write the files that do not change during training, and make the folder a run."""
+        """Write config, task state and environment, which do not change during training."""
         tree = config.dump()
         yaml = dump_yaml(tree).encode()
         tokenizers = {name: f"{name}.json" for name in sorted(TOKENIZERS & task_state.keys())}
@@ -112,26 +112,26 @@ class RunFolder:
         self._files.write({**files, CONFIG: yaml})
 
     def config(self) -> Tree:
-        """Read the resolved config. An edited `config.yaml` is an error: the edit would have no effect."""
+        """Return the config as a dict. Raise UserError if `config.yaml` was edited after the run began."""
         try:
             self._files.read(CONFIG)
         except (OSError, ValueError) as error:
             raise user_error(
-                f"cannot be used: {error}",
+                f"the file cannot be used: {error}",
                 path=str(self.path / CONFIG),
-                hint=f"restore it from a copy of the run; for other options: train {self.path} PATH=VALUE",
+                hint=f"restore it from a copy of the run, or use glassformer train {self.path} PATH=VALUE",
             ) from None
         return self._read_json(CONFIG_JSON)
 
     def task_state(self) -> dict[str, Any]:
-        """Read the state from which the task is restored, tokenizers included."""
+        """Return the saved state of the task, including its tokenizers, as a dict."""
         state = self._read_json("task.json")
         for name in TOKENIZERS & state.keys():
             state[name] = self._read_json(f"{name}.json")
         return state
 
     def restore_task(self, config: TaskConfig, seed: int = 0) -> Task:
-        """Build the task of this run from its saved state, without learning from the data again."""
+        """Build the task from its saved state, so that its tokenizers are not trained again."""
         state = self.task_state()
         try:
             return config.restore(state, seed)
@@ -139,27 +139,27 @@ class RunFolder:
             if isinstance(error, (UserError, ErrorDetail)) or is_out_of_memory(error):
                 raise
             raise user_error(
-                f"does not describe the task of this run: {error or type(error).__name__}",
+                f"the file does not describe the task of this run: {error or type(error).__name__}",
                 path=str(self.path / "task.json"),
                 hint="restore it from a copy of the run",
             ) from error
 
     def environment(self) -> dict[str, Any]:
-        """Read versions, machine, data checksum and data notes of the training."""
+        """Return versions, machine, data checksum and notes about the data, as saved when training began."""
         return self._read_json("environment.json")
 
     def warnings(self, split: str | None = None) -> list[str]:
-        """Return the data notes that every score must repeat, of all splits or of one."""
+        """Return the warnings about the data, such as leaks, for one split or (None) for all splits."""
         notes = self.environment().get("data_notes", [])
         begin = WARNING if split is None else f"{WARNING} {split}"
         return [note for note in notes if str(note).startswith(begin)] if isinstance(notes, list) else []
 
     def results(self) -> dict[str, Any]:
-        """Read the measurements of the finished training; empty if it has not finished."""
+        """Return the results of the finished training as a dict, or {} if training has not finished."""
         return self._read_json("results.json") if (self.path / "results.json").exists() else {}
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        """Write the measurements of the finished training."""
+        """Write the results of the finished training to `results.json`."""
         self._files.write({"results.json": json_bytes(results)})
 
     def _read_json(self, name: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class RunFolder:
             raise unreadable(self.path / name, error) from None
 
     def lock(self) -> None:
-        """Lock the folder for this process. The system releases the lock when the process ends."""
+        """Lock the folder for this process. The operating system releases the lock when the process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / "lock", "ab+", buffering=0)  # noqa: SIM115  held until the run ends
@@ -185,7 +185,7 @@ class RunFolder:
             holder = file.read().decode(errors="replace").strip() or "unknown"
             file.close()
             raise user_error(
-                f"another process is training here (pid {holder})",
+                f"another process is training in this folder (pid {holder})",
                 path=str(self.path),
                 hint="wait for it, stop it, or choose another --run",
             ) from None
@@ -198,7 +198,7 @@ class RunFolder:
             raise storage_error(error, self.path / "lock", 8) from error
 
     def unlock(self) -> None:
-        """Release the lock; delete the folder if no run was created in it."""
+        """Release the lock. Delete the folder if no run was created in it."""
         if self._lock is not None:
             if not self.exists():
                 (self.path / "lock").unlink(missing_ok=True)
@@ -212,7 +212,7 @@ class RunFolder:
             self.path.rmdir()
 
     def is_locked(self) -> bool:
-        """Return True while a process trains in this folder."""
+        """Return True if a process is training in this folder."""
         try:
             with open(self.path / "lock", encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -223,7 +223,7 @@ class RunFolder:
             return True
 
     def heartbeat(self, state: str, step: int, total_steps: int | None) -> None:
-        """Write the status, at most once per HEARTBEAT_SECONDS while the run is running."""
+        """Write `status.json` with the current time. While `running`, write at most once per second."""
         now = time.monotonic()
         if state == "running" and now - self._last_heartbeat < HEARTBEAT_SECONDS:
             return
@@ -232,7 +232,7 @@ class RunFolder:
         self.write_status({**status, "host": socket.gethostname(), "time": time.time()})
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Write `status.json` without fsync: a status that a power failure loses is of no use."""
+        """Write `status.json` without fsync, because the status need not survive a power failure."""
         data = _status_bytes(status)
         try:
             atomic_write(self.path / "status.json", data, durable=False)
@@ -245,7 +245,7 @@ class RunFolder:
             data = read_regular_file(path)
             status = json.loads(data)
             if not isinstance(status, dict) or data != _status_bytes(status):
-                raise ChecksumMismatch("it is not what was written: its CRC-32 differs")
+                raise ChecksumMismatch("the content is not what was written: its CRC-32 differs")
             numbers = all(isinstance(status.get(key, 0), (int, float)) for key in ("step", "time"))
             if not numbers or not isinstance(status.get("state", "new"), str):
                 raise ValueError("a field has the wrong type")
@@ -254,7 +254,7 @@ class RunFolder:
             raise unreadable(path, error) from None
 
     def status(self) -> Status:
-        """Read the status; a run that reports `running` but has lost its process is `crashed`."""
+        """Return the status of the run. A `running` run whose process has ended is reported as `crashed`."""
         if not (self.path / "status.json").exists():
             return Status("running" if self.is_locked() else "new", 0, None, None)
         status = self._read_status()
@@ -267,7 +267,7 @@ class RunFolder:
         return Status(name, *progress, status.get("pid"), status.get("host"))
 
     def _repr_html_(self) -> str:
-        """Render status, metrics and options for a notebook."""
+        """Return status, metrics and options as HTML for a notebook."""
         results, options, status = self.results(), flatten(self.config()), self.status()
         metrics: dict[str, dict[str, float]] = results.get("metrics", {})
         names = list(dict.fromkeys(name for measured in metrics.values() for name in measured))
@@ -283,14 +283,14 @@ class RunFolder:
         )
 
     def remove(self) -> None:
-        """Delete the run, unless a process trains in it."""
+        """Delete the run. Raise UserError if a process is training in it."""
         if self.is_locked():
-            raise user_error("is being trained", path=str(self.path), hint="stop the training first")
+            raise user_error("this run is being trained", path=str(self.path), hint="stop the training first")
         shutil.rmtree(self.path)
 
 
 def _status_bytes(status: Mapping[str, Any]) -> bytes:
-    """Encode a status with a CRC-32 of its other fields, so that damage is detected."""
+    """Return a status as JSON bytes with a CRC-32 of its fields, so that damage can be detected."""
     fields = {name: value for name, value in status.items() if name != "crc32"}
     return json_bytes(fields | {"crc32": zlib.crc32(json_bytes(fields))})
 
@@ -301,7 +301,7 @@ def _html_table(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def list_runs(folder: Path) -> list[RunFolder]:
-    """List the runs directly in a folder, the newest first."""
+    """Return the runs that are direct subfolders of `folder`, the newest first."""
     if not os.path.isdir(folder):  # unlike Path.is_dir, never an error
         return []
     runs = [RunFolder(path) for path in folder.iterdir() if (path / CONFIG).is_file()]
@@ -309,7 +309,7 @@ def list_runs(folder: Path) -> list[RunFolder]:
 
 
 def new_run_path(folder: Path, name: str) -> Path:
-    """Create the first free folder `name-N`. Creating it reserves the name."""
+    """Create and return the first free folder `name-1`, `name-2`, …, so that its name is reserved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -325,14 +325,14 @@ def new_run_path(folder: Path, name: str) -> Path:
 
 
 def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
-    """Return the config paths at which two configs differ, with both values."""
+    """Return the options that differ between two configs: dotted path to (old value, new value)."""
     left, right = flatten(old), flatten(new)
     pairs = {path: (left.get(path), right.get(path)) for path in sorted({*left, *right})}
     return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def environment(data_checksum: str, threads: int) -> dict[str, Any]:
-    """Collect what a result depends on besides its config. Contains no paths, user names or host names."""
+    """Return versions, hardware, data checksum and git state, without paths, user names or host names."""
     import torch
 
     return {
@@ -351,7 +351,7 @@ def environment(data_checksum: str, threads: int) -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return commit and cleanliness of the working directory if it is a git checkout, else None."""
+    """Return `commit` and `is_clean` (no modified files) of the git checkout, or None outside of one."""
     try:
         commit = _git("rev-parse", "HEAD")
         return {"commit": commit, "is_clean": _git("status", "--porcelain", "--untracked-files=no") == ""}

@@ -37,11 +37,13 @@ if TYPE_CHECKING:  # imported in the methods that inspect: training evaluates ru
     from glassformer.inspection.trace import Trace
 
 MAX_CLASSES_SHOWN = 10
-"""Largest number of classes of which a prediction lists all; of more, it lists CLASSES_SHOWN_OF_MORE."""
+"""Maximum number of classes for which a prediction lists the probability of every class."""
 CLASSES_SHOWN_OF_MORE = 5
+"""Number of classes that a prediction lists if there are more than MAX_CLASSES_SHOWN."""
 BATCH_ROWS = 64
+"""Maximum number of inputs per batch in `predict`."""
 BATCH_TOKENS = 8192
-"""Limits of a batch of `predict`: rows, and tokens with padding."""
+"""Maximum number of tokens per batch in `predict`, including padding."""
 
 
 class Run:
@@ -58,9 +60,9 @@ class Run:
         task: Task | None = None,
         device: str = "auto",
     ) -> None:
-        """Load a checkpoint of the run at `path`: `best`, `latest`, a step or a name.
+        """Load a checkpoint (`best`, `latest`, a step number or a name) of the run at `path`.
 
-        Pass an already loaded `task` to avoid reading the data again.
+        Pass a loaded `task` to avoid reading the data again.
         """
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
@@ -75,7 +77,7 @@ class Run:
             raise user_error(
                 f"the checkpoint is damaged: {damage}",
                 path=str(self.path),
-                hint=f"--checkpoint {others[0]}" if others else "restore the folder from a copy",
+                hint=f"use --checkpoint {others[0]}" if others else "restore the folder from a copy",
             ) from None
         with torch.random.fork_rng(devices=[]):
             self.model = self.config.model.build(self.task.task_type)
@@ -83,7 +85,7 @@ class Run:
             self.model.load_state_dict(dict(tensors.get("averaged", tensors["model"])))
         except RuntimeError:
             raise user_error(
-                f"does not describe the model of {self.checkpoint}",
+                f"the file does not describe the model of {self.checkpoint}",
                 path=str(self.path / CONFIG_JSON),
                 hint="restore it from a copy of the run",
             ) from None
@@ -98,11 +100,11 @@ class Run:
         samples: int = 3,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Measure the model on a split (default: test, or validation without a test set).
+        """Evaluate the model on a split (default: `test`, or `validation` if there is no test split).
 
-        Returns the document of `evaluate --json`. `overrides` change options of `evaluation`. `hypotheses` is
-        a file for the generated outputs, one line per example, in the order of the data. `samples` is the
-        number of best, typical and worst sentences in the details, if outputs are text.
+        Return the dict that `evaluate --json` prints. `overrides` change `evaluation` options. `hypotheses`
+        is a file to write the generated outputs to, one line per example in the order of the data. For text
+        outputs, `samples` is how many of the best, typical and worst sentences the details show.
         """
         split = self._split(split)
         config = self.config.evaluation
@@ -135,13 +137,13 @@ class Run:
         }
 
     def _check_hypotheses(self, path: Path) -> None:
-        """Raise if the file cannot be written, before the model is measured."""
+        """Raise UserError if the model does not generate outputs, or if the file cannot be written."""
         if not self.task.generates_outputs:
             raise user_error(
-                "the model of this run does not generate outputs",
+                "the model does not generate outputs that could be written to this file",
                 path=str(path),
                 value=self.config.task.kind,
-                hint="evaluate without it; predict shows single predictions",
+                hint="evaluate without --hypotheses; glassformer predict shows single predictions",
             )
         is_new = not path.exists()
         _write(path, "ab", b"")
@@ -149,7 +151,7 @@ class Run:
             path.unlink(missing_ok=True)
 
     def _sentences(self, split: str, measured: Measured, samples: int) -> dict[str, Any]:
-        """Choose the best, typical and worst sentences, with their location in the data."""
+        """Return the best, typical and worst generated sentences, each with its location in the data."""
         pairs = self.task.text_pairs(split)
         if pairs is None or measured.decoded is None or not samples:
             return {}
@@ -182,16 +184,16 @@ class Run:
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Predict one text, or a list of texts in batches.
 
-        Returns one dict per text, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
+        Return one dict per text, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
         a beam search) and `warning`. A text that the task cannot read has an `error` instead of an output.
-        `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also reports
-        the effect of each word.
+        `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also returns
+        `words`, the effect of each word on the prediction.
         """
         if why and not isinstance(self.task, SequenceClassificationTask):
             raise user_error(
-                "only for a model with one prediction for the whole input",
+                "this option needs a model with one prediction for the whole input",
                 path="--why",
-                hint="glassformer attention shows where the other models attend",
+                hint="use glassformer attention to see where this model attends",
             )
         texts = [text] if isinstance(text, str) else list(text)
         rows: list[np.ndarray | None] = []
@@ -212,7 +214,7 @@ class Run:
     def _predict_rows(
         self, rows: Sequence[np.ndarray | None], strategy: DecodingConfig, errors: dict[int, str]
     ) -> dict[int, list[Prediction]]:
-        """Predict rows of tokens in batches of similar length, several at once; notes errors by index."""
+        """Return the predictions by row index. Batches run concurrently. Errors are added to `errors`."""
 
         def predict(indices: Sequence[int]) -> dict[int, list[Prediction]]:
             batch = [row for index in indices if (row := rows[index]) is not None]
@@ -240,7 +242,7 @@ class Run:
         error: str | None,
         why: bool,
     ) -> dict[str, Any]:
-        """Make the document of one prediction."""
+        """Return the prediction for one text as a JSON-serialisable dict."""
         candidates = [self._show(candidate) for candidate in found or ()]
         prediction: dict[str, Any] = {
             "input": text,
@@ -264,7 +266,7 @@ class Run:
     def _class_probabilities(
         self, task: SequenceClassificationTask, tokens: np.ndarray
     ) -> dict[str, float] | None:
-        """Return the probability of each class, the likeliest first; of many classes only the first few."""
+        """Return class probabilities, the highest first. With more than 10 classes, return only the top 5."""
         from glassformer.inspection.attribution import outputs
 
         if isinstance(self.model.head, RegressionHead):
@@ -278,9 +280,9 @@ class Run:
         }
 
     def generate(self, prompt: str = "", max_tokens: int = 200, **sampling: Any) -> str:
-        """Continue a prompt with a language model; returns the prompt and up to `max_tokens` more tokens.
+        """Return the prompt and up to `max_tokens` new tokens from a language model, as text.
 
-        `sampling` are options of `stream`: `temperature`, `top_k`, `top_p` and `seed`.
+        `sampling` passes options to `stream`: `temperature`, `top_k`, `top_p` and `seed`.
         """
         *_, (text, _) = self.stream(prompt, max_tokens, **sampling)
         return text
@@ -296,15 +298,15 @@ class Run:
         seed: int = 0,
         number: int = 0,
     ) -> Iterator[tuple[str, int]]:
-        """Generate as `generate` does; after each part, yield the text so far and its number of new tokens.
+        """Continue a prompt, and yield (text so far, number of new tokens) after each generated part.
 
-        A `temperature` of 0 is greedy decoding. Equal seeds give equal texts. `number` selects one of several
-        texts for the same prompt and seed.
+        A `temperature` of 0 means greedy decoding. Equal seeds give equal texts. Different values of `number`
+        give different texts for the same prompt and seed.
         """
         task = self.task
         if not isinstance(task, CausalLanguageTask):
             raise user_error(
-                "is not a language model of text",
+                "this run is not a text language model",
                 path=str(self.path),
                 hint=f"glassformer predict {self.path} INPUT",
             )
@@ -334,12 +336,12 @@ class Run:
         decoding: Mapping[str, Any] | None = None,
         node: int | None = None,
     ) -> AttentionMaps:
-        """Record the attention maps for an input (default: the first test example) and its prediction.
+        """Return the attention maps for an input (default: the first test example) and its predicted output.
 
         `layers`, `heads`, `rows` (queries) and `site` (`encoder`, `decoder` or `cross`) select a part.
-        `untrained`: use the same model with its initial weights, for comparison. `decoding`: the strategy
-        for the output, such as `{"kind": "beam"}`. `node`: the number of a node in that decoding's `trace`,
-        chosen or dropped. With either of the last two, a language model's maps include what it generates.
+        With `untrained`, the model has its initial weights. `decoding` is the strategy for the output, such
+        as `{"kind": "beam"}`. `node` is the number of a node in the search tree that `trace` returns. With
+        `decoding` or `node`, the maps of a language model include the generated tokens.
         """
         from glassformer.inspection.examples import prepare_input
         from glassformer.inspection.maps import Selection
@@ -365,7 +367,7 @@ class Run:
     def trace(
         self, text: str | None = None, decoding: Mapping[str, Any] | None = None, alternatives: int = 5
     ) -> Trace:
-        """Record the decoding of an input: each step with its alternatives, and the search tree."""
+        """Decode an input. Return each step with its `alternatives` likeliest tokens, and the search tree."""
         from glassformer.inspection.trace import trace
 
         return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
@@ -377,10 +379,10 @@ class Run:
         untrained: bool = False,
         ablate: Ablation | None = None,
     ) -> dict[str, Any]:
-        """Average the statistics of every head over examples, for this and the untrained model.
+        """Return statistics of every attention head, averaged over examples, as a JSON-serialisable dict.
 
-        With `untrained`, for the untrained model only. With `ablate` (`zero` or `mean`), also measure the
-        effect of ablating each head; see `ablate_head`.
+        The dict covers the trained and the untrained model, or with `untrained` only the untrained one. With
+        `ablate` (`zero` or `mean`), it also has the effect of ablating each head, as in `ablate_head`.
         """
         from glassformer.inspection.ablation import ablate_each_head
         from glassformer.inspection.examples import group_examples
@@ -408,9 +410,10 @@ class Run:
         split: str | None = None,
         text: str | None = None,
     ) -> Effects:
-        """Measure the effect of ablating a head, on examples and on the prediction for `text` if given.
+        """Measure the effect of ablating one attention head on examples, and on the prediction for `text`.
 
-        `ablation`: replace the head's output by zero (`zero`) or by its mean over the examples (`mean`).
+        `site` is `encoder`, `decoder` or `cross`. `ablation` replaces the output of the head by zero (`zero`)
+        or by its mean over the examples (`mean`).
         """
         from glassformer.inspection.ablation import head_effects
         from glassformer.inspection.examples import group_examples
@@ -438,10 +441,10 @@ class Run:
         split: str | None = None,
         renormalise: bool = True,
     ) -> Effects:
-        """Measure the effect of ablating an edge: in this head, the query may not attend to the key.
+        """Measure the effect of ablating an attention edge: in this head, `query` may not attend to `key`.
 
-        With `examples`, the same edge is also ablated in this number of examples of the same length. Without
-        `renormalise`, the other weights of the row stay as they are and no longer sum to 1.
+        `site` is `encoder`, `decoder` or `cross`. With `examples`, the edge is also ablated in that many
+        examples of the same length. Without `renormalise`, the weights of the row no longer sum to 1.
         """
         from glassformer.inspection.ablation import Edge, edge_effects
         from glassformer.inspection.record import HeadId
@@ -460,7 +463,7 @@ class Run:
     def occlude(
         self, text: str | None, position: int, examples: int = 16, split: str | None = None
     ) -> Effects:
-        """Measure the effect of a token: replace it by the tokens that examples have at its position."""
+        """Measure the effect of replacing one token by tokens that other examples have at its position."""
         from glassformer.inspection.ablation import token_effects
 
         return token_effects(
@@ -474,13 +477,13 @@ class Run:
         )
 
     def rollout(self, text: str | None = None) -> AttentionMaps:
-        """Multiply the attention of all layers into one map per site. A hint, not a cause."""
+        """Return the attention rollout: one map per site (encoder, decoder or cross). It can mislead."""
         from glassformer.inspection.attribution import rollout
 
         return rollout(self.attention(text))
 
     def logit_lens(self, text: str | None = None, top: int = 5) -> LogitLens:
-        """Apply the output head after each layer, and list the `top` tokens. A hint, not a cause."""
+        """Return the logit lens: the `top` tokens that the output head predicts after each layer."""
         from glassformer.inspection.attribution import logit_lens
         from glassformer.inspection.examples import prepare_input
 
@@ -493,7 +496,7 @@ class Run:
         return reference_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
 
     def _split(self, split: str | None) -> str:
-        """Return `split` if it exists; by default `test`, or `validation` without a test set."""
+        """Return `split`, or by default `test` if it exists, else `validation`. Reject an unknown split."""
         if split is None:
             return "test" if "test" in self.task.splits else "validation"
         if split not in self.task.splits:
@@ -506,7 +509,7 @@ class Run:
         return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
 
     def _tokens(self, text: str | None) -> np.ndarray:
-        """Return the tokens of a text, or of the first example."""
+        """Return the token ids of a text, or of the first example if `text` is None."""
         from glassformer.inspection.examples import first_example
 
         return first_example(self.task) if text is None else self.task.parse(text)
@@ -529,7 +532,7 @@ class Run:
         return self.folder._repr_html_()
 
     def _show(self, prediction: Prediction) -> dict[str, Any]:
-        """Make the document of one hypothesis: output, probability, and each token with its probability."""
+        """Return a hypothesis as a dict: output, probability, and each token with its probability."""
         if prediction.value is not None:
             return {"output": f"{prediction.value:.6g}", "probability": None, "steps": []}
         symbols = self.task.output_symbols(prediction.tokens)
@@ -542,7 +545,7 @@ class Run:
 
 
 def _batches(rows: Sequence[np.ndarray | None], max_rows: int) -> Iterator[list[int]]:
-    """Group the indices of rows into batches of similar length, the longest rows first."""
+    """Yield batches of row indices. Rows in a batch have similar lengths, and the longest come first."""
     lengths = {index: len(row) for index, row in enumerate(rows) if row is not None}
     batch: list[int] = []
     for index in sorted(lengths, key=lambda index: -lengths[index]):
@@ -560,7 +563,7 @@ def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
             file.write(data)
     except OSError as error:
         raise user_error(
-            f"cannot be written: {error.strerror or error}",
+            f"the file cannot be written: {error.strerror or error}",
             path=str(path),
             hint="choose a file in an existing folder that you may write to",
         ) from None

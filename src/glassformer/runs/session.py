@@ -25,7 +25,7 @@ from glassformer.training.progress import Reporter
 from glassformer.training.trainer import Interrupted, StopSignals, Trainer, TrainingContext, TrainingState
 
 DEFAULT_RUNS = Path("runs")
-"""Folder of new runs, relative to the working directory."""
+"""Folder in which new runs are created, relative to the working directory."""
 
 MAY_CHANGE_ON_RESUME = (
     "training.max_steps",
@@ -44,7 +44,7 @@ MAY_CHANGE_ON_RESUME = (
 
 
 class TrainingSession:
-    """Owner of a run while it trains: folder, lock, signals, context and results."""
+    """One training of a run. It locks the folder, handles signals, trains, and writes the results."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class TrainingSession:
     ) -> None:
         """Read the data and build the experiment.
 
-        `should_stop` is called after each step; when it returns True, the run saves and stops, as on SIGTERM.
-        With several processes, each rank has a session, and rank 0 writes the folder.
+        `should_stop` is called after each step. If it returns True, training saves and stops, as on SIGTERM.
+        With several processes, each rank has its own session, and only rank 0 writes to the folder.
         """
         self.config = config
         self.should_stop = should_stop
@@ -74,10 +74,10 @@ class TrainingSession:
         self.signals = StopSignals(self.reporter.info)
         self.trainer: Trainer
         self.exit_code = 0
-        """128 + signal number if a signal stopped any rank, else 0."""
+        """Exit code of the command: 128 + signal number if a signal stopped any rank, else 0."""
 
     def run(self) -> dict[str, Any]:
-        """Train, measure and write the results. Returns the document that `train --json` prints."""
+        """Train, evaluate and write the results. Return the dict that `train --json` prints."""
         self.process_group.on_rank_zero(self.folder.lock)
         try:
             with self.signals:
@@ -102,13 +102,13 @@ class TrainingSession:
             self.folder.unlock()
 
     def _prepare(self) -> None:
-        """Build the trainer, create or check the folder, and restore the newest checkpoint."""
+        """Build the trainer, create or check the run folder, and restore the newest checkpoint if any."""
         for note in self.experiment.task.notes:
             self.reporter.info(note)
         checksum = self.experiment.task.checksum()
         if self.process_group.broadcast(checksum) != checksum:
             raise user_error(
-                "the data differ from those of rank 0",
+                "the data of this rank differ from the data of rank 0",
                 path="task",
                 hint="use the same files on every machine",
             )
@@ -167,7 +167,7 @@ class TrainingSession:
         self.folder.events.append("transfer", **asdict(transferred))
 
     def _check_same(self, checksum: str) -> None:
-        """Raise unless config, data and the weights of `training.start_from` are those of the saved run."""
+        """Raise UserError if config, data or start weights have changed since the run began."""
         saved = _saved_config(self.folder).dump()
         changed = {
             path: pair
@@ -184,13 +184,13 @@ class TrainingSession:
             hint = "restore the data, or choose another --run"
         elif transferred and about.get("start_from") != transferred.origin():
             message = f"{transferred.run} has changed since this run started from it"
-            hint = "choose another --run"
+            hint = "train a new run with another --run"
         else:
             return
         raise user_error(message, path=str(self.folder.path), hint=hint)
 
     def _announce(self) -> None:
-        """Report the number of parameters and the expected time and memory."""
+        """Print the number of parameters and the expected time and memory."""
         size = sum(parameter.numel() for parameter in self.trainer.model.parameters())
         frozen = sum(self.trainer.freezing.frozen(self.trainer.state.step + 1).values())
         if frozen:
@@ -218,7 +218,7 @@ class TrainingSession:
         self.reporter.progress(activity, done, total)
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
-        """Measure the best checkpoint if training has ended, and write the results."""
+        """Return the results as a dict. If training has ended, evaluate the best checkpoint and save them."""
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
         if state.ended and self.process_group.is_rank_zero:
             loaded = Run(self.folder.path, task=self.experiment.task)
@@ -262,9 +262,9 @@ def open_session(
     reporter: Reporter | None = None,
     process_group: ProcessGroup | None = None,
 ) -> TrainingSession:
-    """Resolve the config of a source, choose the run folder, and read the data.
+    """Return a session for a source (preset, YAML file or run): resolve config, choose folder, read data.
 
-    `restarts`: how often the launcher has restarted this training; a restarted one resumes.
+    `restarts` is how often the launcher has restarted this training. A restarted training resumes.
     """
     process_group, reporter = process_group or ProcessGroup(), reporter or Reporter()
     config = resolve(source, overrides)
@@ -282,10 +282,10 @@ def train(
     resume: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Train a preset, a YAML file or a run's config, and return the run.
+    """Train the config of a preset, a YAML file or a run, and return the trained run.
 
-    `run` is the folder (default: a new one in `runs/`). With `resume`, continue an interrupted training, or
-    start if there is none.
+    `run` is the folder (default: a new folder in `runs/`). With `resume`, continue an interrupted training
+    if there is one.
     """
     session = open_session(source, overrides, run=run, resume=resume, reporter=reporter)
     session.run()
@@ -293,7 +293,7 @@ def train(
 
 
 def run_path(source: str, config: ExperimentConfig, run: str | Path | None, resume: bool) -> Path:
-    """Choose the folder of a training. A folder that contains a run is used only to resume it."""
+    """Return the folder to train in. Raise UserError if it contains a run and `resume` is False."""
     if run is None and resume:
         run = source if RunFolder(Path(source)).exists() else _unfinished(config)
     if run is None:
@@ -301,12 +301,13 @@ def run_path(source: str, config: ExperimentConfig, run: str | Path | None, resu
         return new_run_path(DEFAULT_RUNS, name or "run")
     path = Path(run)
     if RunFolder(path).exists() and not resume:
-        raise user_error("contains a run already", path=str(path), hint="--resume, or another --run")
+        message, hint = "this folder already contains a run", "add --resume, or choose another --run"
+        raise user_error(message, path=str(path), hint=hint)
     return path
 
 
 def _unfinished(config: ExperimentConfig) -> Path | None:
-    """Find the newest run of this config that has not finished."""
+    """Return the path of the newest unfinished run of this config in `runs/`, or None."""
     for folder in list_runs(DEFAULT_RUNS):
         if not folder.results():
             with contextlib.suppress(UserError):  # of another version, or with kinds of a plug-in
@@ -316,5 +317,5 @@ def _unfinished(config: ExperimentConfig) -> Path | None:
 
 
 def _saved_config(folder: RunFolder) -> ExperimentConfig:
-    """Read and validate a run's config, so that options added since have their defaults."""
+    """Return the validated config of a run. Options that its version did not have get their defaults."""
     return validate(ExperimentConfig, folder.config())

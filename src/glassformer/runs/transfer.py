@@ -28,7 +28,7 @@ from glassformer.training.optimizers import is_head
 
 OPTION = "training.start_from"
 MAX_SHOWN = 3
-"""Number of mismatches that an error lists."""
+"""Maximum number of mismatched tensors that an error message lists."""
 
 MAY_DIFFER = frozenset(
     {
@@ -42,41 +42,41 @@ MAY_DIFFER = frozenset(
         "decoder_layers",
     }
 )
-"""Model options that may differ: they do not change the meaning of weights, or the report shows them."""
+"""Model options that may differ. The copied weights keep their meaning, or the report shows the change."""
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class PartialCopy:
-    """Position table of another length, of which the common rows are copied."""
+    """Partial copy of a position embedding table whose length differs between the two models."""
 
     rows: int
-    """Rows copied."""
+    """Number of rows (positions) copied."""
     source_rows: int
     model_rows: int
     parameters: int
-    """Parameters copied."""
+    """Number of parameters copied."""
 
 
 @dataclass(frozen=True)
 class TransferReport:
-    """Tensors copied, left out and new, each with its number of parameters."""
+    """Report of a weight transfer: tensors copied, left out and new, with their parameter counts."""
 
     run: str
     checkpoint: str
     weights: str
-    """`averaged` if the run has averaged weights, else `model`."""
+    """Name of the copied weights: `averaged` if the run has averaged weights, else `model`."""
     sha256: str
-    """SHA-256 of the file with these weights."""
+    """SHA-256 of the checkpoint file that the weights were copied from."""
     loaded: dict[str, int] = field(default_factory=dict)
     partly: dict[str, PartialCopy] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
-    """Tensors of the run that the model does not have."""
+    """Tensors of the run that were not copied, with their number of parameters."""
     new: dict[str, int] = field(default_factory=dict)
-    """Tensors of the model that keep their initial weights."""
+    """Tensors of the model that keep their initial weights, with their number of parameters."""
     note: str = ""
-    """Remark about the direction of attention, or empty."""
+    """Remark if only one of the two models is causal, else empty."""
 
     @property
     def loaded_parameters(self) -> int:
@@ -99,7 +99,7 @@ class TransferReport:
         return [*lines, self.note] if self.note else lines
 
     def origin(self) -> dict[str, str]:
-        """Identify the copied weights by checkpoint and checksum, without the path of the run."""
+        """Return checkpoint name, weights and SHA-256 of the copied weights, without the path of the run."""
         return {"checkpoint": self.checkpoint, "weights": self.weights, "sha256": self.sha256}
 
 
@@ -116,7 +116,7 @@ def _by_module(counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """Trained run that another model starts from: best weights, task and model options."""
+    """Trained run whose best weights are copied, with its task and its model options."""
 
     path: Path
     checkpoint: str
@@ -129,7 +129,7 @@ class Source:
 
     @classmethod
     def open(cls, path: Path) -> Source:
-        """Load the best checkpoint of a run."""
+        """Load the best checkpoint, the task and the model options of the run at `path`."""
         folder = RunFolder.open(path)
         config, state = folder.config(), folder.task_state()
         task = folder.restore_task(validate(TaskConfig, config.get("task", {})))
@@ -140,7 +140,7 @@ class Source:
             tensors = store.load(name, ["model", "averaged"]).tensors
         except DamagedCheckpoint as damage:
             raise user_error(
-                f"its best checkpoint is damaged: {damage}",
+                f"the best checkpoint of this run is damaged: {damage}",
                 path=OPTION,
                 value=str(path),
                 hint="restore the folder from a copy, or train that run again",
@@ -150,16 +150,16 @@ class Source:
         return cls(path, name, weights, sha256, tensors[weights], task, state, options)
 
     def has_type_of(self, task: Task) -> bool:
-        """Return True if the task of the run and this one have the same task type."""
+        """Return True if the task of the run has the same task type as `task`."""
         return type(task.task_type) is type(self.task.task_type)
 
     def error(self, message: str, hint: str) -> UserError:
-        """Make the error that rejects this source."""
+        """Return a UserError for `training.start_from` with the path of this run."""
         return user_error(message, path=OPTION, value=str(self.path), hint=hint)
 
 
 def transfer(path: Path, task: Task, model: Model, config: ModelConfig) -> TransferReport:
-    """Copy the matching weights of the run at `path` into a new model for `task`, in place."""
+    """Copy the matching weights of the run at `path` into `model` in place, and report what was copied."""
     source = Source.open(path)
     own: Tensors = model.state_dict()
     _check_symbols(source, task)
@@ -190,12 +190,12 @@ def transfer(path: Path, task: Task, model: Model, config: ModelConfig) -> Trans
 
 
 def _common_modules(theirs: Tensors, own: Tensors) -> set[str]:
-    """Return the modules of the backbone that both models have: `embedding`, `encoder`, …"""
+    """Return the names of backbone modules that both models have, such as `embedding` and `encoder`."""
     return {_module(n) for n in theirs if not is_head(n)} & {_module(n) for n in own}
 
 
 def _match_backbone(source: Source, own: Tensors, config: ModelConfig) -> dict[str, PartialCopy]:
-    """Return the tensors to copy partially; raise if the backbones differ in shape or in meaning."""
+    """Return the tensors to copy partially. Raise UserError if shapes or relevant model options differ."""
     if not _common_modules(source.tensors, own):
         raise source.error(
             f"the run's {_modules(source.tensors)} have nothing in common with this model's {_modules(own)}",
@@ -223,7 +223,7 @@ def _match_backbone(source: Source, own: Tensors, config: ModelConfig) -> dict[s
 
 
 def _compare(theirs: Tensors, own: Tensors) -> tuple[dict[str, PartialCopy], list[str]]:
-    """Return position tables that differ only in length, and descriptions of all other mismatches."""
+    """Return position tables that differ only in length, and one line of text per other mismatch."""
     common = _common_modules(theirs, own)
     parts: dict[str, PartialCopy] = {}
     mismatches = []
@@ -252,7 +252,7 @@ def _size(tensor: Tensor) -> str:
 
 
 def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
-    """Return the overrides that give a model with the run's options."""
+    """Return overrides such as `model.hidden_dim=64` that set the differing options to the run's values."""
     known = flatten(source.options)
     values = {name: known[name] for name in differing if name in known}
     return " ".join(
@@ -262,7 +262,7 @@ def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
 
 
 def _check_symbols(source: Source, task: Task) -> None:
-    """Raise unless token numbers mean the same in both tasks, for inputs and for generated outputs."""
+    """Raise UserError unless each token id means the same in both tasks, in inputs and outputs."""
     here, there = task.state(), source.state
     both_generate = isinstance(task.task_type, Seq2Seq) and source.has_type_of(task)
     if here.get("tokenizer") != there.get("tokenizer"):
@@ -285,12 +285,12 @@ def _check_symbols(source: Source, task: Task) -> None:
         )
         raise source.error(
             f"the run has other symbols: {len(old):,} there, {len(new):,} here{next(unequal, '')}",
-            "use data with the same symbols, or no training.start_from",
+            "use data with the same symbols, or remove training.start_from",
         )
 
 
 def _output_symbols(task: Task) -> list[str]:
-    """Return the meaning of each output of the head, if it is not the input vocabulary."""
+    """Return the class or target token of each output. Return [] if outputs are input tokens or values."""
     match task.task_type:
         case SequenceClassification(is_regression=False, outputs=count) | TokenClassification(classes=count):
             return task.output_symbols(range(count))
@@ -301,7 +301,7 @@ def _output_symbols(task: Task) -> list[str]:
 
 
 def _has_same_head(source: Source, task: Task, own: Tensors) -> bool:
-    """Return True if the run's head has the outputs and the shapes of the new model's head."""
+    """Return True if the output heads of both models have the same classes or tokens and shapes."""
     if not source.has_type_of(task) or _output_symbols(task) != _output_symbols(source.task):
         return False
     here = {name: tensor.shape for name, tensor in own.items() if is_head(name)}
@@ -309,7 +309,7 @@ def _has_same_head(source: Source, task: Task, own: Tensors) -> bool:
 
 
 def _direction_note(source: Source, model: Model) -> str:
-    """Return a note if the run's model is causal and the new one is not, or the reverse; else ''."""
+    """Return a note if only one of the two models is causal, else an empty string."""
     was_causal = isinstance(source.task.task_type, CausalLM) or (
         isinstance(source.task.task_type, TokenClassification | SequenceClassification)
         and bool(source.options.get("is_causal"))

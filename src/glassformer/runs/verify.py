@@ -27,21 +27,21 @@ from glassformer.training.checkpoints import SAVING, STATE
 from glassformer.training.events import CLOCK_FIELDS
 
 CHILD_SECONDS = 1800
-"""Longest time that one training may take."""
+"""Maximum time for one training in a child process, in seconds."""
 
 
 @dataclass
 class Proof:
-    """Result of `prove_resume`."""
+    """Result of `prove_resume`: number of kills, and the comparison of the two runs."""
 
     kills: int = 0
     kills_during_save: int = 0
     compared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Digests of both runs by name, with `is_equal`; see `compare_runs`."""
+    """Result of `compare_runs`: the SHA-256 digests of both runs by name, and if they are equal."""
 
     @property
     def passed(self) -> bool:
-        """True if something was compared and all of it is equal."""
+        """True if digests were compared and all of them are equal."""
         return bool(self.compared) and all(item["is_equal"] for item in self.compared.values())
 
 
@@ -55,9 +55,10 @@ def prove_resume(
     plugins: tuple[Path, ...] = (),
     report: Callable[[str], None] = lambda text: None,
 ) -> Proof:
-    """Train `steps` steps in `folder/uninterrupted` and, with `kills` kills, in `folder/interrupted`.
+    """Train `steps` steps twice, once without interruption and once with `kills` kills, and compare the runs.
 
-    `seed` decides the moments of the kills. `report` receives one line per event.
+    The runs are `folder/uninterrupted` and `folder/interrupted`. `seed` determines when kills happen.
+    `report` receives one line of text per event.
     """
     every = max(1, steps // (2 * kills + 2))
     config = config.with_overrides(
@@ -109,14 +110,14 @@ def _finish(child: subprocess.Popen[str], folder: RunFolder) -> None:
         raise user_error(
             f"training ended with exit code {child.returncode}: {errors.strip()[-300:]}",
             path=str(folder.path),
-            hint="glassformer train with the same options shows the whole error",
+            hint="run glassformer train with the same options to see the whole error",
         )
 
 
 def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool, dice: random.Random) -> bool:
-    """Kill the child after its next checkpoint, at once or during the save after it.
+    """Kill the child process after its next checkpoint: at a random moment, or during the following save.
 
-    Returns False if the child ended before that.
+    Return False if the child process ended before the kill.
     """
     store = folder.checkpoints()
     before = store.pointed("latest")
@@ -135,7 +136,7 @@ def _kill(child: subprocess.Popen[str], folder: RunFolder, is_during_save: bool,
 
 
 def compare_runs(left: RunFolder, right: RunFolder) -> dict[str, dict[str, Any]]:
-    """Compare the digests of two runs: state, order of examples, events and metrics."""
+    """Return the SHA-256 digests of state, order of examples, events and metrics of two runs, by name."""
     digests = [_digests(left), _digests(right)]
     return {
         name: {
@@ -148,7 +149,7 @@ def compare_runs(left: RunFolder, right: RunFolder) -> dict[str, dict[str, Any]]
 
 
 def _digests(folder: RunFolder) -> dict[str, str]:
-    """Compute SHA-256 digests of all state, the order of examples, and the event log without clock values."""
+    """Return SHA-256 digests of weights, training state, order of examples, event log and metrics."""
     store = folder.checkpoints()
     newest = store.folder / (store.pointed("latest") or "")
     digests = {path.name: file_sha256(path) for path in sorted(newest.glob("*.safetensors"))}
@@ -162,7 +163,7 @@ def _digests(folder: RunFolder) -> dict[str, str]:
 
 
 def without_clocks(value: Any) -> Any:
-    """Remove the fields that a clock writes, which differ between equal runs."""
+    """Return a copy of a mapping without time fields, because they differ between equal runs."""
     if isinstance(value, Mapping):
         return {key: without_clocks(item) for key, item in value.items() if key not in CLOCK_FIELDS}
     return value
