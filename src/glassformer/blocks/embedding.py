@@ -95,7 +95,7 @@ class OneHot(InputNet):
 
 @register
 class OneHotConfig(InputConfig):
-    """One-hot encoding of each token and a linear layer."""
+    """One-hot encoding of each token, followed by a linear layer."""
 
     kind: Literal["one-hot"] = "one-hot"
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the one-hot input")

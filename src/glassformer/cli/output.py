@@ -76,7 +76,7 @@ class Output:
             _print_json({"errors": errors})
 
     def give(self, document: dict[str, Any]) -> None:
-        """Print the JSON object now. A verb that keeps running calls this itself."""
+        """Print the JSON object at once instead of at the end, for commands that keep running."""
         self._is_given = True
         if self.is_json and not self._is_muted:
             _print_json(document)

@@ -39,6 +39,7 @@ YAML_HINTS = {
     "tag": "remove the tag, because a config contains data only and runs no code",
     "alias": "replace the alias by its value",
     "twice": "remove one of the two keys",
+    "another document": "remove the line '---': a config is one YAML document",
     "": "check indentation, colons and brackets there",
 }
 """Hint for invalid YAML. The first entry whose key occurs in the error message is used."""
@@ -265,7 +266,8 @@ def parse_yaml(text: str, location: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"{location}, line {mark.line + 1}, column {mark.column + 1}" if mark else location
         hint = next(hint for word, hint in YAML_HINTS.items() if word in (error.problem or ""))
-        raise user_error(f"not valid YAML: {error.problem}", path=where, hint=hint) from None
+        problem = (error.problem or "").removeprefix("but ")
+        raise user_error(f"not valid YAML: {problem}", path=where, hint=hint) from None
     except (yaml.YAMLError, ValueError) as error:
         raise user_error(
             f"not valid YAML: {error}", path=location, hint="save the file as plain UTF-8 text"

@@ -17,7 +17,7 @@ _BLOCK = re.compile(r"(.*\blayers\.\d+)(\.|$)")
 
 
 class ClusterConfig(Node):
-    """Cluster of equal devices. The defaults describe GPUs with 80 GB on a network with 400 Gbit/s."""
+    """Cluster of identical devices. The defaults describe GPUs with 80 GB on a network with 400 Gbit/s."""
 
     devices: int = Field(8, ge=1, description="number of devices, one process per device")
     tokens: float = Field(1e9, gt=0, description="number of tokens to train on")

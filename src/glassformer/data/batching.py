@@ -253,7 +253,7 @@ class Batch:
         return replace(self, inputs=inputs, targets=self.targets.to(device))
 
     def target_count(self) -> int:
-        """Return the number of targets, without padding."""
+        """Return the number of target tokens, not counting padding."""
         if self.targets.is_floating_point():
             return self.targets.numel()
         return int((self.targets != IGNORED).sum())

@@ -175,7 +175,7 @@ class _Check:
         self.progress(int(self._done), self._total)
 
     def _scan(self, stream: Stream, split: str) -> None:
-        """Scan the bytes of a stream's files, and add to the summary how the columns are read."""
+        """Scan the bytes of a stream's files, and record in the summary which columns are read."""
         self._phase_end += _size(stream) / 2
         for file in stream.sources:
             if file.path not in self.scanned:

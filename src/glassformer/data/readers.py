@@ -74,7 +74,10 @@ class DataConfig(Node):
         return {split: part for split, part in wanted.items() if part and self.source(split) is None}
 
     def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
-        """Return the examples of a split, or None. `roles` maps each role to its default column name."""
+        """Return the examples of a split, or None if no data are given for it.
+
+        `roles` maps each role, such as input or target, to its default column name.
+        """
         source = self.source(split)
         return None if source is None else self.open(source, roles, f"task.data.{split}")
 

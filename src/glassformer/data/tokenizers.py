@@ -380,7 +380,7 @@ class WordsConfig(TokenizerConfig):
 
 
 class PiecesConfig(TokenizerConfig):
-    """Base class for subword tokenizers. Every byte is a token, so that no text is unknown."""
+    """Base class for subword tokenizers. All 256 bytes are tokens, so that any text can be encoded."""
 
     vocabulary_size: VocabularySize = 8000
     lowercase: Lowercase = False

@@ -34,7 +34,7 @@ _WEIGHTS = (1, 2, 3)
 _MARGIN = 2
 """Minimum difference between the total weights of positive and negative opinions in a review."""
 _AGREEING = 0.7
-"""Probability that an opinion has the main side (positive or negative) of its review."""
+"""Probability that an opinion has the same polarity, positive or negative, as its review."""
 _BALANCED = 0.3
 """Probability of a review with one positive and one negative opinion, so that the weights decide."""
 _NEGATED = 0.35

@@ -88,7 +88,7 @@ class LengthData:
         return {split: f"{self.folder}/{split}.tsv" for split in ("train", "validation", "test")}
 
     def lengths(self, file: Path) -> np.ndarray:
-        """Return an array with the length of the input in each line of a file."""
+        """Return an array with the number of input tokens in each line of a file."""
         lines = file.read_text(encoding="utf-8").splitlines()
         return np.array([self.measure(line.partition("\t")[0]) for line in lines])
 

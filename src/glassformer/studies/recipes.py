@@ -118,7 +118,7 @@ class RecipeStudy(Study):
         return {}
 
     def selected(self, context: StudyContext) -> list[Setting]:
-        """Return the settings (table rows) of the full or the quick version of the study."""
+        """Return the settings of the full or quick study; each setting is one row of the table."""
         is_quick = context.is_quick
         return [setting for setting in self.settings if (setting.is_quick if is_quick else setting.is_full)]
 

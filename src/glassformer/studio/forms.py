@@ -1,4 +1,4 @@
-"""Form for a new run, generated from the config classes, and the routes that check it, start and stop runs.
+"""Form for a new run, generated from the config classes, and routes to validate it and to start runs.
 
 This module names no option: the fields come from the pydantic models, the choices of kinds from the registry,
 and the errors from the validation that the command line uses.

@@ -37,4 +37,4 @@ EVENTS_BYTES = 64 << 20
 STEPS = 12_000
 """Maximum number of step events in one reply. A curve has fewer pixels."""
 CONCURRENT_TRAININGS = 8
-"""Maximum number of running trainings that this studio has started."""
+"""Maximum number of training runs that the studio keeps running at the same time."""

@@ -37,7 +37,7 @@ class SweepInterrupted(Exception):
 
 
 class TrialLost(Exception):
-    """Exception for a trial that has ended or belongs to another worker, so that its results are rejected."""
+    """Raised if a trial has ended or belongs to another worker now. Its results are then rejected."""
 
 
 class Database:

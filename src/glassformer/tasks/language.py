@@ -186,7 +186,7 @@ class LanguageTask(TextTask):
 
 @register
 class LanguageModelConfig(LanguageConfig):
-    """Predict each token from the preceding ones: your own texts, or generated reviews."""
+    """Predict each token from the preceding ones. The data are your own or generated texts."""
 
     kind: Literal["language-model"] = "language-model"
     stride: int | None = Field(

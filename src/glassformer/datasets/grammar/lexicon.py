@@ -176,7 +176,7 @@ class Time:
     french: str
     tense: Tense
     plain: bool
-    """True if the expression also combines with verbs of state and with negated verbs."""
+    """True if this adverb combines with every verb, stative and negated verbs included."""
     progressive: bool
     """True if English uses the progressive with the expression: now he is singing."""
 
@@ -250,7 +250,7 @@ ADJECTIVES = by_english(read_table("grammar/adjectives.tsv", Adjective, {"nouns"
 
 
 def adjectives_of(names: str) -> frozenset[Adjective]:
-    """Return the adjectives with these English names, separated by spaces."""
+    """Return the adjectives for a space-separated string of English names."""
     return frozenset(ADJECTIVES[name] for name in names.split())
 
 
