@@ -1,4 +1,4 @@
-"""Checks of this machine: processor, memory, disk, PyTorch, number formats, packages.
+"""Checks of this machine: processor, memory, disk, PyTorch, precision, packages.
 
 A missing optional feature, such as a GPU or bf16, is reported but does not fail. PyTorch is imported only
 inside the checks, so that a broken installation gives a failed check instead of a crash.
@@ -170,7 +170,7 @@ def _devices() -> list[str]:
 
 
 def precision(name: str, device: str) -> Measurement:
-    """Check a number format in a child process, because an unsupported format may crash the process."""
+    """Run a forward and a backward pass in fp32 or bf16, in a child process because it may crash."""
     _torch()
     from glassformer.training.precision import probe
 

@@ -39,7 +39,7 @@ def at_most(value: float, limit: float, detail: str) -> Measurement:
 
 
 def at_least(value: float, limit: float, detail: str, otherwise: Verdict = "failed") -> Measurement:
-    """Return a measurement that passes if the value is at least the limit, and else has another verdict."""
+    """Return a measurement that passes if the value is at least the limit, else with verdict `otherwise`."""
     verdict: Verdict = "passed" if value >= limit else otherwise
     return Measurement(verdict, value, limit, detail, is_lower_limit=True)
 

@@ -177,7 +177,7 @@ def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.nd
 
 
 def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> list[WordEffect]:
-    """Remove each word in turn and return the effects in text order. A single word loses its characters."""
+    """Remove each word in turn, or each character of a single word; return the effects in text order."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) == 1:
         spans = [match.span() for match in re.finditer(r"\S", text)]
@@ -217,7 +217,7 @@ def _read_to(
         return other is not None and np.array_equal(row, other)
 
     def least(ends: Sequence[int]) -> int:
-        """Return the first end for which `is_enough` is true, by bisection; it is true for the last end."""
+        """Return the first end for which `is_enough` is true, by bisection. The last end is always enough."""
         return ends[bisect_left(ends[:-1], True, key=is_enough)]
 
     ends = [0, *(end for _, end in spans), len(text)]

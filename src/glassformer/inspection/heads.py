@@ -55,7 +55,7 @@ SiteAverages: TypeAlias = Statistics[Average]
 
 
 class _Observer:
-    """Attention kernels that measure every call at once and store statistics instead of attention maps."""
+    """Attention kernels that measure each call immediately and store statistics instead of attention maps."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -213,6 +213,6 @@ class HeadProbe:
 
 
 def _uniform(pattern: Pattern[Average]) -> float | None:
-    """Return the mass of a head with equal weights, the same for all heads; None if no row has a cell."""
+    """Return the share that a head with equal weights has on a pattern; None if no row has a cell of it."""
     values = (pattern.mass.mean - pattern.above_uniform.mean).ravel()
     return None if np.isnan(values).all() else round(float(np.nanmean(values)), 6)

@@ -87,7 +87,7 @@ class AxisLabels:
     query_axis: str
     key_axis: str
     outputs: list[str] | None = None
-    """Output of the model at each query, where it differs from the query's own label."""
+    """Model output at each query, as text. None if the query labels show it, or if there is none."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class SiteMaps:
     key_axis: str
     """Axis titles, such as `query token` and `key token`."""
     outputs: list[str] | None = None
-    """Output of the model at each query, where it differs from the query's own label."""
+    """Model output at each query, as text. None if the query labels show it, or if there is none."""
     is_cross: bool = False
     """True if queries and keys belong to two sequences, so that their distance has no meaning."""
     first_query: int = 0
@@ -117,9 +117,9 @@ class SiteMaps:
     """True if a single map combines all layers and heads."""
     value_norms: np.ndarray | None = None
     """`[layer, head, key]`: norm of each value vector after the head's slice of the output projection.
-    A weight times this norm is the length of what it adds to the row."""
+    A weight times this norm is the length of the vector that the key adds to the query's output."""
     patterns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Patterns that the task defines: True on the cells (query, key) of each pattern."""
+    """Attention patterns that the task defines, by name: True on the cells (query, key) of the pattern."""
 
     @property
     def largest(self) -> float:
@@ -285,7 +285,7 @@ class Selection:
     site: Site | None = None
 
     def has(self, site: Site, layer: int) -> bool:
-        """Return True if this layer of this site is selected."""
+        """Return True if this layer of this attention site is selected."""
         return self.site in (None, site) and (self.layers is None or layer in self.layers)
 
     def heads_of(self, count: int) -> list[int]:

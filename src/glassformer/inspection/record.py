@@ -74,12 +74,10 @@ def attentions(model: nn.Module) -> dict[MultiHeadAttention, Site]:
     found: dict[MultiHeadAttention, Site] = {}
     for block in nn.ModuleList([model]).modules():
         children = [child for child in block.children() if isinstance(child, MultiHeadAttention)]
-        is_decoder = any(isinstance(child, CrossAttention) for child in children)
-        for attention in children:
-            if isinstance(attention, CrossAttention):
-                found.setdefault(attention, "cross")
-            else:
-                found.setdefault(attention, "decoder" if is_decoder else "encoder")
+        is_cross = [isinstance(child, CrossAttention) for child in children]
+        own: Site = "decoder" if any(is_cross) else "encoder"
+        for attention, crosses in zip(children, is_cross, strict=True):
+            found.setdefault(attention, "cross" if crosses else own)
     return found
 
 
@@ -137,7 +135,7 @@ class Record:
     """Attention weights from one call of one attention module, for the selected heads and rows."""
 
     number: int
-    """Number of the call among those at its site. In a pass over a whole input, it is the layer."""
+    """Number of the call among those at its attention site. In a pass over a whole input, it is the layer."""
     heads: list[int]
     rows: range
     queries: int
@@ -332,7 +330,7 @@ def attention_maps(
     selection: Selection = EVERYTHING,
     about: Mapping[str, str] | None = None,
 ) -> AttentionMaps:
-    """Return the attention maps of one input; a second pass with the model's own kernel checks the logits."""
+    """Return the attention maps of one input. A second pass with the model's own kernel checks the logits."""
     sizes, lengths = _sizes(model), model_input.lengths()
     check_selection(selection, sizes, lengths)
     check_memory(selection, sizes, lengths, BLOCK_CELLS)

@@ -62,7 +62,7 @@ class Statistics(Generic[T]):
     distance: T
     """Mean distance between query and key, in positions; NaN for cross-attention."""
     value_share: T
-    """Share of this head in the summed length of what all heads of a layer add; NaN if unknown."""
+    """Share of a head in the summed length of the vectors that all heads of its layer add; NaN if unknown."""
 
     def map(self, change: Callable[[T], U]) -> Statistics[U]:
         """Return the statistics with `change` applied to every array."""
@@ -157,7 +157,7 @@ def measure(
 
 
 def arrange(found: Mapping[tuple[str, str], np.ndarray]) -> HeadStatistics:
-    """Arrange the arrays of all statistics, keyed as in `Measured`, whose last axes are (layers, heads)."""
+    """Return statistics with keys as in `Measured`, and (layers, heads) as last axes, as one `Statistics`."""
     length = found["value_length", ""]
     patterns = {
         name: Pattern(mass, mass - found["uniform", name], found["value_weighted", name])

@@ -118,15 +118,8 @@ class Sheet:
 FONTS = (
     "DejaVu Sans",
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
-    *(
-        "PingFang SC",
-        "Hiragino Sans",
-        "Apple SD Gothic Neo",
-        "Microsoft YaHei",
-        "Malgun Gothic",
-        "Nirmala UI",
-    ),
-    *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Symbols 2", "Segoe UI Symbol"),
+    *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic"),
+    *("Nirmala UI", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Symbols 2", "Segoe UI Symbol"),
 )
 
 
