@@ -31,7 +31,7 @@ Ablation = Literal["zero", "mean"]
 ABLATIONS: tuple[Ablation, ...] = ("zero", "mean")
 
 Change = Callable[[], AbstractContextManager[None]]
-"""Function that returns a context manager, inside which an ablation is active; called once per decoding."""
+"""Function that returns a context manager. The ablation is active inside its `with` block."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class Effects:
 
 
 ExampleMetrics = dict[str, np.ndarray]
-"""Arrays with one entry per example: summed `loss`, `count` of targets; `correct` targets and `exact` match
-if the task has them."""
+"""Arrays with one entry per example: summed `loss` and number of targets (`count`). The number of `correct`
+targets and `exact` match are included if the task has them."""
 
 
 def measure_examples(
