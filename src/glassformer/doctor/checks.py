@@ -198,7 +198,7 @@ def take_rows(batch: Batch, rows: list[int]) -> Batch:
 
 
 def ragged(batch: Batch) -> Batch:
-    """Return the batch with each sequence truncated to another length, and the rest masked as padding."""
+    """Return the batch with its sequences truncated to different lengths and the rest masked as padding."""
 
     def lengths(x: Tensor) -> Tensor:
         width = x.shape[1]

@@ -270,7 +270,7 @@ def measure_effects(
     example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Return the effects of an ablation on `groups`, or on the single `example` if `groups` is empty."""
+    """Measure the effects of an ablation on groups of examples, or on `example` if there are none."""
 
     def compared(on: Sequence[ExampleGroup]) -> dict[str, Effect]:
         return compare(*(measure_examples(model, task, on, decoding, each) for each in (nullcontext, change)))

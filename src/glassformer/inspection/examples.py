@@ -129,7 +129,7 @@ class ExampleGroup:
         return int(tokens_BL.shape[1])
 
     def patterns(self, task: Task) -> list[dict[str, dict[str, np.ndarray]]]:
-        """Return the attention patterns that the task defines for each example, by site and name."""
+        """Return the attention patterns that the task expects in each example, by site and pattern name."""
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         rows = zip(tokens_BL.tolist(), self.batch.targets.tolist(), strict=True)
