@@ -144,6 +144,6 @@ def test_options_that_cannot_be(ask: Ask, writer: Path, options: list[str], plac
 
 def test_only_language_models_generate(ask: Ask, run_folder: RunFolder, tmp_path: Path) -> None:
     (error,) = ask(run_folder.path, "1 2", code=2)["errors"]
-    assert error["path"] == str(run_folder.path) and "is not a language model" in error["message"]
+    assert error["path"] == str(run_folder.path) and "is not a text language model" in error["message"]
     assert error["hint"] == f"glassformer predict {run_folder.path} INPUT"
     assert ask(tmp_path / "none", code=2)["errors"]

@@ -17,6 +17,7 @@ from glassformer.doctor.checks import CheckContext
 from glassformer.doctor.report import Report
 from glassformer.doctor.runner import MODEL_CHECKS, check_model
 from glassformer.models.base import Model
+from glassformer.models.task_types import TaskType
 from glassformer.runs.experiment import Experiment, ExperimentConfig, presets, resolve
 
 SHAPES = ["per token", "per sequence", "next token", "masked token", "sequence to sequence"]
@@ -85,10 +86,15 @@ class WordCounts(Model):
         return torch.bmm(shares_BL[:, None], self.words(tokens))[:, 0]
 
 
-def test_a_users_model_without_fp64(context_of: ContextOf) -> None:
+def test_a_users_model_without_fp64(context_of: ContextOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(task_type: TaskType) -> Model:
+        torch.manual_seed(0)
+        return WordCounts(task_type)
+
     context = context_of("per sequence")
-    context.experiment.build_model = lambda: WordCounts(context.task_type)  # type: ignore[method-assign]
-    type(context.experiment.config.model).build = lambda self, shape: WordCounts(shape)  # type: ignore[method-assign]
+    monkeypatch.setattr(context.experiment, "build_model", lambda: build(context.task_type))
+    model_kind = type(context.experiment.config.model)
+    monkeypatch.setattr(model_kind, "build", lambda self, task_type: build(task_type))
     report = check_model(context.experiment)
     assert failures(report) == {}
     assert "fp32" in report.note

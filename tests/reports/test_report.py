@@ -141,7 +141,7 @@ def diverge(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("spoil", "state", "words"),
     [
-        (spoil_config, "damaged", "config.yaml: cannot be used"),
+        (spoil_config, "damaged", "config.yaml: the file cannot be used"),
         (spoil_results, "damaged", "results.json: the file cannot be read"),
         (lose_results, "damaged", "its results are missing"),
         (spoil_forms, "damaged", "unreadable lines: 1"),

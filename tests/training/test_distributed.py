@@ -172,7 +172,7 @@ def test_muon_needs_whole_matrices(together: Together, tiny_config: Any, ragged_
     config = tiny_config({**PLAIN, "training.optimizer": {"kind": "muon"}, "training.parallel.kind": "fsdp"})
 
     def work(process_group: ProcessGroup) -> Any:
-        with pytest.raises(UserError, match="sharded over processes"):
+        with pytest.raises(UserError, match="Muon cannot be used with FSDP"):
             trained(config, ragged_task, process_group, 1)
         return {}
 
@@ -366,7 +366,7 @@ def test_other_data_on_another_machine(together: Together, tiny_config: Any, tmp
 
     first, second = together(work, may_die=True)
     assert "rank 1 of 2 is gone" in first
-    assert second.startswith("task: the data differ from those of rank 0")
+    assert second.startswith("task: the data of this rank differ from the data of rank 0")
 
 
 # ---------------------------------------------------------------- lost ranks
