@@ -214,7 +214,7 @@ def test_runs(ask: Ask, run_folder: RunFolder, trained_once: Path) -> None:
 
 @pytest.mark.long
 def test_prove_resume(ask: Ask, tiny_file: Path) -> None:
-    document = ask("prove-resume", tiny_file, "--kills", 2, "--steps", 60)
+    document = ask("prove-resume", tiny_file, "--kills", 2, "--steps", 300)
     assert document["passed"] is True and document["kills"] == 2
     assert all(item["is_equal"] for item in document["compared"].values())
 
