@@ -49,11 +49,11 @@ test: setup  ## set up, then run the tests of every day (under 5 minutes on two 
 	@$(PYTEST) -n 2 --dist loadscope
 
 # A browser is looked for first: without one the tests of the pages are skipped with the reason; with CI=true they fail.
-test-all: setup browser  ## run what `make test` leaves out: faults, browser tours, slow equivalences (20 minutes)
+test-all: setup browser  ## run what `make test` leaves out: faults, browser tours, slow equivalences (8 minutes)
 	@$(PYTEST) -n 2 --dist loadfile -m "thorough and not long"
 
-test-long: setup  ## run the longest checks alone, write docs/results/test-long.json (an hour)
-	@$(BIN)/python scripts/test-long
+test-long: setup  ## run the longest checks, write docs/results/test-long.json (5 minutes)
+	@$(BIN)/python scripts/test-long -n 2
 
 TIER ?= quick
 JOBS ?= 2
