@@ -141,3 +141,12 @@ def test_a_beam_of_the_run_is_what_its_own_decoding_says(adding: Path) -> None:
     greedy = run.attention("1 + 2", decoding={"kind": "greedy"})
     np.testing.assert_array_equal(own["cross"].weights, greedy["cross"].weights)
     assert own.about["output"] == greedy.about["output"] == run.predict("1 + 2")["output"]
+
+
+def test_heads_explains_every_column(adding: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = ask(capsys, "heads", adding, "--examples", 4)
+    assert code == 0
+    found = document(capsys, "heads", adding, "--examples", 4)
+    columns = {name for site in found["sites"].values() for name in site["patterns"]}
+    for name in columns | {"entropy", "distance", "value share"}:
+        assert f"{name}: {found['explanations'][name]}" in out

@@ -35,19 +35,30 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.print(f"{document['run']} · {document['checkpoint']}, {about}")
     for site, averages in document["sites"].items():
         output.show(_table(site, averages, document["untrained"][site]))
+    _show_legend(document, output)
     output.print(f"fact: {MEANING['fact']}")
     if document["ablated"]:
         output.show(_effects_table(document["ablated"]))
         output.print(f"cause: {MEANING['cause']}")
 
 
-def _table(site: str, averages: dict[str, Any], control: dict[str, Any]) -> Table:
-    def columns(of: dict[str, Any]) -> dict[str, list[list[float | None]]]:
-        patterns = {name: pattern["mass"]["mean"] for name, pattern in of["patterns"].items()}
-        others = {name.replace("_", " "): of[name]["mean"] for name in ("entropy", "distance", "value_share")}
-        return patterns | others
+def _show_legend(document: dict[str, Any], output: Output) -> None:
+    """Print one line per column of the tables that explains its numbers."""
+    shown = {name for averages in document["sites"].values() for name in _columns(averages)}
+    for name, text in document["explanations"].items():
+        if name in shown:
+            output.print(f"{name}: {text}", style="dim")
 
-    trained, untrained = columns(averages), columns(control)
+
+def _columns(averages: dict[str, Any]) -> dict[str, list[list[float | None]]]:
+    """Return the means (layers, heads) of each statistic that the table shows, by displayed name."""
+    patterns = {name: pattern["mass"]["mean"] for name, pattern in averages["patterns"].items()}
+    names = ("entropy", "distance", "value_share")
+    return patterns | {name.replace("_", " "): averages[name]["mean"] for name in names}
+
+
+def _table(site: str, averages: dict[str, Any], control: dict[str, Any]) -> Table:
+    trained, untrained = _columns(averages), _columns(control)
     title = f"{site}: share of attention on …, and below it the share of the untrained model"
     table = plain_table(
         title, ("layer: head", *trained)

@@ -20,6 +20,7 @@ from glassformer.inspection.examples import ExampleGroup, group_examples
 from glassformer.inspection.maps import SITES, Site, Trust
 from glassformer.inspection.record import attentions, layers, swap_kernels, value_norms
 from glassformer.inspection.statistics import (
+    EXPLANATIONS,
     Layout,
     Measured,
     Pattern,
@@ -122,7 +123,10 @@ def average_heads(
 def heads_document(
     model: Model, control: Model | None, task: Task, groups: Sequence[ExampleGroup]
 ) -> dict[str, Any]:
-    """Return the head statistics as a JSON-serialisable dict, and those of an untrained `control`."""
+    """Return the head statistics as a JSON-serialisable dict, and those of an untrained `control`.
+
+    `explanations` has one sentence per statistic, by its displayed name.
+    """
 
     def document(averages: SiteAverages) -> dict[str, Any]:
         layers, heads = (list(range(count)) for count in averages.entropy.mean.shape)
@@ -133,6 +137,7 @@ def heads_document(
     return {
         "trust": trust,
         "examples": sum(len(group.inputs) for group in groups),
+        "explanations": {**EXPLANATIONS, **task.pattern_explanations},
         **{
             key: {site: document(averages) for site, averages in average_heads(of, task, groups).items()}
             for key, of in models.items()

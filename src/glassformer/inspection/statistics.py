@@ -30,6 +30,31 @@ PATTERNS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 """Functions of query indices (L, 1) and key indices (M) that return True on the cells of a pattern."""
 
+EXPLANATIONS: dict[str, str] = {
+    "diagonal": "share of attention that a token pays to itself, from 0 to 1",
+    "anti-diagonal": "share of attention on the mirrored token (the first token reads the last), from 0 to 1",
+    "previous token": "share of attention on the token just before, from 0 to 1",
+    "first token": "share of attention on the first token of the sequence, from 0 to 1",
+    "entropy": (
+        "spread of a head's attention: entropy of a row of weights, divided by that of equal weights; "
+        "0 is a single token, 1 is all tokens equally"
+    ),
+    "distance": "mean distance between a token and the tokens it reads, in positions; 0 is the token itself",
+    "value share": (
+        "part of what the layer's heads add to the tokens that this head adds, by vector length; "
+        "the shares of a layer sum to 1"
+    ),
+    "value-weighted": (
+        "share of attention, each weight times the length of the vector it reads: "
+        "a large weight on a short vector adds little"
+    ),
+    "above uniform": "share of attention minus the share of a head that reads all tokens equally",
+}
+"""One-sentence explanation of each statistic by its displayed name. The terminal and the studio show it.
+
+A task explains its own patterns in `Task.pattern_explanations`.
+"""
+
 
 def templates(
     queries: int, keys: int, own: Mapping[str, np.ndarray] | None = None, first_query: int = 0

@@ -189,6 +189,12 @@ class ArithmeticTask(Seq2SeqTask):
     """Seq2seq task on expressions. Before encoding, a row is (operand, operation index, operand)."""
 
     begin, end = BOS, EOS
+    pattern_explanations: ClassVar[Mapping[str, str]] = {
+        "same digit": "share of attention on operand digits of the same power of ten as the generated digit",
+        "same digit, other operand": (
+            "share of attention of an operand's digit on the other operand's digit of the same power of ten"
+        ),
+    }
 
     def __init__(self, config: ArithmeticConfig) -> None:
         self.config = config

@@ -86,6 +86,8 @@ class Task:
     """True if the last, incomplete batch of each training epoch is dropped."""
     generates_outputs: ClassVar[bool] = False
     """True if outputs are generated token by token. Evaluation then decodes them and scores the result."""
+    pattern_explanations: ClassVar[Mapping[str, str]] = {}
+    """One-sentence explanation of each pattern in `attention_patterns`, by name."""
 
     def __init__(
         self, task_type: TaskType, splits: Splits | Callable[[], Splits], notes: Sequence[str] = ()
