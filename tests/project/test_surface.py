@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.cli import VERBS, main
-from glassformer.runs.experiment import presets
+from glassformer.cli import VERBS, main, make_parser
+from glassformer.runs.experiment import presets, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,6 +91,22 @@ def test_every_verb_explains_itself_and_takes_json(verb: str, capsys: pytest.Cap
     assert main([verb, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: glassformer {verb} ") and "--json" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_examples_that_it_accepts(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    _, _, section = capsys.readouterr().out.partition("\nexamples:\n")
+    examples = section.strip().splitlines()
+    assert examples
+    for example in examples:
+        program, name, *words = shlex.split(example, comments=True)
+        assert (program, name) == ("glassformer", verb)
+        if "<" in words:  # the shell's redirection of standard input
+            words = words[: words.index("<")]
+        arguments = make_parser(verb).parse_intermixed_args(words)
+        if getattr(arguments, "source", None) in presets() and verb != "sweep":
+            resolve(arguments.source, arguments.overrides)
 
 
 # ---------------------------------------------------------------- the README

@@ -1,7 +1,8 @@
 """Command line with one module per verb, such as `glassformer train`.
 
-Each module has `configure(parser)`, which adds its options, and `run(arguments, output)`. `run` prints text
-to `output` and returns the dict that `--json` prints. Heavy packages are imported only inside `run`.
+Each module has `EXAMPLES`, command lines for its `--help`; `configure(parser)`, which adds its options; and
+`run(arguments, output)`, which prints text to `output` and returns the dict that `--json` prints. Heavy
+packages are imported only inside `run`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from glassformer import __version__
@@ -98,15 +100,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n  {hint}\n")
 
 
-def _run_verb(verb: str, rest: list[str]) -> int:
-    from glassformer.cli.output import Output
-
-    if verb not in VERBS:
-        near = near_match(verb, VERBS)
-        hint = f"  did you mean {near!r}?" if near else f"  allowed: {', '.join(VERBS)}"
-        print(f"glassformer: unknown verb {verb!r}\n{hint}", file=sys.stderr)
-        return 2
-    module = importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
+def make_parser(verb: str) -> argparse.ArgumentParser:
+    """Return the argument parser of a verb. Its help ends with the verb's examples."""
+    module = _module(verb)
     parser = _Parser(
         prog=f"glassformer {verb}",
         description=VERBS[verb],
@@ -117,8 +113,26 @@ def _run_verb(verb: str, rest: list[str]) -> int:
         "--json", action="store_true", help="print the result as one JSON object on standard output"
     )
     module.configure(parser)
+    examples = "\n".join(["examples:", *(f"  {example}" for example in module.EXAMPLES)])
+    parser.epilog = f"{parser.epilog}\n\n{examples}" if parser.epilog else examples
+    return parser
+
+
+def _module(verb: str) -> ModuleType:
+    return importlib.import_module(f"glassformer.cli.{verb.replace('-', '_')}")
+
+
+def _run_verb(verb: str, rest: list[str]) -> int:
+    from glassformer.cli.output import Output
+
+    if verb not in VERBS:
+        near = near_match(verb, VERBS)
+        hint = f"  did you mean {near!r}?" if near else f"  allowed: {', '.join(VERBS)}"
+        print(f"glassformer: unknown verb {verb!r}\n{hint}", file=sys.stderr)
+        return 2
+    module = _module(verb)
     try:
-        arguments = parser.parse_intermixed_args(rest)
+        arguments = make_parser(verb).parse_intermixed_args(rest)
     except SystemExit as stop:
         return int(stop.code or 0)
     output = Output(is_json=arguments.json)

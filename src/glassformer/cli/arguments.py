@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 EPILOG = """SOURCE is a preset (glassformer train --presets lists them), a YAML file or a run folder.
-PATH=VALUE sets any config option, and VALUE is YAML. Example:
-  model.num_layers=2 training.optimizer.learning_rate=1e-3"""
+PATH=VALUE sets any config option, and VALUE is YAML. glassformer options lists and explains all options."""
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:

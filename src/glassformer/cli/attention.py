@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 MOST_HEADS_SHOWN = 48
 """Maximum number of heads for which the statistics are printed as a table; `--json` always has them."""
 
+EXAMPLES = (
+    "glassformer attention runs/reversal-1 --out map.png  # the first test example",
+    'glassformer attention runs/arithmetic-1 "27 - -35" --layers 0 --out map.html',
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

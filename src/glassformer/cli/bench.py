@@ -13,6 +13,11 @@ from glassformer.cli.output import DelayedProgress, Output
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+EXAMPLES = (
+    "glassformer bench attention",
+    "glassformer bench startup --json",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     known = benchmarks()

@@ -26,6 +26,12 @@ check FILES …    check your own files as the training split. Two text files ar
                  glassformer data check a.en a.fr --validation b.en b.fr --test c.en c.fr"""
 MEGABYTE = 1_000_000
 
+EXAMPLES = (
+    "glassformer data check mine.tsv --test other.tsv",
+    "glassformer data check a.en a.fr --validation b.en b.fr --test c.en c.fr",
+    "glassformer data fetch multi30k",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG

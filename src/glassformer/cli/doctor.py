@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 MARKS = {"passed": "✓", "warning": "!", "skipped": "–", "failed": "✗"}
 STYLES = {"passed": "green", "warning": "yellow", "skipped": "dim", "failed": "bold red"}
 
+EXAMPLES = (
+    "glassformer doctor  # this machine",
+    "glassformer doctor reversal model.num_layers=2  # a model before its training",
+    "glassformer doctor runs/reversal-1  # a trained model",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser, is_optional=True)

@@ -16,6 +16,11 @@ MOST_CLASSES_IN_A_TABLE = 12
 MOST_CONFUSIONS = 10
 MOST_CHARACTERS = 240
 
+EXAMPLES = (
+    "glassformer evaluate runs/reversal-1",
+    "glassformer evaluate runs/translation-1 --split validation evaluation.decoding.kind=beam",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

@@ -8,6 +8,8 @@ from typing import Any
 from glassformer.cli.arguments import add_run, check_minimum, open_run
 from glassformer.cli.output import Output
 
+EXAMPLES = ('glassformer generate runs/shakespeare-1 "ROMEO:" --length 300 --temperature 0.7',)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

@@ -11,6 +11,11 @@ from glassformer.cli.output import Output, plain_table, three_decimals
 if TYPE_CHECKING:
     from rich.table import Table
 
+EXAMPLES = (
+    "glassformer heads runs/reversal-1",
+    "glassformer heads runs/arithmetic-1 --ablate --examples 32  # also what happens without each head",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

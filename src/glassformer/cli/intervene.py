@@ -15,17 +15,28 @@ if TYPE_CHECKING:
     from glassformer.inspection.maps import Site
     from glassformer.runs.run import Run
 
+NUMBERS = """\
+SITE is encoder, decoder or cross; a model with a single stack has only encoder. LAYER, HEAD, QUERY and
+KEY are counted from 0. QUERY is the token that reads (a row of the attention map), KEY the token that is
+read (a column): encoder:0:1:2:15 is layer 0, head 1, from token 2 to token 15."""
+EXAMPLES = (
+    "glassformer intervene runs/reversal-1 --head encoder:0:0  # layer 0, head 0",
+    "glassformer intervene runs/reversal-1 --edge encoder:0:0:2:15  # token 2 may not read token 15",
+    "glassformer intervene runs/reversal-1 --token 3  # hide token 3, counted from 0",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_input(parser)
     add_split(parser)
+    parser.epilog = NUMBERS
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--head", metavar="SITE:LAYER:HEAD", help="ablate this head, such as encoder:0:0")
+    target.add_argument("--head", metavar="SITE:LAYER:HEAD", help="ablate this head of a layer")
     target.add_argument(
         "--edge",
         metavar="SITE:LAYER:HEAD:QUERY:KEY",
-        help="ablate this attention edge from a query to a key, such as cross:1:0:2:3",
+        help="ablate this attention edge: in a layer's head, the token QUERY may not read the token KEY",
     )
     target.add_argument("--token", type=int, help="hide token N of the input, counted from 0")
     add = parser.add_argument

@@ -28,6 +28,11 @@ not halve them. A backward pass counts as 2 forward passes. Activations: tensors
 LINE_WIDTH = 56
 """Maximum width in characters of a name and its formula on one line, so that the line fits into 80."""
 
+EXAMPLES = (
+    "glassformer params reversal",
+    "glassformer params translation model.hidden_dim=512 --measure",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser)

@@ -22,6 +22,11 @@ MOST_WORDS_SHOWN = 30
 BAR_WIDTH = 24
 WORD_WIDTH = 24
 
+EXAMPLES = (
+    'glassformer predict runs/arithmetic-1 "4 + -11" "3 - 8"',
+    "glassformer predict runs/classification-1 - < texts.txt",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

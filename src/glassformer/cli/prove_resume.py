@@ -10,6 +10,8 @@ from typing import Any
 from glassformer.cli.arguments import add_source, check_minimum, resolve_source
 from glassformer.cli.output import Output
 
+EXAMPLES = ("glassformer prove-resume reversal --kills 3 --steps 60",)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser)

@@ -9,6 +9,8 @@ from typing import Any
 from glassformer.cli.arguments import add_checkpoint, add_plugin, load_plugins
 from glassformer.cli.output import Output
 
+EXAMPLES = ("glassformer report runs/reversal-1 runs/reversal-2 --out report.html",)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

@@ -16,6 +16,11 @@ COLUMNS = {
     "lowest": "lowest seed",
 }
 
+EXAMPLES = (
+    "glassformer reproduce  # list the tables",
+    "glassformer reproduce reversal-table --quick",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

@@ -11,6 +11,11 @@ from glassformer.cli.output import Output
 
 ACTIONS = ["list", "compare", "remove"]
 
+EXAMPLES = (
+    "glassformer runs",
+    "glassformer runs compare runs/reversal-1 runs/reversal-2",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", default="list", help="list, compare or remove (default: list)")

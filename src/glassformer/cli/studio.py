@@ -9,6 +9,11 @@ from glassformer.cli.arguments import add_plugin, add_runs_folder, load_plugins
 from glassformer.cli.output import Output
 from glassformer.core.errors import user_error
 
+EXAMPLES = (
+    "glassformer studio",
+    "glassformer studio --runs experiments --port 9000 --no-browser",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_runs_folder(parser)

@@ -18,6 +18,11 @@ Any other PATH=VALUE sets an option of every run. Run the same command again to 
 workers:  glassformer sweep worker STUDY --storage postgresql://USER@HOST/DATABASE
 joins a sweep from any machine. The sweep prints its STUDY name when it starts."""
 
+EXAMPLES = (
+    "glassformer sweep reversal model.num_heads=1,2,4 --seeds 3",
+    "glassformer sweep reversal training.optimizer.learning_rate=log:1e-4..1e-2 --trials 10 --workers 2",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from glassformer.sweeps.definition import PRUNERS, SAMPLERS

@@ -18,6 +18,11 @@ MOST_NODES_SHOWN = 200
 MOST_POSITIONS_SHOWN = 40
 TOKEN_WIDTH = 14
 
+EXAMPLES = (
+    'glassformer trace runs/arithmetic-1 "4 + -11"',
+    'glassformer trace runs/arithmetic-1 "4 + -11" --decoding kind=beam,size=4',
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)

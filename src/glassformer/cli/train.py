@@ -18,6 +18,13 @@ from glassformer.core.errors import UserError, user_error
 if TYPE_CHECKING:
     from glassformer.training.distributed import ProcessGroup
 
+EXAMPLES = (
+    "glassformer train reversal",
+    "glassformer train reversal task.length=16 model.position.kind=learned",
+    "glassformer train classification task.data.train=mine.tsv",
+    "glassformer train reversal --run runs/mine --resume  # continue this run, or start it",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_source(parser, is_optional=True)
