@@ -13,6 +13,7 @@ from glassformer.cli import main
 from glassformer.core.config import validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
+from glassformer.runs.run import BATCH_ROWS, Run
 from glassformer.runs.session import TrainingSession
 
 Said = tuple[int, str, str]
@@ -132,6 +133,19 @@ def test_predict_shows_the_effect_of_each_word(say: Say, classifier: Path) -> No
     assert code == 0 and "disliked 0." in out and "█" in out and "error" in out
     (plain,) = document(say, "predict", classifier, "good")["predictions"]
     assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
+
+
+def test_a_classifier_runs_once_per_batch(classifier: Path) -> None:
+    """Class probabilities come from the same forward pass as the class itself."""
+    run = Run(classifier)
+    passes = []
+    run.model.register_forward_hook(lambda *_: passes.append(1))
+    texts = ["this good film", "bad book", "really good actor"] * 50
+    predictions = run.predict(texts)
+    assert len(passes) == -(-len(texts) // BATCH_ROWS)
+    for text, prediction in zip(texts, predictions, strict=True):
+        assert prediction["probabilities"][prediction["output"]] == prediction["probability"]
+        assert run.predict(text)["probabilities"] == pytest.approx(prediction["probabilities"], abs=1e-5)
 
 
 def test_words_beyond_the_maximum_length_are_named(

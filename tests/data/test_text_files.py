@@ -194,7 +194,7 @@ class TestFormats:
         """An error far down is raised there, not before."""
         (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 50_000 + "{", encoding="utf-8")
         records = iter(stream(tmp_path / "a.jsonl", ONLY_TEXT))
-        assert next(records) == Record({"text": "a"}, 1)
+        assert next(records) == Record({"text": "a"}, 1, {"text": "a"})
         with pytest.raises(UserError, match="line 50001: not valid JSON"):
             list(records)
 
@@ -348,7 +348,7 @@ class TestSplitOff:
         assert 0.15 < len(validation) / 2000 < 0.25
         assert train == values(parts["train"])
         assert parts["train"].files == whole.files and parts["validation"].notes == whole.notes
-        assert all(parts["validation"].location(n).endswith(f"line {n}") for _, n in parts["validation"])
+        assert all(parts["validation"].location(n).endswith(f"line {n}") for _, n, _ in parts["validation"])
 
     def test_too_few(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("a\na\n", encoding="utf-8")

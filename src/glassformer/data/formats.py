@@ -38,6 +38,8 @@ class Record(NamedTuple):
     """Value of each role, such as `input` and `target`."""
     number: int
     """Line number from 1, or row number in a JSON document; `Stream.location` formats it."""
+    row: Any = None
+    """Complete row that the values are from: fields of a table, or a JSON value; None for other formats."""
 
 
 class Stream:
@@ -223,14 +225,14 @@ class Table(Stream):
         layout = self.columns.layout(first, self.location(first_number))
         positions = {role: int(position) for role, position in layout.positions.items()}
         if not layout.has_header:
-            yield Record({role: first[position] for role, position in positions.items()}, first_number)
+            yield Record({role: first[position] for role, position in positions.items()}, first_number, first)
         for number, fields in lines:
             if len(fields) != len(first):
                 message = f"the line has {count(len(fields), 'column')}, but the first line has {len(first)}"
                 error = user_error(message, path=self.location(number), hint=self.hint)
                 self.report("bad-row", number, error, " ".join(fields))
                 continue
-            yield Record({role: fields[position] for role, position in positions.items()}, number)
+            yield Record({role: fields[position] for role, position in positions.items()}, number, fields)
 
     def layout(self) -> TableLayout | None:
         lines = self.fields()

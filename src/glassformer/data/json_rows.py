@@ -48,7 +48,7 @@ class JsonLines(Stream):
                 self.report("bad-row", number, error, json.dumps(row, ensure_ascii=False))
             else:
                 columns = names
-                yield Record(values, number)
+                yield Record(values, number, row)
 
     def first_row(self) -> Any:
         return next((row for _, row in self.rows()), None)
@@ -99,8 +99,13 @@ class JsonDocument(JsonLines):
         except UserError as error:
             self._report_line(1, error)
             return
-        for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
-            yield Record(dict(zip(lists, values, strict=True)), number)
+        length = min(map(len, lists.values()))
+        whole = {
+            name: cells for name, cells in tree.items() if isinstance(cells, list) and len(cells) == length
+        }
+        for index in range(length):
+            values = {role: cells[index] for role, cells in lists.items()}
+            yield Record(values, index + 1, {name: cells[index] for name, cells in whole.items()})
 
     def _columns_of(self, tree: dict[str, Any]) -> dict[str, list[Any]]:
         columns = self.columns.names(tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -32,6 +32,8 @@ class Prediction:
     alternatives: list[list[tuple[int, float]]]
     """Most probable tokens at each position, with their probabilities."""
     value: float | None = None
+    class_probabilities: np.ndarray | None = field(default=None, compare=False)
+    """Probability of every class, if the prediction is a class for the whole sequence."""
 
 
 ALTERNATIVES = 5
@@ -44,7 +46,9 @@ def predict_tokens(
     logits_BLV = _forward(model, rows)
     if forbidden:
         logits_BLV = logits_BLV.index_fill(-1, torch.tensor(forbidden), -torch.inf)
-    return [_choose(logits[: len(row)]) for logits, row in zip(logits_BLV, rows, strict=True)]
+    return [
+        _choose(logits[: len(row)].double().softmax(-1)) for logits, row in zip(logits_BLV, rows, strict=True)
+    ]
 
 
 def predict_sequences(model: Model, rows: Sequence[np.ndarray]) -> list[Prediction]:
@@ -52,7 +56,7 @@ def predict_sequences(model: Model, rows: Sequence[np.ndarray]) -> list[Predicti
     outputs_BV = _forward(model, rows)
     if isinstance(model.head, RegressionHead):
         return [Prediction([], None, [], [], float(value)) for value in outputs_BV.squeeze(-1)]
-    return [_choose(logits[None]) for logits in outputs_BV]
+    return _choose_classes(outputs_BV.double().softmax(-1))
 
 
 def predict_by_decoding(
@@ -131,16 +135,32 @@ def _forward(model: Model, rows: Sequence[np.ndarray]) -> Tensor:
         return model(tokens=tokens_BL, mask=mask_BL).float().cpu()
 
 
-def _choose(logits_LV: Tensor) -> Prediction:
+def _choose(probabilities_LV: Tensor) -> Prediction:
     """Return the most probable token of each position, with its alternatives."""
-    probabilities_LV = logits_LV.double().softmax(-1)
-    best_LA, tokens_LA = probabilities_LV.topk(min(ALTERNATIVES, logits_LV.shape[-1]), dim=-1)
+    tokens, chosen, alternatives = _most_probable(probabilities_LV)
+    return Prediction(tokens, math.prod(chosen), chosen, alternatives)
+
+
+def _choose_classes(probabilities_BV: Tensor) -> list[Prediction]:
+    """Return the most probable class of each row, with its alternatives and all probabilities."""
+    tokens, chosen, alternatives = _most_probable(probabilities_BV)
+    every = probabilities_BV.numpy()
+    return [
+        Prediction([tokens[row]], chosen[row], [chosen[row]], [alternatives[row]], None, every[row])
+        for row in range(len(tokens))
+    ]
+
+
+def _most_probable(
+    probabilities_LV: Tensor,
+) -> tuple[list[int], list[float], list[list[tuple[int, float]]]]:
+    """Return the most probable token of each row, its probability, and the most probable alternatives."""
+    best_LA, tokens_LA = probabilities_LV.topk(min(ALTERNATIVES, probabilities_LV.shape[-1]), dim=-1)
     alternatives = [
         list(zip(tokens, values, strict=True))
         for tokens, values in zip(tokens_LA.tolist(), best_LA.tolist(), strict=True)
     ]
-    chosen = best_LA[:, 0].tolist()
-    return Prediction(tokens_LA[:, 0].tolist(), math.prod(chosen), chosen, alternatives)
+    return tokens_LA[:, 0].tolist(), best_LA[:, 0].tolist(), alternatives
 
 
 Item = TypeVar("Item")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import torch
 
-from glassformer.blocks.heads import RegressionHead
 from glassformer.core.config import unflatten, validate
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
@@ -252,31 +251,26 @@ class Run:
             "warning": None,
             "candidates": candidates,
         }
-        if row is None or not candidates:
+        if row is None or not found:
             return prediction
         prediction["warning"] = self.task.warning(row.tolist(), text)
         if isinstance(self.task, SequenceClassificationTask):
-            prediction["probabilities"] = self._class_probabilities(self.task, row)
+            prediction["probabilities"] = self._class_probabilities(found[0])
             if why:
                 from glassformer.inspection.attribution import word_effects
 
                 prediction["words"] = [asdict(word) for word in word_effects(self.model, self.task, text)]
         return prediction
 
-    def _class_probabilities(
-        self, task: SequenceClassificationTask, tokens: np.ndarray
-    ) -> dict[str, float] | None:
+    def _class_probabilities(self, prediction: Prediction) -> dict[str, float] | None:
         """Return class probabilities, the highest first. With more than 10 classes, return only the top 5."""
-        from glassformer.inspection.attribution import outputs
-
-        if isinstance(self.model.head, RegressionHead):
+        if prediction.class_probabilities is None:
             return None
-        probabilities = outputs(self.model, task, [tokens])[0].exp()
-        classes = len(probabilities)
-        best = probabilities.topk(classes if classes <= MAX_CLASSES_SHOWN else CLASSES_SHOWN_OF_MORE)
+        order = np.argsort(-prediction.class_probabilities, kind="stable")
+        shown = order if len(order) <= MAX_CLASSES_SHOWN else order[:CLASSES_SHOWN_OF_MORE]
         return {
-            " ".join(task.output_symbols([number])): probability
-            for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            " ".join(self.task.output_symbols([number])): float(prediction.class_probabilities[number])
+            for number in shown.tolist()
         }
 
     def generate(self, prompt: str = "", max_tokens: int = 200, **sampling: Any) -> str:

@@ -191,8 +191,10 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         return np.array([BEGIN, *tokens[: self.config.max_length - 1]], dtype=np.int64)
 
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
-        read, total = len(tokens) - 1, len(self.tokenizer.encode(text))  # without the begin token
-        cut = f"only the first {read:,} of {total:,} tokens are read" if total > read else None
+        cut = None
+        if len(tokens) == self.config.max_length:  # a shorter input is complete
+            read, total = len(tokens) - 1, len(self.tokenizer.encode(text))  # without the begin token
+            cut = f"only the first {read:,} of {total:,} tokens are read" if total > read else None
         return "; ".join(reason for reason in (cut, super().warning(tokens)) if reason) or None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:

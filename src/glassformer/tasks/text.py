@@ -148,7 +148,7 @@ class FileTexts(Texts):
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield one tuple per example, reading the files once for all roles."""
         location = self.stream.location
-        for values, number in self._records():
+        for values, number, _ in self._records():
             yield tuple(
                 as_text(values[role], location, number) if role in self.text_roles else values[role]
                 for role in roles
