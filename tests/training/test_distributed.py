@@ -242,6 +242,32 @@ def test_a_run_stopped_on_one_rank_resumes_to_the_bit(
     assert RunFolder(uninterrupted).results()["processes"] == 2
 
 
+def test_ranks_agree_on_when_to_save_by_time(
+    together: Together, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of rank 1 runs 100 times as fast. Ranks that disagree on a save would wait for ever."""
+    config = tiny_config({"training.max_epochs": 2})
+    saved: list[str] = []
+    save, clock = Trainer.save, time.perf_counter
+
+    def remember(trainer: Trainer, *, is_extra: bool = False) -> None:
+        saved.append(f"{trainer.state.step}{' extra' if is_extra else ''}")
+        save(trainer, is_extra=is_extra)
+
+    def work(process_group: ProcessGroup) -> Any:
+        factor = 1 + 99 * process_group.rank
+        monkeypatch.setattr("glassformer.training.trainer.time.perf_counter", lambda: factor * clock())
+        monkeypatch.setattr("glassformer.training.checkpoints.FIRST_SAVE_SECONDS", (0.2, 0.2))
+        monkeypatch.setattr("glassformer.training.checkpoints.COST_FACTOR", 0)
+        monkeypatch.setattr(Trainer, "save", remember)
+        return {**run_of(config, tmp_path / "saved", process_group), "saved": saved}
+
+    first, second = together(work)
+    assert first["saved"] == second["saved"] and any("extra" in step for step in first["saved"])
+    together(lambda process_group: run_of(config, tmp_path / "plain", process_group))
+    assert files_of(tmp_path / "saved") == files_of(tmp_path / "plain")
+
+
 def test_a_signal_during_the_last_evaluation(
     together: Together, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

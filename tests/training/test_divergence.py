@@ -18,6 +18,7 @@ from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
+from glassformer.training.checkpoints import SaveTimer
 from glassformer.training.trainer import Diverged, Trainer
 
 Condition = Callable[[Trainer], bool]
@@ -205,3 +206,14 @@ def test_nan_is_never_the_best(tiny_config: Any, tmp_path: Path, monkeypatch: py
     results = run(tiny_config(), tmp_path)
     assert results["best_step"] == 8
     assert RunFolder(tmp_path).checkpoints().find("best") == "step-00000008"
+
+
+@pytest.mark.parametrize("is_saved_by_time", [False, True])
+def test_rolling_back_ignores_what_was_saved_by_time(
+    is_saved_by_time: bool, poison: Any, tiny_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SaveTimer, "is_due", lambda timer, elapsed: is_saved_by_time)
+    poison(math.nan, at_full_rate(20))
+    run(tiny_config({"training.divergence.action": "roll-back"}), tmp_path)
+    (back,) = [event for event in RunFolder(tmp_path).events if event["event"] == "roll-back"]
+    assert back["to_step"] == 16

@@ -17,7 +17,7 @@ from glassformer.runs.folder import RunFolder
 from glassformer.runs.run import Run
 from glassformer.runs.session import TrainingSession
 from glassformer.storage.files import ChecksummedFolder, file_sha256, json_bytes
-from glassformer.training.checkpoints import EXTRA, CheckpointStore
+from glassformer.training.checkpoints import EXTRA, CheckpointStore, SaveTimer
 from glassformer.training.events import CLOCK_FIELDS
 from glassformer.training.progress import Reporter
 from glassformer.training.trainer import StopSignals, Trainer
@@ -268,6 +268,93 @@ def test_the_next_checkpoint_replaces_what_a_signal_saved(tiny_config: Any, tmp_
     assert Run(tmp_path, "3").checkpoint == store.names()[0]
     train(tiny_config(), tmp_path)
     assert store.names() == store.regular()
+
+
+# ---------------------------------------------------------------- saves by time
+
+
+def due_times(timer: SaveTimer, cost: float, until: float) -> list[float]:
+    """Return the seconds at which saves are due if each of them takes `cost` seconds."""
+    times = []
+    for tenth in range(1, round(10 * until)):
+        if timer.is_due(tenth / 10):
+            times.append(tenth / 10)
+            timer.saved(tenth / 10, cost)
+    return times
+
+
+def test_the_first_save_is_early_and_the_interval_doubles() -> None:
+    times = due_times(SaveTimer(5.0, 1000), 0.01, 1200)
+    assert times == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 812, 1112]
+    assert due_times(SaveTimer(0.5, 1000), 0.01, 100) == [1, 2, 4, 8, 16, 32, 62, 92]
+    assert due_times(SaveTimer(None, 1000), 0.01, 10_000) == []
+
+
+def test_saves_take_a_few_percent_of_the_time() -> None:
+    """A save of 12 s: the first after 20 s at the latest, the others 10 minutes apart."""
+    assert due_times(SaveTimer(5.0, 1_200_000_000), 12.0, 2000) == [20, 620, 1220, 1820]
+    assert due_times(SaveTimer(5.0, 12_000_000), 0.1, 30) == [1.2, 6.2, 12.4, 24.8]
+
+
+def test_a_loaded_checkpoint_restarts_the_timer() -> None:
+    timer = SaveTimer(5.0, 1000)
+    timer.saved(1000.0)
+    assert not timer.is_due(1299.9) and timer.is_due(1300.0)
+
+
+@pytest.fixture
+def save_by_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], None]:
+    """Make a save by time due after each call for which a function of the number of calls is true."""
+
+    def apply(is_due: Callable[[int], bool]) -> None:
+        calls = iter(range(1, 10_000))
+        monkeypatch.setattr(SaveTimer, "is_due", lambda timer, elapsed: is_due(next(calls)))
+
+    return apply
+
+
+@pytest.mark.parametrize(("name", "every"), [*((name, 1) for name in CONFIGS), ("averaging", 3)])
+def test_a_save_by_time_changes_nothing(
+    name: str, every: int, left_alone: Any, save_by_time: Any, tiny_config: Any, tmp_path: Path
+) -> None:
+    expected = left_alone(name)
+    save_by_time(lambda call: call % every == 0)
+    train(tiny_config(CONFIGS[name]), tmp_path)
+    assert facts(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [
+        ("plain", [1, 7, 8, 9, 20]),
+        ("everything", [1, 6, 16, 17]),
+        ("averaging", [2, 4, 17, 23, 24]),
+        ("decoder", [1, 6]),
+        ("muon", [3]),
+    ],
+)
+def test_killed_after_a_save_by_time_equals_left_alone(
+    name: str, kills: list[int], left_alone: Any, save_by_time: Any, tiny_config: Any, tmp_path: Path
+) -> None:
+    expected = left_alone(name)
+    save_by_time(lambda call: True)
+    config = tiny_config(CONFIGS[name])
+    for step in kills:
+        kill(config, tmp_path, step)
+        newest = RunFolder(tmp_path).checkpoints().pointed("latest")
+        assert (newest is not None and newest.startswith(f"step-{step - 1:08d}")) or step == 1
+    train(config, tmp_path)
+    assert facts(tmp_path) == expected
+
+
+def test_saves_by_time_leave_the_other_checkpoints_alone(
+    save_by_time: Any, tiny_config: Any, tmp_path: Path
+) -> None:
+    save_by_time(lambda call: True)
+    config = tiny_config({"training.save_every": 5, "training.keep_checkpoints": 2})
+    kill(config, tmp_path, 15)
+    names = RunFolder(tmp_path).checkpoints().names()
+    assert names == ["step-00000008", "step-00000010", f"step-00000014{EXTRA}"]
 
 
 def test_a_changed_config_is_rejected_with_the_differences(tiny_config: Any, tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ from glassformer.training.distributed import ProcessGroup
 from glassformer.training.precision import check_precision, choose_device
 from glassformer.training.trainer import Probe, Trainer, TrainingContext
 
+NO_EFFECT = ("parallel", "save_minutes")
+"""Options of `training` that do not affect results."""
+
 
 class InspectionConfig(Node):
     """Options for recording attention heads during training. They do not affect the weights."""
@@ -60,9 +63,9 @@ class ExperimentConfig(Node):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of initial weights, order of examples and dropout")
 
     def identity(self) -> Tree:
-        """Return the options that affect results: all but `inspection` and `training.parallel`, as a dict."""
+        """Return the options that affect results, as a dict: all but `inspection` and `NO_EFFECT`."""
         tree = {name: part for name, part in self.dump().items() if name != "inspection"}
-        return tree | {"training": {k: v for k, v in tree["training"].items() if k != "parallel"}}
+        return tree | {"training": {k: v for k, v in tree["training"].items() if k not in NO_EFFECT}}
 
 
 def presets() -> list[str]:

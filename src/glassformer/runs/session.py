@@ -34,6 +34,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.stopping",
     "training.log_every",
     "training.save_every",
+    "training.save_minutes",
     "training.keep_checkpoints",
     "training.tensorboard",
     "training.threads",

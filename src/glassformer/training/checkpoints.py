@@ -37,10 +37,19 @@ STATE = "state.json"
 POINTERS = ("best", "latest")
 SAVING = ".saving-"
 EXTRA = "-extra"
-"""Name suffix of a checkpoint saved on a stop request. It is deleted after the next save."""
+"""Name suffix of a checkpoint saved by time or on a stop request. It is deleted after the next save."""
 
 SNAPSHOT = "-snapshot"
 """Name suffix of weights saved for inspection. They are kept, but a run cannot resume from them."""
+
+FIRST_SAVE_SECONDS = (1.0, 20.0)
+"""Earliest and latest time of the first save, in seconds of training."""
+SAVE_BYTES_PER_SECOND = 1e8
+"""Assumed speed of writing and verifying a checkpoint, until a save has been timed."""
+COST_FACTOR = 50
+"""Minimum ratio of the time between two saves to the time that a save takes: saving takes at most 2 %."""
+FIRST_COST_FACTOR = 10
+"""The same ratio for the first save, which is worth more because nothing is saved yet."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -55,6 +64,36 @@ class Checkpoint:
 
     tensors: Mapping[str, Tensors]
     state: Mapping[str, Any]
+
+
+class SaveTimer:
+    """Timer of the checkpoints that are saved by time, so that a killed run loses little work.
+
+    The first save is due after 1 to 20 seconds of training, by the size of the checkpoint. The time to the
+    next one doubles from save to save, up to `minutes`. No save is due if `minutes` is None. All ranks must
+    pass the same times.
+    """
+
+    def __init__(self, minutes: float | None, num_bytes: int) -> None:
+        self.longest = None if minutes is None else 60 * minutes
+        self.last: float | None = None
+        """Training time of the newest checkpoint in seconds, or None if there is no checkpoint."""
+        self.cost = num_bytes / SAVE_BYTES_PER_SECOND
+        """Seconds that the last save took; before the first save, an estimate."""
+
+    def is_due(self, elapsed: float) -> bool:
+        """Return True if a checkpoint should be saved after `elapsed` seconds of training."""
+        earliest, latest = FIRST_SAVE_SECONDS
+        if self.longest is None:
+            return False
+        if self.last is None:
+            return elapsed >= min(max(earliest, FIRST_COST_FACTOR * self.cost), latest, self.longest)
+        wait = min(max(earliest, self.last), self.longest)
+        return elapsed - self.last >= max(wait, COST_FACTOR * self.cost)
+
+    def saved(self, elapsed: float, cost: float | None = None) -> None:
+        """Restart the timer after a save, which took `cost` seconds, or after a checkpoint was loaded."""
+        self.last, self.cost = elapsed, self.cost if cost is None else cost
 
 
 class CheckpointStore:
@@ -163,7 +202,7 @@ class CheckpointStore:
         return [name for name in self._folders() if not name.endswith(SNAPSHOT)]
 
     def regular(self) -> list[str]:
-        """Return the names of all checkpoints that were not saved on a stop request, oldest first."""
+        """Return the names of all checkpoints that were saved because of their step, oldest first."""
         return [name for name in self.states() if not name.endswith(EXTRA)]
 
     def _folders(self) -> list[str]:

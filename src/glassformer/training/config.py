@@ -125,6 +125,12 @@ class TrainingConfig(Node):
         description="validate on this many examples during training; null: all; the last evaluation uses all",
     )
     save_every: Count | None = Field(None, description="steps between checkpoints; null: at each validation")
+    save_minutes: float | None = Field(
+        5.0,
+        gt=0,
+        description="also save a checkpoint after at most this many minutes, and sooner at the beginning; it"
+        " serves --resume alone and never affects results; null: do not save by time",
+    )
     keep_checkpoints: Count = Field(
         2, description="number of newest checkpoints to keep, besides the best one"
     )

@@ -26,7 +26,13 @@ from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
 from glassformer.evaluation.metrics import is_better, reaches
 from glassformer.models.base import Model
 from glassformer.tasks.base import Task
-from glassformer.training.checkpoints import Checkpoint, CheckpointStore, DamagedCheckpoint, checkpoint_name
+from glassformer.training.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    DamagedCheckpoint,
+    SaveTimer,
+    checkpoint_name,
+)
 from glassformer.training.config import TrainingConfig
 from glassformer.training.distributed import ProcessGroup
 from glassformer.training.events import EventLog
@@ -254,6 +260,7 @@ class Trainer:
         self.freezing = Freezing(model, config.freeze, config.steps_between_unfreezing(self.steps_per_epoch))
         self._planned: tuple[int, StepPlan] | None = None
         self._saved: str | None = None
+        self._save_timer = SaveTimer(config.save_minutes, self._checkpoint_bytes())
         self._clock = time.perf_counter()
         self._gradient_norm = 0.0
 
@@ -324,7 +331,7 @@ class Trainer:
             self._finish()
         if self.state.ended or self._is_save_due():
             self.save()
-        elif is_stopping:
+        elif is_stopping or self._save_timer.is_due(self.state.elapsed):
             self.save(is_extra=True)
         self.context.heartbeat(self.state)
         return bool(self.state.ended or is_stopping)
@@ -554,15 +561,25 @@ class Trainer:
         return self.state.step % self.config.save_every == 0 or self.state.best_step == self.state.step
 
     def save(self, *, is_extra: bool = False) -> None:
-        """Save a checkpoint unless this step is saved. `is_extra` marks a save on a stop request."""
+        """Save a checkpoint unless this step is saved. `is_extra` marks a save by time or on a stop request.
+
+        Averaging and roll-back ignore extra checkpoints, so results do not depend on the clock.
+        """
         name = checkpoint_name(self.state.step, self.state.rollbacks, is_extra=is_extra)
         if self.context.store is None or self._saved == name:
             return
         if self.context.events is not None:
             self.context.events.sync()
-        is_best = self.state.best_step == self.state.step
+        started, is_best = time.perf_counter(), self.state.best_step == self.state.step
         self.context.store.save(name, self.checkpoint(), is_best=is_best)
         self._saved = name
+        (seconds,) = self.process_group.max(time.perf_counter() - started)
+        self._save_timer.saved(self.state.elapsed, seconds)
+
+    def _checkpoint_bytes(self) -> int:
+        """Return the approximate size of a checkpoint: weights, two optimizer moments, averaged weights."""
+        copies = 3 if self.averaged is None else 4
+        return copies * sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     def checkpoint(self) -> Checkpoint:
         """Return a checkpoint with everything that a bit-identical resume needs, gathered from all ranks."""
@@ -575,7 +592,8 @@ class Trainer:
             tensors["averaged"] = self.strategy.weights(self.averaged)
         checksum = self.context.events.checksum() if self.context.events else EventLog.NO_CHECKSUM
         processes = self.process_group.world_size
-        return Checkpoint(tensors, {"training": self.state.to_json(), **checksum, "processes": processes})
+        about = {**checksum, "processes": processes, "time": time.time()}
+        return Checkpoint(tensors, {"training": self.state.to_json(), **about})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore weights, optimizer, random-number generators, counters and event log from a checkpoint."""
@@ -598,6 +616,7 @@ class Trainer:
                 hint="restore the run folder from a backup, or train again",
             ) from error
         self._saved = checkpoint_name(self.state.step, self.state.rollbacks)
+        self._save_timer.saved(self.state.elapsed)
         if store is not None:
             store.repair_pointers(self.state.best_step, self.state.step, report)
             store.delete_snapshots_after(self.state.step)
