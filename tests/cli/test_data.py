@@ -201,9 +201,11 @@ def test_files_without_the_columns_of_the_task(ask: Ask, folder: Path) -> None:
     (folder / "b.csv").write_text("text,label\none,x\ntwo,y\n", encoding="utf-8")
     train = ("check", "classification", "task.data.train=b.csv")
     assert ask(*train)["passed"]
-    for options in (["task.data.train=a.csv"], ["task.data.train=b.csv", "task.data.test=a.csv"]):
-        (error,) = ask("check", "classification", *options, code=2)["errors"]
-        assert "no column 1" in error["message"]
+    (error,) = ask("check", "classification", "task.data.train=a.csv", code=2)["errors"]
+    assert "no column 1" in error["message"]
+    (finding,) = ask(*train, "task.data.test=a.csv", code=2)["findings"]
+    assert finding["kind"] == "other-layout"
+    assert "1 column instead of 2" in finding["locations"][0]["detail"]
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

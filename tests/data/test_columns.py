@@ -100,14 +100,19 @@ def test_two_roles_do_not_share_a_column(tmp_path: Path) -> None:
     assert "input = column 1, target = column 0" in stream.notes[0]
 
 
-def test_guessed_columns_are_reported_and_requested_ones_are_not(tmp_path: Path) -> None:
+def test_every_table_is_described(tmp_path: Path) -> None:
     roles = TASKS["classification"]
-    assert table(write(tmp_path, "a.tsv", "text\tlabel\na\tx\n"), roles).notes == ()
-    (note,) = table(write(tmp_path, "b.tsv", "sentence\tlabel\na\tx\n"), roles).notes
-    assert note.endswith("b.tsv was read with a header line: input = 'sentence', target = 'label'")
+    (note,) = table(write(tmp_path, "b.tsv", "sentence\tid\tlabel\na\t1\tx\n"), roles).notes
+    assert note.endswith(
+        "b.tsv is read with tabs between columns, with a header line: "
+        "input = 'sentence', target = 'label'; ignored: 'id'"
+    )
     path = write(tmp_path, "c.tsv", "text\topinion\na\tx\n")
-    (note,) = table(path, roles).notes
-    assert "begins with 'text | opinion'; if that is a header, name its columns: task.data.columns=" in note
+    note, warning = table(path, roles).notes
+    assert note.endswith("input = column 0, target = column 1; it begins with 'text | opinion'")
+    assert warning.startswith("WARNING: ") and warning.endswith(
+        "if it is a header: task.data.columns='{input: 0, target: 1}' task.data.header=true"
+    )
     assert [record.values for record in table(path, roles, header=True)] == [{"input": "a", "target": "x"}]
 
 
@@ -115,10 +120,10 @@ def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
     """The names are unknown: the first line is read as an example, with a warning."""
     path = write(tmp_path, "a.csv", 'id,comment,rude\n1,"hello, you",0\n2,bad words,1\n3,fine,0\n')
     roles = TASKS["classification"]
-    (note,) = table(path, roles).notes
-    assert "if that is a header, name its columns: task.data.columns={input: NAME, target: NAME}" in note
-    (note,) = table(path, roles, columns={"input": 1, "target": 2}).notes
-    assert note.endswith("if that is a header: task.data.header=true")
+    _, note = table(path, roles).notes
+    assert "if it is a header: task.data.columns='{input: 0, target: 1}' task.data.header=true" in note
+    _, note = table(path, roles, columns={"input": 1, "target": 2}).notes
+    assert note.endswith("if it is a header: task.data.header=true")
     for asked in (None, roles):
         report = check_corpora([Corpus({"train": [path]}, roles=asked)])
         assert report.count("maybe-header") == 1 and report.passed
@@ -131,13 +136,14 @@ def test_a_word_above_numbers_may_be_a_header(tmp_path: Path) -> None:
     assert check_corpora([Corpus({"train": [write(tmp_path, "c.csv", "a,1\nb,0\nc,1\n")]})]).findings == []
 
 
-def test_labels_before_texts_are_reported_with_the_option_for_training(tmp_path: Path) -> None:
+def test_labels_before_texts_are_found_by_the_check_and_by_training(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "".join(f"{'xy'[n % 2]}\tsome words {n}\n" for n in range(9)))
-    (file,) = check_corpora([Corpus({"train": [path]})]).files
-    assert "input = column 1, target = column 0" in file.read_as
-    assert file.read_as.endswith("to train on it: task.data.columns={input: 1, target: 0}")
-    (file,) = check_corpora([Corpus({"train": [path]}, roles=TASKS["classification"])]).files
-    assert "input = column 0, target = column 1" in file.read_as
+    for roles in (None, TASKS["classification"]):
+        (file,) = check_corpora([Corpus({"train": [path]}, roles=roles)]).files
+        assert "input = column 1, target = column 0" in file.read_as
+        assert file.notes == list(table(path, TASKS["classification"]).notes)
+    (file,) = check_corpora([Corpus({"train": [path]}, roles=TASKS["translation"])]).files
+    assert "input = column 0, target = column 1" in file.read_as, "a translation may have any contents"
 
 
 @pytest.mark.parametrize(
@@ -156,4 +162,4 @@ def test_names_in_json(tmp_path: Path, name: str, content: str) -> None:
         {"input": "c", "target": 0},
     ]
     (file,) = check_corpora([Corpus({"train": [path]})]).files
-    assert file.read_as and any(note.endswith(f"was read {file.read_as}") for note in stream.notes)
+    assert file.read_as and any(note.endswith(f"is read {file.read_as}") for note in stream.notes)

@@ -101,10 +101,14 @@ class TestColumns:
     def test_by_name_and_number(self, write: Write, options: dict[str, Any]) -> None:
         assert pairs(read(write("a.tsv", self.TABLE), **options)) == [("a b", "x"), ("c", "y")]
 
-    def test_numbers_mean_that_every_line_is_data(self, write: Write) -> None:
+    def test_a_known_header_is_not_an_example_even_if_columns_have_numbers(self, write: Write) -> None:
         rows = read(write("a.tsv", self.TABLE), columns={"input": 1, "target": 2})
-        assert pairs(rows)[0] == ("text", "label")
-        assert "without a header line: input = column 1, target = column 2" in rows.notes[0]
+        assert pairs(rows)[0] == ("a b", "x")
+        assert "with a header line: input = 'text', target = 'label'; ignored: 'id'" in rows.notes[0]
+        rows = read(write("a.tsv", self.TABLE), columns={"input": 0, "target": 2})
+        assert pairs(rows)[0] == ("id", "label"), "'id' is not a name for the input"
+        assert "without a header line: input = column 0, target = column 2" in rows.notes[0]
+        assert rows.notes[1].startswith("WARNING") and "task.data.header=true" in rows.notes[1]
 
     def test_lists_in_json_lines(self, write: Write) -> None:
         path = write("a.jsonl", '["x", ["a", "b"]]\n["y", "c"]\n')

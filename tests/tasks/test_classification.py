@@ -230,7 +230,7 @@ class TestWhichExamples:
         """The count is the same for tokens cached by a previous run."""
         for _ in range(2):
             task = make(test=[("never read before", "good"), (ROWS[0][0], "bad")])
-            assert [note for note in task.notes if "unknown" in note] == [
+            assert [note for note in task.notes if "unknown tokens" in note] == [
                 "validation: unknown tokens: 3 of 6",
                 "test: unknown tokens: 3 of 6",
             ]

@@ -142,7 +142,7 @@ class TestSplitting:
         assert sorted(shown(first, "train") + shown(first, "validation")) == sorted(self.ROWS)
         assert len(first.splits["validation"]) == 6
         assert "test" not in first.splits
-        assert first.notes[0] == "validation: 6 of 60 training rows, split off"
+        assert first.notes[1] == "validation: 6 of 60 training rows, split off"
         other = build(tmp_path, {"train": self.ROWS}, target="label", data_seed=1)
         assert other.checksum() != first.checksum()
 
@@ -167,7 +167,7 @@ def test_what_train_does_not_have_is_reported(tmp_path: Path) -> None:
     train, test = [("a b", "x"), ("b", "y")], [("a q q", "x"), ("b", "z")]
     task = build(tmp_path, {"train": train, "validation": train, "test": test}, target="label")
     assert shown(task, "test") == [("a <unknown> <unknown>", "x"), ("b", "z")]
-    assert task.notes == [
+    assert task.notes[3:] == [
         "test: input symbols that train does not have: 'q' (2 in total)",
         "test: target symbols that train does not have: 'z' (1 in total)",
         "WARNING: test: 1 of 2 inputs also appear in train",

@@ -43,6 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add(f"--{split}", nargs="+", default=[], metavar="FILE", help=f"check: files of the {split} split")
     add("--format", help="check: file format, such as tsv, csv or csv-semicolon (see task.data.format)")
     add("--columns", metavar="YAML", help="check: columns of a table, as '{input: text, target: label}'")
+    add("--header", metavar="true|false", help="check: the first line of a table is a header, or is not")
+    add("--separator", default=" | ", help="check: text between columns that are joined into one input")
     add("--encoding", default="utf-8", help="check: encoding of the files")
     add("--separate", action="store_true", help="check: the text files are not line-aligned")
     add(
@@ -197,7 +199,7 @@ def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[
             names = [*CATALOGUE, *presets()]
             raise user_error("no data set, preset, file or run has this name", value=first, allowed=names)
         return [_file_corpus(arguments)], _limits(arguments, None), []
-    for option in ("validation", "test", "format", "columns"):
+    for option in ("validation", "test", "format", "columns", "header"):
         if getattr(arguments, option):
             raise user_error(
                 f"this option is for your own files, and {first} has its own",
@@ -245,14 +247,17 @@ def _config_corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits
         if source is not None:
             splits[split] = [locate(path) for path in ([source] if isinstance(source, str) else source)]
     format = data.format if isinstance(data.train, str) else "text"
+    target = getattr(task, "target", None)
     corpus = Corpus(
         splits,
         format,
         data.columns,
         data.header,
+        data.separator,
         data.classes,
         data.encoding,
         roles=getattr(task, "roles", None),
+        has_classes=None if target is None else target == "label",
         fractions=getattr(task, "fractions", data.fractions),
         hash_seed=getattr(task, "hash_seed", None),
     )
@@ -275,7 +280,8 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
         )
     check_encoding(arguments.encoding, "--encoding")
     columns = parse_yaml(arguments.columns, "--columns") if arguments.columns else {}
-    validate(DataConfig, {"train": arguments.items[0], "columns": columns})
+    header = parse_yaml(arguments.header, "--header") if arguments.header else None
+    validate(DataConfig, {"train": arguments.items[0], "columns": columns, "header": header})
     unknown = [role for role in columns if role not in ("input", "target")]
     if unknown:
         raise user_error("unknown column", path="--columns", value=unknown[0], allowed=["input", "target"])
@@ -285,6 +291,8 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
         splits,
         arguments.format,
         columns,
+        header,
+        arguments.separator,
         encoding=arguments.encoding,
         is_aligned=len(arguments.items) <= 2 and not arguments.separate,
     )

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.data.catalogue import search_folders
+from glassformer.data.catalogue import short_name
 from glassformer.data.findings import KINDS, SEVERITIES, Finding, Location, Report
 
 if TYPE_CHECKING:
@@ -128,11 +128,7 @@ def _position(location: Location) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the path relative to the data folder that contains it, or unchanged if none does."""
-    for folder in search_folders():
-        if folder != Path() and Path(name).is_relative_to(folder):
-            return str(Path(name).relative_to(folder))
-    return name
+    return short_name(Path(name))
 
 
 def summary(report: Report) -> str:

@@ -136,6 +136,14 @@ def locate(path: str) -> Path:
     raise user_error("this data set is not on this machine", path=path, hint=hint)
 
 
+def short_name(path: Path) -> str:
+    """Return the path relative to the data folder that contains it, or unchanged if none does."""
+    for folder in search_folders():
+        if folder != Path() and path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return str(path)
+
+
 def _search(path: Path) -> Path | None:
     return next((folder / path for folder in search_folders() if (folder / path).exists()), None)
 

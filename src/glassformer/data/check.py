@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import partial
@@ -20,16 +20,35 @@ from typing import Any
 import numpy as np
 
 from glassformer.core.errors import UserError, near_match, user_error
-from glassformer.data.columns import Column, ColumnSpec, is_number
-from glassformer.data.findings import FileSummary, Findings, Issue, Leak, Location, Report, excerpt
+from glassformer.data.columns import (
+    LABEL_ROLES,
+    PAIR_ROLES,
+    SAMPLE_ROWS,
+    SEPARATOR,
+    TEXT_ROLES,
+    Column,
+    ColumnSpec,
+    Reference,
+    is_number,
+    looks_like_labels,
+)
+from glassformer.data.findings import (
+    ClassCount,
+    ColumnUse,
+    FileSummary,
+    Findings,
+    Issue,
+    Leak,
+    Location,
+    Report,
+    excerpt,
+)
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
 from glassformer.data.scan import ScannedFile, scan
-from glassformer.data.splits import check_split
+from glassformer.data.splits import are_too_many_unknown, check_split
 
 BATCH_ROWS = 8192
-SAMPLE_ROWS = 1000
-"""Number of rows from which it is detected whether the labels are in the first column."""
 MAX_LABELS = 1000
 LABEL_SIMILARITY = 0.8
 """Similarity ratio (`difflib`) from which a rare label may be a typo of a frequent one.
@@ -63,14 +82,17 @@ class Corpus:
 
     splits: Mapping[str, Sequence[Path]]
     format: str | None = None
-    columns: Mapping[str, Column] = field(default_factory=dict)
+    columns: Mapping[str, Column | list[Column]] = field(default_factory=dict)
     header: bool | None = None
+    separator: str = SEPARATOR
     classes: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "utf-8"
     part: str = ""
     """Name of this part of a data set, such as a language pair; empty if there is only one."""
     roles: Mapping[str, str] | None = None
     """Default column name of each role (`input`, `target`) of the task; None if no task is known."""
+    has_classes: bool | None = None
+    """True if the targets are classes, False if they are not; None if no task is known."""
     is_aligned: bool = True
     """True if two text files are aligned line by line, as the input and the target of each example."""
     fractions: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.1})
@@ -94,12 +116,19 @@ class Corpus:
             return list(paths)
         return [paths] if self.is_aligned else [[path] for path in paths]
 
+    @property
+    def decisive(self) -> tuple[str, Source]:
+        """Split and source that decide the layout of all files: the first one of train."""
+        split = "train" if "train" in self.splits else next(iter(self.splits))
+        return split, self.sources(split)[0]
+
     def config(self, split: str, source: Source) -> DataConfig:
         return DataConfig(
             train=source,
             format=self.format_of(split),  # type: ignore[arg-type]
             columns=dict(self.columns),
             header=self.header,
+            separator=self.separator,
             classes=dict(self.classes),
             encoding=self.encoding,
         )
@@ -127,32 +156,28 @@ class _Check:
         self.leaks: list[Leak] = []
         self._reported: dict[tuple[Path, str, str], int] = {}
         """Last reported line by file, kind and unit, because a file is read several times."""
-        self._advice: dict[Stream, str] = {}
+        self.classes: list[ClassCount] = []
         self._done, self._phase_end, self._total = 0.0, 0.0, 0
 
     def run(self, corpora: Sequence[Corpus]) -> Report:
-        opened = {
-            (number, split): [self._open(corpus, split, source) for source in corpus.sources(split)]
-            for number, corpus in enumerate(corpora)
-            for split in corpus.splits
-        }
-        self._total = sum(_size(stream) for streams in opened.values() for stream in streams)
-        for number, corpus in enumerate(corpora):
-            self._check_corpus(corpus, {split: opened[number, split] for split in corpus.splits})
+        readers = [_Reader(corpus) for corpus in corpora]
+        opened = [
+            {
+                split: [self._open(reader, split, source) for source in reader.corpus.sources(split)]
+                for split in reader.corpus.splits
+            }
+            for reader in readers
+        ]
+        self._total = sum(_size(stream) for splits in opened for each in splits.values() for stream in each)
+        for reader, splits in zip(readers, opened, strict=True):
+            self._check_corpus(reader.corpus, splits, reader.has_classes)
         summaries = [scanned.summary for scanned in self.scanned.values()]
-        return Report(summaries, self.findings.in_order(), self.leaks)
+        return Report(summaries, self.findings.in_order(), self.leaks, self.classes)
 
-    def _open(self, corpus: Corpus, split: str, source: Source) -> Stream:
-        """Open a source with the reader of training. Without a task, detect its columns by its first rows."""
-        config, roles, setting, advice = corpus.config(split, source), corpus.roles, f"task.data.{split}", ""
-        if roles is None:
-            roles, setting = _guess_roles(config), ""
-            if not config.columns and len(roles) == 2 and _is_label_first(config):
-                config = config.model_copy(update={"columns": {"input": 1, "target": 0}})
-                advice = "; to train on it: task.data.columns={input: 1, target: 0}"
-        stream = config.open(source, roles, setting, self._on_finding, self._on_read)
-        self._advice[stream] = advice
-        return stream
+    def _open(self, reader: _Reader, split: str, source: Source) -> Stream:
+        config, reference = reader.corpus.config(split, source), reader.reference_for(split, source)
+        setting = f"task.data.{split}" if reader.corpus.roles is not None else ""
+        return config.open(source, reader.roles, setting, self._on_finding, self._on_read, reference)
 
     def _on_finding(self, issue: Issue) -> None:
         """Record an issue, unless it was already recorded when the same file was read before."""
@@ -184,19 +209,22 @@ class _Check:
                     file, summary, self.findings, has_long_lines=stream.has_long_lines
                 )
         self._end_phase()
-        layout = stream.layout()
-        if layout is not None:
+        if stream.layout() is not None:
             summary = self.scanned[stream.sources[0].path].summary
-            summary.read_as = layout.describe() + self._advice[stream]
+            summary.read_as, summary.notes = stream.read_as, list(stream.notes)
+            summary.columns = _column_uses(stream)
 
-    def _check_corpus(self, corpus: Corpus, splits: Mapping[str, Sequence[Stream]]) -> None:
+    def _check_corpus(
+        self, corpus: Corpus, splits: Mapping[str, Sequence[Stream]], has_classes: bool | None
+    ) -> None:
         ledgers: dict[str, Ledger] = {}
-        has_labels: bool | None = None
+        has_labels: bool | None = has_classes or None
         for split, streams in splits.items():
             ledger = ledgers[split] = Ledger(split, self.scanned)
             for stream in streams:
                 self._scan(stream, split)
                 self._phase_end += _size(stream) / 2
+                ledger.skip_header(stream)
                 for batch in _batches(stream):
                     if has_labels is None:
                         has_labels = len(batch.columns) == 2 and looks_like_labels(batch.columns[1])
@@ -213,8 +241,8 @@ class _Check:
         for split, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
             if split in ledgers and other in ledgers:
                 self._find_overlap(ledgers[split], ledgers[other], corpus.part, unit)
-        if has_labels and "folder" not in map(corpus.format_of, corpus.splits):
-            self._check_labels(ledgers, corpus.part)
+        if has_labels and has_classes is not False:
+            self._check_labels(ledgers, corpus, is_certain=bool(has_classes))
         self._check_split(corpus, splits.get("train", ()))
 
     def _check_split(self, corpus: Corpus, streams: Sequence[Stream]) -> None:
@@ -315,25 +343,70 @@ class _Check:
 
         self.findings.add_all(kind, np.nonzero(is_found)[0].tolist(), locate, scope)
 
-    def _check_labels(self, ledgers: Mapping[str, Ledger], part: str) -> None:
-        """Report labels that differ from another by case, spaces or a typo, and labels missing from train."""
+    def _check_labels(self, ledgers: Mapping[str, Ledger], corpus: Corpus, *, is_certain: bool) -> None:
+        """Count the classes, and report labels that may be typos and labels that train does not have."""
         counts = Counter[str]()
         for ledger in ledgers.values():
             counts.update({label: len(rows) for label, rows in ledger.labels.items()})
         if len(counts) > MAX_LABELS or _are_real_values(counts):
             return
+        for ledger in ledgers.values():
+            self.classes += ledger.class_counts(corpus.part)
         known = ledgers["train"].labels if "train" in ledgers else counts
+        # Numbers may be values to predict instead of classes, if no task is known.
+        is_certain = is_certain and (corpus.roles is not None or not all(map(is_number, known)))
+        refused = {split: is_certain and ledger.is_other(known) for split, ledger in ledgers.items()}
+        is_folder = "folder" in map(corpus.format_of, corpus.splits)
         for label in sorted(counts, key=lambda label: (counts[label], label)):
-            intended = _intended_label(label, counts)
-            if intended is not None:
-                kind, detail = "label-typo", f"{label!r}: {intended!r}?"
-            elif label not in known:
-                kind, detail = "new-label", repr(label)
-            else:
-                continue
-            for ledger in ledgers.values():
-                rows, scope = ledger.labels.get(label, ()), join_scope(part, ledger.split)
+            intended = None if is_folder else _intended_label(label, counts)
+            for split, ledger in ledgers.items():
+                rows, scope = ledger.labels.get(label, ()), join_scope(corpus.part, split)
+                if label not in known and refused[split]:
+                    kind, detail = "other-labels", repr(label)
+                elif intended is not None:
+                    kind, detail = "label-typo", f"{label!r}: {intended!r}?"
+                elif label not in known:
+                    kind, detail = "new-label", repr(label)
+                else:
+                    continue
                 self.findings.add_all(kind, rows, partial(ledger.locations, details=repeat(detail)), scope)
+
+
+class _Reader:
+    """Roles and layout with which all files of a corpus are read, decided on its first training file."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self.decisive = corpus.decisive
+        split, source = self.decisive
+        config = corpus.config(split, source)
+        self.roles = corpus.roles or _guess_roles(config)
+        self.has_classes = corpus.has_classes
+        if corpus.roles is None and self.roles == LABEL_ROLES:
+            self.has_classes = True
+        self._reference = config.reference(source, self.roles, "", _ignore)
+
+    def reference_for(self, split: str, source: Source) -> Reference | None:
+        return None if (split, source) == self.decisive else self._reference
+
+
+def _column_uses(stream: Stream) -> list[ColumnUse]:
+    """Return all columns of a table or of JSON rows, with their roles and the first example."""
+    layout, record = stream.layout(), next(stream.records(), None)
+    if layout is None or record is None:
+        return []
+    roles = {column: role for role, columns in layout.columns.items() for column in columns}
+    columns: Sequence[Column] = range(layout.width) if layout.width else layout.names
+    names = layout.names or [""] * len(columns)
+    values = (record.row[column] if _has(record.row, column) else "" for column in columns)
+    return [
+        ColumnUse(column, str(name), roles.get(column, ""), excerpt(_as_text(value)))
+        for column, name, value in zip(columns, names, values, strict=True)
+    ]
+
+
+def _has(row: Any, column: Column) -> bool:
+    return column in row if isinstance(row, dict) else isinstance(column, int) and column < len(row)
 
 
 def _size(stream: Stream) -> int:
@@ -344,18 +417,17 @@ def _ignore(issue: Issue) -> None:
     """Ignore an issue, because the file is read again and the issue is reported then."""
 
 
-def _guess_roles(config: DataConfig) -> dict[str, str]:
-    """Return the roles of data without a task: an input, and a target if there is a second column."""
+def _guess_roles(config: DataConfig) -> Mapping[str, str]:
+    """Return the roles of data without a task: texts with labels, pairs of texts, or texts alone."""
     if isinstance(config.train, list):
-        return _roles(len(config.train))
-    if config.format == "running-text":
-        return _roles(1)
-    if config.columns:
-        return _roles(2 if "target" in config.columns else 1)
-    stream = config.open(config.train, _roles(2), "", _ignore)
+        names = ["input", "target", *(f"column {number}" for number in range(2, len(config.train)))]
+        return {name: name for name in names[: len(config.train)]}
+    if config.format == "running-text" or (config.columns and "target" not in config.columns):
+        return TEXT_ROLES
+    stream = config.open(config.train, LABEL_ROLES, "", _ignore)
     first = stream.first_row()
-    if isinstance(first, dict):
-        columns = ColumnSpec({"input": None, "target": None}, _roles(2))
+    if isinstance(first, dict) and not config.columns:
+        columns = ColumnSpec({"input": None, "target": None}, LABEL_ROLES)
         if columns.name_in("input", first) is None:
             raise user_error(
                 "no column has a known name for the input",
@@ -363,33 +435,12 @@ def _guess_roles(config: DataConfig) -> dict[str, str]:
                 allowed=list(first),
                 hint="--columns '{input: NAME, target: NAME}'",
             )
-        return _roles(1 if columns.name_in("target", first) is None else 2)
-    return _roles(1 if isinstance(first, list) and len(first) == 1 else 2)
-
-
-def _roles(width: int) -> dict[str, str]:
-    names = ["input", "target", *(f"column {number}" for number in range(2, width))]
-    return {name: name for name in names[:width]}
-
-
-def _is_label_first(config: DataConfig) -> bool:
-    """Return True if a table without a header has labels in its first column, and texts in its second."""
-    stream = config.open(config.train, _roles(2), "", _ignore)
-    layout = stream.layout()
-    if layout is None or layout.has_header or not layout.first:
-        return False
-    sample = [list(record.values.values()) for record in islice(stream, SAMPLE_ROWS)]
-    left, right = (looks_like_labels([row[column] for row in sample]) for column in (0, 1))
-    return left and not right
-
-
-def looks_like_labels(values: Sequence[str]) -> bool:
-    """Return True if the values are numbers, or are short, few and repeated. Values may be missing."""
-    distinct = set(values) - {""}
-    if all(map(is_number, distinct)):
-        return True
-    is_short = all(len(value) <= 40 and len(value.split()) <= 3 for value in distinct)
-    return is_short and len(distinct) <= max(2, len(values) // 3)
+        if columns.name_in("target", first) is None:
+            return TEXT_ROLES
+    if isinstance(first, list) and len(first) == 1:
+        return TEXT_ROLES
+    targets = [_as_text(record.values["target"]) for record in islice(stream.records(), SAMPLE_ROWS)]
+    return LABEL_ROLES if looks_like_labels(targets) else PAIR_ROLES
 
 
 @dataclass(frozen=True)
@@ -471,12 +522,37 @@ class Ledger:
     labels: dict[str, array[int]] = field(default_factory=dict)
     """Row numbers of the examples with each label."""
 
+    skipped: set[int] = field(default_factory=set)
+    """Identities of the streams whose first row may be a header: it is neither a duplicate nor a leak."""
+
     def __len__(self) -> int:
         return len(self.examples)
+
+    def skip_header(self, stream: Stream) -> None:
+        """Do not enter the first row of a stream if it may be a header."""
+        layout = stream.layout()
+        if layout is not None and layout.hint:
+            self.skipped.add(id(stream))
+
+    def is_other(self, known: Container[str]) -> bool:
+        """Return True if too many examples have a label that is not known."""
+        unknown = sum(len(rows) for label, rows in self.labels.items() if label not in known)
+        return are_too_many_unknown(unknown, len(self))
+
+    def class_counts(self, scope: str) -> list[ClassCount]:
+        """Return the number of examples of each class, the most frequent class first."""
+        counts = Counter({label: len(rows) for label, rows in self.labels.items()})
+        total = max(1, counts.total())
+        return [
+            ClassCount(self.split, label, count, count / total, scope)
+            for label, count in counts.most_common()
+        ]
 
     def enter(self, batch: Batch, rows: Sequence[int], has_labels: bool) -> None:
         if not self.streams or self.streams[-1] is not batch.stream:
             self.streams.append(batch.stream)
+            if id(batch.stream) in self.skipped and rows and rows[0] == 0:
+                rows = rows[1:]
         columns = [[column[row] for row in rows] for column in batch.columns]
         if has_labels:
             for number, label in enumerate(columns[1], start=len(self)):

@@ -103,6 +103,35 @@ class FileSummary:
     """Number of words of the longest text."""
     read_as: str = ""
     """Description of a table's header and columns; empty for other formats."""
+    notes: list[str] = field(default_factory=list)
+    """Notes that training prints about this file: how it is read, and which options may be missing."""
+    columns: list[ColumnUse] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """Column of a table or of JSON rows, with the role that it has for training."""
+
+    column: str | int
+    """Number from 0, or the name in a JSON object."""
+    name: str
+    """Name in the header or in the JSON object; empty if the column has none."""
+    role: str
+    """Role such as `input` or `target`; empty if the column is ignored."""
+    example: str
+    """Excerpt of the first example."""
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    """Number of examples of one class in a split."""
+
+    split: str
+    label: str
+    count: int
+    share: float
+    """Fraction of the split's examples."""
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +157,10 @@ class Report:
     files: list[FileSummary]
     findings: list[Finding]
     leaks: list[Leak]
+    classes: list[ClassCount] = field(default_factory=list)
+    """Number of examples per class and split, the most frequent class of each split first."""
+    command: str = ""
+    """Command that trains on files that were checked without a task."""
 
     @property
     def passed(self) -> bool:

@@ -12,19 +12,23 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from glassformer.core.errors import UserError, user_error
 from glassformer.data.columns import (
     DELIMITERS,
+    TRAINING,
     ColumnSpec,
     Delimiter,
+    LayoutMismatch,
     TableLayout,
     count,
     find_delimiter,
     is_declaration,
+    join_columns,
+    options_hint,
 )
 from glassformer.data.text_files import BLOCK_CHARACTERS, TextFile
 
@@ -66,16 +70,26 @@ class Stream:
 
     @property
     def read_as(self) -> str:
-        """Description of a table's detected header, columns and delimiter; empty for other formats."""
-        return ""
+        """Description of how a table or JSON rows are read: header, columns, delimiter; else empty."""
+        layout = self.layout()
+        return "" if layout is None else layout.describe()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Note for the user on columns or delimiters that were guessed; empty if they are as requested."""
+        """Sentence on how a table or JSON rows are read, and a warning if the first line may be a header."""
+        from glassformer.data.catalogue import short_name  # the catalogue is slow to read
+
         layout = self.layout()
-        if layout is None or layout.is_as_requested:
+        if layout is None:
             return ()
-        return (f"{self.name} was read {layout.describe()}",)
+        name = short_name(self.sources[0].path)
+        notes = [f"{name} is read {layout.describe()}"]
+        if layout.more_text:
+            option = options_hint(TRAINING, columns=f"'{layout.option()}'")
+            notes.append(f"{name}: to read all texts as one input: {option}")
+        if layout.hint:
+            notes.append(f"WARNING: {name}: the first line is read as an example; {layout.hint}")
+        return tuple(notes)
 
     def layout(self) -> TableLayout | None:
         """Return the columns of a table or of JSON rows; None for other formats."""
@@ -212,49 +226,60 @@ class Table(Stream):
     def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
         super().__init__([source])
         self.columns = columns
+        self._layout: TableLayout | None = None
 
     def fields(self) -> Fields:
         """Yield the line number and the fields of each line that is not empty."""
         raise NotImplementedError
 
     def records(self) -> Iterator[Record]:
-        lines = self.fields()
-        first_number, first = next(lines, (0, []))
-        if not first_number:
+        layout = self.layout()
+        if layout is None:
             return
-        layout = self.columns.layout(first, self.location(first_number))
-        positions = {role: int(position) for role, position in layout.positions.items()}
-        if not layout.has_header:
-            yield Record({role: first[position] for role, position in positions.items()}, first_number, first)
-        for number, fields in lines:
-            if len(fields) != len(first):
-                message = f"the line has {count(len(fields), 'column')}, but the first line has {len(first)}"
+        roles = {role: [int(column) for column in columns] for role, columns in layout.columns.items()}
+        width = layout.width
+        for number, fields in islice(self.fields(), int(layout.has_header), None):
+            if len(fields) != width:
+                message = f"the line has {count(len(fields), 'column')}, but the first line has {width}"
                 error = user_error(message, path=self.location(number), hint=self.hint)
                 self.report("bad-row", number, error, " ".join(fields))
                 continue
-            yield Record({role: fields[position] for role, position in positions.items()}, number, fields)
+            values = {
+                role: join_columns([fields[index] for index in indices], layout.separator)
+                for role, indices in roles.items()
+            }
+            yield Record(values, number, fields)
 
     def layout(self) -> TableLayout | None:
-        lines = self.fields()
-        number, first = next(lines, (0, []))
-        if not number:
-            return None
-        layout = self.columns.layout(first, self.location(number), (fields for _, fields in lines))
-        if layout.hint:
-            self.report("maybe-header", number, shown=" | ".join(first))
-        return layout
+        """Return the header, the columns and the delimiter; None if the file is empty or does not fit."""
+        if self._layout is None:
+            lines = self.fields()
+            number, first = next(lines, (0, []))
+            if not number:
+                return None
+            try:
+                self._layout = self.columns.layout(
+                    first, self.location(number), (fields for _, fields in lines), self.delimiter()
+                )
+            except LayoutMismatch as error:
+                self.report("other-layout", number, error, " | ".join(first))
+                return None
+            if self._layout.hint:
+                self.report("maybe-header", number, shown=" | ".join(first))
+        return self._layout
+
+    def delimiter(self) -> str:
+        raise NotImplementedError
 
     def first_row(self) -> list[str] | None:
         return next((fields for _, fields in self.fields()), None)
 
-    @property
-    def read_as(self) -> str:
-        layout = self.layout()
-        return layout.describe() if layout is not None else ""
-
 
 class TabTable(Table):
     """Stream of examples from a TSV file. A quote is an ordinary character."""
+
+    def delimiter(self) -> str:
+        return "tab"
 
     def fields(self) -> Fields:
         for number, line in enumerate(self.sources[0].lines(), start=1):
@@ -279,15 +304,6 @@ class CommaTable(Table):
         source = self.sources[0]
         option = "task.data.format=" if source.setting else "--format "
         return find_delimiter(source.lines(), self.columns, path=source.error_path, option=option)
-
-    def layout(self) -> TableLayout | None:
-        layout = super().layout()
-        if layout is None:
-            return None
-        delimiter = self.delimiter()
-        is_expected = delimiter == (self.requested_delimiter or "comma")
-        is_as_requested = layout.is_as_requested and is_expected
-        return replace(layout, delimiter=delimiter, is_as_requested=is_as_requested)
 
     def fields(self) -> Fields:
         line = ""

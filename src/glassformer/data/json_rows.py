@@ -8,7 +8,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from glassformer.core.errors import UserError, user_error
-from glassformer.data.columns import Column, ColumnSpec, TableLayout, count, missing_column
+from glassformer.data.columns import (
+    Column,
+    ColumnSpec,
+    LayoutMismatch,
+    TableLayout,
+    count,
+    describe_row,
+    join_columns,
+    missing_column,
+)
 from glassformer.data.formats import Record, Stream
 from glassformer.data.text_files import MAX_LINE_CHARACTERS, TextFile
 
@@ -24,6 +33,7 @@ class JsonLines(Stream):
     def __init__(self, source: TextFile, columns: ColumnSpec) -> None:
         super().__init__([source])
         self.columns = columns
+        self._layout: TableLayout | None = None
 
     def rows(self) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(self.sources[0].lines(), start=1):
@@ -38,24 +48,35 @@ class JsonLines(Stream):
                 yield number, row
 
     def records(self) -> Iterator[Record]:
-        columns: dict[str, Column] = {}
+        layout = self.layout()
+        if layout is None:
+            return
         for number, row in self.rows():
-            names = columns or self.columns.names(row)
             path = self.location(number)
             try:
-                values = {role: pick(row, column, path) for role, column in names.items()}
+                values = {
+                    role: join_columns([pick(row, column, path) for column in columns], layout.separator)
+                    for role, columns in layout.columns.items()
+                }
             except UserError as error:
                 self.report("bad-row", number, error, json.dumps(row, ensure_ascii=False))
             else:
-                columns = names
                 yield Record(values, number, row)
 
     def first_row(self) -> Any:
         return next((row for _, row in self.rows()), None)
 
     def layout(self) -> TableLayout | None:
-        row = self.first_row()
-        return None if row is None else self.columns.object_layout(row)
+        """Return the names or numbers of the columns; None if the file is empty or does not fit."""
+        if self._layout is None:
+            row = self.first_row()
+            if row is None:
+                return None
+            try:
+                self._layout = self.columns.object_layout(row, self.location(1))
+            except LayoutMismatch as error:
+                self.report("other-layout", 1, error, json.dumps(row, ensure_ascii=False))
+        return self._layout
 
 
 class JsonDocument(JsonLines):
@@ -91,11 +112,11 @@ class JsonDocument(JsonLines):
         self.sources[0].report("bad-row", line, error, unit="line of JSON")
 
     def _list_records(self) -> Iterator[Record]:
-        tree = self._lists()
-        if tree is None:
+        tree, layout = self._lists(), self.layout()
+        if tree is None or layout is None:
             return
         try:
-            lists = self._columns_of(tree)
+            lists = self._columns_of(tree, layout)
         except UserError as error:
             self._report_line(1, error)
             return
@@ -104,19 +125,22 @@ class JsonDocument(JsonLines):
             name: cells for name, cells in tree.items() if isinstance(cells, list) and len(cells) == length
         }
         for index in range(length):
-            values = {role: cells[index] for role, cells in lists.items()}
+            values = {
+                role: join_columns([lists[column][index] for column in columns], layout.separator)
+                for role, columns in layout.columns.items()
+            }
             yield Record(values, index + 1, {name: cells[index] for name, cells in whole.items()})
 
-    def _columns_of(self, tree: dict[str, Any]) -> dict[str, list[Any]]:
-        columns = self.columns.names(tree)
-        lists = {role: pick(tree, column, self.name) for role, column in columns.items()}
-        for role, column in columns.items():
-            if not isinstance(lists[role], list):
+    def _columns_of(self, tree: dict[str, Any], layout: TableLayout) -> dict[Column, list[Any]]:
+        """Return the lists of all columns that are used."""
+        used = dict.fromkeys(column for columns in layout.columns.values() for column in columns)
+        lists = {column: pick(tree, column, self.name) for column in used}
+        for column, values in lists.items():
+            if not isinstance(values, list):
                 hint = "write parallel lists; or set task.data.format=jsonl for one object per line"
                 raise user_error(f"{column!r} is not a list", path=self.name, hint=hint)
-        lengths = {column: len(lists[role]) for role, column in columns.items()}
-        if len(set(lengths.values())) > 1:
-            each = ", ".join(f"{column} {length:,}" for column, length in lengths.items())
+        if len(set(map(len, lists.values()))) > 1:
+            each = ", ".join(f"{column} {len(values):,}" for column, values in lists.items())
             raise user_error(f"the lists differ in length: {each}", path=self.name, hint="make them equal")
         return lists
 
@@ -146,9 +170,10 @@ def pick(row: Any, column: Column, path: str) -> Any:
             message = f"no column {column}: the list has {count(len(row), 'value')}, numbered from 0"
             raise user_error(message, path=path, hint="write the same number on each line")
         return row[column]
-    given = "an object" if isinstance(row, dict) else "a list" if isinstance(row, list) else "one value"
     hint = "use column names for objects {...}, and numbers for lists [...]"
-    raise user_error(f"the row is {given}, but the column {column!r} is requested", path=path, hint=hint)
+    raise user_error(
+        f"the row is {describe_row(row)}, but the column {column!r} is requested", path=path, hint=hint
+    )
 
 
 class InvalidJson(Exception):

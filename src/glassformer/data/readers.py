@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from glassformer.core.config import Node
-from glassformer.core.errors import user_error
-from glassformer.data.columns import Column, ColumnSpec
+from glassformer.core.errors import ErrorDetail, user_error
+from glassformer.data.columns import SEPARATOR, Column, ColumnSpec, Reference
 from glassformer.data.findings import OnFinding, raise_error
 from glassformer.data.formats import AlignedLines, ClassFolder, CommaTable, RunningText, Stream, TabTable
 from glassformer.data.json_rows import JsonDocument, JsonLines
@@ -46,9 +46,12 @@ class DataConfig(Node):
     validation: Source | None = Field(None, description="validation file; none: split off from train")
     test: Source | None = Field(None, description="test file; none: no test result is reported")
     format: Format | None = Field(None, description="file format; none: by the file name's ending")
-    columns: dict[str, Column] = Field(
-        {}, description="column names, or numbers from 0, such as {input: text, target: label}"
+    columns: dict[str, Column | list[Column]] = Field(
+        {},
+        description="column names, or numbers from 0, such as {input: text, target: label}; "
+        "several columns are joined into one text: {input: [title, body], target: label}",
     )
+    separator: str = Field(SEPARATOR, description="text between columns that are joined into one")
     header: bool | None = Field(
         None,
         description="true if a table's first line names its columns; none: detected by known names",
@@ -64,6 +67,33 @@ class DataConfig(Node):
         None, gt=0, lt=1, description="fraction of train that is split off as a test set; none: no test set"
     )
 
+    @field_validator("train", "validation", "test", mode="before")
+    @classmethod
+    def _check_source(cls, value: Any) -> Any:
+        paths = value if isinstance(value, list) else [value]
+        if value is None or all(isinstance(path, str) for path in paths):
+            return value
+        raise ErrorDetail(
+            "expected the path of a file, or a list of paths",
+            value=value,
+            hint="texts in memory: gf.train(inputs=texts, targets=labels)",
+        )
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _check_columns(cls, value: Any) -> Any:
+        example = "task.data.columns='{input: text, target: label}', or '{input: [1, 2], target: 0}'"
+        if not isinstance(value, Mapping):
+            raise ErrorDetail("expected one or more columns per role", value=value, hint=example)
+        for role, given in value.items():
+            columns = given if isinstance(given, list) else [given]
+            if not columns or not all(type(column) in (str, int) for column in columns):
+                message = "expected a column name, a number from 0, or a list of them"
+                raise ErrorDetail(message, path=str(role), value=given, hint=example)
+            if len(set(columns)) < len(columns):
+                raise ErrorDetail("a column is listed twice", path=str(role), value=given, hint=example)
+        return value
+
     def source(self, split: str) -> Source | None:
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
@@ -76,10 +106,22 @@ class DataConfig(Node):
     def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
         """Return the examples of a split, or None if no data are given for it.
 
-        `roles` maps each role, such as input or target, to its default column name.
+        `roles` maps each role, such as input or target, to its default column name. The training file
+        decides the layout; a file of another split that does not have it is an error.
         """
         source = self.source(split)
-        return None if source is None else self.open(source, roles, f"task.data.{split}")
+        if source is None:
+            return None
+        reference = None if split == "train" else self.reference(self.train, roles, "task.data.train")
+        return self.open(source, roles, f"task.data.{split}", reference=reference)
+
+    def reference(
+        self, source: Source, roles: Mapping[str, str], setting: str, on_finding: OnFinding = raise_error
+    ) -> Reference | None:
+        """Return the layout of a training file for the other splits; None if its format has no columns."""
+        stream = self.open(source, roles, setting, on_finding)
+        layout = stream.layout()
+        return None if layout is None else Reference(layout, stream.files[0].name)
 
     def open(
         self,
@@ -88,8 +130,12 @@ class DataConfig(Node):
         setting: str,
         on_finding: OnFinding = raise_error,
         on_read: Callable[[int], None] | None = None,
+        reference: Reference | None = None,
     ) -> Stream:
-        """Open a source as a stream of examples. `setting` is its config path, or empty if it has none."""
+        """Open a source as a stream of examples. `setting` is its config path, or empty if it has none.
+
+        `reference` is the layout of the training file; None if this is the training file.
+        """
         from glassformer.data.catalogue import locate
 
         unknown = [role for role in self.columns if role not in roles]
@@ -102,11 +148,17 @@ class DataConfig(Node):
         if isinstance(source, list):
             self._reject_classes(setting)
             return AlignedLines(files, list(roles), setting)
-        columns = ColumnSpec({role: self.columns.get(role) for role in roles}, dict(roles), self.header)
+        requested = {role: self.requested(role) for role in roles}
+        columns = ColumnSpec(requested, dict(roles), self.header, self.separator, reference, setting)
         found = self._format_of(files[0], columns)
         if found != "folder":
             self._reject_classes(files[0].error_path)
         return _STREAMS[found](files[0], columns, self.classes)
+
+    def requested(self, role: str) -> tuple[Column, ...] | None:
+        """Return the columns that are requested for a role, or None if they are to be detected."""
+        columns = self.columns.get(role)
+        return tuple(columns) if isinstance(columns, list) else None if columns is None else (columns,)
 
     def _reject_classes(self, path: str) -> None:
         if self.classes:

@@ -15,6 +15,7 @@ from pydantic import Field
 from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, generator, shuffled
+from glassformer.data.columns import LABEL_ROLES
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
@@ -31,7 +32,7 @@ from glassformer.tasks.text import (
     train_tokenizer,
 )
 
-ROLES = {"input": "text", "target": "label"}
+ROLES = LABEL_ROLES
 MAX_LABELS = 1000
 ADD_LABEL = "add a label, or remove the line"
 
@@ -66,7 +67,9 @@ class ClassificationConfig(PairConfig):
         return _TASKS[self.target](self, tokenizer, labels)
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
-        return _TASKS[self.target](self, Tokenizer.from_json_tree(state["tokenizer"]), state["labels"])
+        task = _TASKS[self.target](self, Tokenizer.from_json_tree(state["tokenizer"]), state["labels"])
+        task.layout = state.get("layout")
+        return task
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:

@@ -28,6 +28,7 @@ from glassformer.data.batching import (
     collate_token_classification,
     draw_each,
 )
+from glassformer.data.columns import TEXT_ROLES
 from glassformer.data.splits import is_contained, split_stream
 from glassformer.data.token_rows import RaggedRows, Windows
 from glassformer.data.tokenizers import (
@@ -57,7 +58,7 @@ from glassformer.tasks.text import (
     keys_of,
 )
 
-ROLES = {"input": "text"}
+ROLES = TEXT_ROLES
 
 
 class LanguageConfig(TextTaskConfig):
@@ -74,12 +75,15 @@ class LanguageConfig(TextTaskConfig):
     def build(self, seed: int) -> LanguageTask:
         corpus = self.corpora()["train"]
         task = self.make_task(self.tokenizer.train(lambda: corpus))
+        task.layout = corpus.layout()
         _ = task.splits  # report errors in the files now, not at the first batch
         task.notes += self.leaks(task.corpora).notes
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> LanguageTask:
-        return self.make_task(Tokenizer.from_json_tree(state["tokenizer"]))
+        task = self.make_task(Tokenizer.from_json_tree(state["tokenizer"]))
+        task.layout = state.get("layout")
+        return task
 
     @property
     def is_running(self) -> bool:

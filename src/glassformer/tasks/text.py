@@ -206,11 +206,22 @@ def as_text(value: object, location: Callable[[int], str], number: int) -> str:
     )
 
 
+Layout = dict[str, Any]
+"""Layout of a training file as a JSON value; see `TableLayout.document`."""
+
+
+def layout_of(stream: Stream) -> Layout | None:
+    layout = stream.layout()
+    return None if layout is None else layout.document()
+
+
 @dataclass
 class DataReport:
     """Notes made while the data are read. They are shown to the user and stored in the event log."""
 
     notes: list[str] = field(default_factory=list)
+    layout: Layout | None = None
+    """Layout of the training file, if it has columns."""
 
     def count(self, number: int, total: int, note: str) -> None:
         """Append `note` with the counts `number` and `total`, unless `number` is 0."""
@@ -230,6 +241,7 @@ def read_splits(
             keys[split] = keys_of(texts_of(stream, "input"))
             splits[split] = FileTexts(stream, text_roles, data, split, np.ones(len(keys[split]), dtype=bool))
             report.notes += [*stream.notes, *changed_sets(split, stream)]
+            report.layout = layout_of(stream) if split == "train" else report.layout
     fractions = data.fractions
     if fractions:
         train = splits["train"]
@@ -245,6 +257,9 @@ def read_splits(
         is_seen = is_contained(keys[split], keys["train"], splits["train"].is_selected)
         if is_seen.any():
             is_seen &= _has_words(splits[split].column("input"), len(is_seen))
+            layout = splits[split].stream.layout()
+            if layout is not None and layout.hint:
+                is_seen[0] = False  # probably a header instead of an example
         found[split] = _compare(split, splits[split], is_seen, unseen_only, report)
     return found
 
@@ -395,9 +410,12 @@ class TextTask(Task):
     """Base class for tasks whose inputs are texts."""
 
     tokenizer: Tokenizer
+    layout: Layout | None = None
+    """Layout of the training file, with which files to predict from are read; None if it has no columns."""
 
     def state(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.json_tree()}
+        layout = {} if self.layout is None else {"layout": self.layout}
+        return {"tokenizer": self.tokenizer.json_tree(), **layout}
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)
@@ -425,6 +443,7 @@ class PairConfig(TextTaskConfig):
         report = DataReport()
         texts = self.texts(report)
         task = self.learn(texts)
+        task.layout = report.layout
         task.splits = task.encode(texts, report)
         task.notes += report.notes
         return task
@@ -458,6 +477,9 @@ class Corpus:
         if isinstance(self._texts, Stream):
             return texts_of(self._texts, "input")
         return iter(self._texts)
+
+    def layout(self) -> Layout | None:
+        return layout_of(self._texts) if isinstance(self._texts, Stream) else None
 
     def notes(self) -> list[str]:
         """Return notes on how files were read, and on files of public data sets that were changed."""

@@ -64,7 +64,9 @@ class TokensConfig(TaskConfig):
     def build(self, seed: int) -> TokensTask:
         kind = _TASKS[self.target]
         splits = kind.read(self)
-        task = kind(self, kind.learn(self, splits))
+        layout = splits["train"].stream.layout()
+        saved = {} if layout is None else {"layout": layout.document()}
+        task = kind(self, kind.learn(self, splits) | saved)
         task.splits = task.encode(splits)
         task.notes += task.describe(splits)
         return task

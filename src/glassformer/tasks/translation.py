@@ -12,6 +12,7 @@ from pydantic import Field
 from glassformer.core.errors import ErrorDetail, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples
+from glassformer.data.columns import PAIR_ROLES
 from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
 from glassformer.models.task_types import Seq2Seq
 from glassformer.tasks.base import Seq2SeqTask, check_length
@@ -27,7 +28,7 @@ from glassformer.tasks.text import (
     train_tokenizer,
 )
 
-ROLES = {"input": "source", "target": "target"}
+ROLES = PAIR_ROLES
 
 
 @register
@@ -53,7 +54,9 @@ class TranslationConfig(PairConfig):
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TranslationTask:
         source = Tokenizer.from_json_tree(state["tokenizer"])
         target = source if self.shared_vocabulary else Tokenizer.from_json_tree(state["target_tokenizer"])
-        return TranslationTask(self, source, target)
+        task = TranslationTask(self, source, target)
+        task.layout = state.get("layout")
+        return task
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
         if self.data is not None:

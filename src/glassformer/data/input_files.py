@@ -1,0 +1,158 @@
+"""Files to predict from: reads the inputs of a user's file with the layout of a run's training file.
+
+An unreadable row is an item with an error, so that all other rows of the file can be answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from glassformer.core.errors import user_error
+from glassformer.data.columns import SEPARATOR, TEXT_ROLES, Column, Reference, TableLayout
+from glassformer.data.findings import Issue
+from glassformer.data.formats import Stream, Table
+from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
+
+NOT_TEXT = "bytes that are not valid in the file's encoding"
+
+
+class InputRow(NamedTuple):
+    """One row of a file to predict from: its input, or the reason why it cannot be read."""
+
+    location: str
+    """File and line, or row of a JSON document."""
+    input: Any
+    """Input of the task: a text, or a JSON list for a task on tokens; None if the row has an error."""
+    row: Any
+    """Original row: a list of fields, a JSON value, or the line itself; None if it cannot be read."""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """File to predict from. Its layout is that of the training file, without the target."""
+
+    stream: Stream
+    issues: list[Issue]
+    """Issues that reading has found since the last row."""
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        layout: Mapping[str, Any] | None,
+        *,
+        format: Format | None = None,
+        columns: Sequence[Column] | None = None,
+        header: bool | None = None,
+        encoding: str = "utf-8",
+    ) -> InputFile:
+        """Open a file. `layout` is `task.state()["layout"]` of a run; None if its data had no columns.
+
+        `columns`, names or numbers of the input's columns, and `header` replace what the layout decides.
+        """
+        path = Path(path)
+        if path.is_dir():
+            raise user_error("this is a folder", path=str(path), hint="name a file")
+        train = TableLayout.from_document(layout) if layout is not None else None
+        issues: list[Issue] = []
+        found = format or ENDINGS.get(file_ending(path), "text")
+
+        def opened(columns: Sequence[Column] | None, header: bool | None) -> Stream:
+            data = DataConfig(
+                train=str(path),
+                format=found,
+                columns={} if columns is None else {"input": list(columns)},
+                header=header,
+                encoding=encoding,
+                separator=SEPARATOR if train is None else train.separator,
+            )
+            return data.open(str(path), TEXT_ROLES, "", issues.append)
+
+        stream = opened(columns, header)
+        if columns is None and train is not None and found not in ("text", "running-text"):
+            stream = opened(*_columns_for(stream, train, header))
+        stream.layout()  # reports a missing column now
+        issues.clear()  # the rows are read again, and report their issues then
+        return cls(stream, issues)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentence on how the file is read; empty for one input per line."""
+        return self.stream.notes
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the original columns; empty if they have none."""
+        layout = self.stream.layout()
+        return list(layout.names) if layout is not None else []
+
+    def __iter__(self) -> Iterator[InputRow]:
+        for record in self.stream.records():
+            yield from self._errors()
+            location, value = self.stream.location(record.number), record.values["input"]
+            row = value if record.row is None else record.row
+            if _has_undecoded(value):
+                yield InputRow(location, None, row, NOT_TEXT)
+            else:
+                yield InputRow(location, value, row)
+        yield from self._errors()
+
+    def _errors(self) -> Iterator[InputRow]:
+        """Yield and clear the issues that are errors of one row."""
+        found = [issue for issue in self.issues if issue.error is not None and issue.kind != "invalid-utf8"]
+        self.issues.clear()
+        for issue in found:
+            assert issue.error is not None
+            message = issue.error.details[0].message
+            yield InputRow(f"{issue.path}, {issue.unit} {issue.line}", None, None, message)
+
+
+def _has_undecoded(value: Any) -> bool:
+    """Return True if a text has lone surrogates, which replace undecodable bytes."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _columns_for(
+    stream: Stream, train: TableLayout, header: bool | None
+) -> tuple[Sequence[Column] | None, bool | None]:
+    """Return the input's columns and the header of a file, by name or number as in the training file."""
+    first = stream.first_row()
+    if first is None:
+        return None, header
+    names, numbers = train.role_names(), train.columns["input"]
+    if isinstance(first, dict) or (isinstance(stream, Table) and names is not None and header is not False):
+        return _by_name(first, None if names is None else names["input"], stream, train, header)
+    if not isinstance(first, list):
+        return None, header
+    if isinstance(stream, Table) and header is None:
+        header = stream.columns.has_header(first)
+        if header:
+            return None, True  # a column with a usual name
+    if len(first) == train.width:
+        return numbers, header
+    if len(first) == len(numbers):  # the inputs alone
+        return range(len(numbers)), header
+    raise _mismatch(f"{len(first)} columns instead of {train.width}", first, stream, train)
+
+
+def _by_name(
+    first: Any, names: Sequence[str] | None, stream: Stream, train: TableLayout, header: bool | None
+) -> tuple[Sequence[Column] | None, bool | None]:
+    if names is None or all(name in first for name in names):
+        return names, header if isinstance(first, dict) else True
+    if header and len(first) in (train.width, len(names)):
+        return (train.columns["input"] if len(first) == train.width else range(len(names))), True
+    missing = next(name for name in names if name not in first)
+    raise _mismatch(f"no column {missing!r}", list(first), stream, train)
+
+
+def _mismatch(problem: str, first: Sequence[Any], stream: Stream, train: TableLayout) -> Exception:
+    hint = "name the columns of the input with --columns; --header false, if the file has no header line"
+    beginning = " | ".join(map(str, first))
+    return Reference(train, "train").mismatch(problem, beginning, path=stream.name, hint=hint)

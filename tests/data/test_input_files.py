@@ -1,0 +1,87 @@
+"""Files to predict from: read with the layout of the training file, one item per row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.core.config import validate
+from glassformer.core.errors import UserError
+from glassformer.data.columns import LABEL_ROLES
+from glassformer.data.input_files import NOT_TEXT, InputFile
+from glassformer.data.readers import DataConfig
+
+
+def layout(folder: Path, content: str, name: str = "train.csv", **options: Any) -> dict[str, Any]:
+    (folder / name).write_text(content, encoding="utf-8")
+    stream = validate(DataConfig, {"train": str(folder / name), **options}).stream("train", LABEL_ROLES)
+    assert stream is not None
+    found = stream.layout()
+    assert found is not None
+    return found.document()
+
+
+def items(
+    folder: Path, name: str, content: str | bytes, *given: Any, **options: Any
+) -> list[tuple[Any, ...]]:
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return [tuple(row)[1:] for row in InputFile.open(folder / name, *given, **options)]
+
+
+def test_columns_by_name(tmp_path: Path) -> None:
+    train = layout(
+        tmp_path, "kind,title,body\nx,One,Two\n", columns={"input": ["title", "body"], "target": "kind"}
+    )
+    assert items(tmp_path, "a.csv", "id,body,title\n7,b,a\n", train) == [("a | b", ["7", "b", "a"], None)]
+    row = {"title": "a", "body": "b", "id": 7}
+    assert items(tmp_path, "a.jsonl", '{"title": "a", "body": "b", "id": 7}\n', train) == [
+        ("a | b", row, None)
+    ]
+    assert items(tmp_path, "a.txt", "a | b\n\n", train) == [("a | b", "a | b", None), ("", "", None)]
+    assert InputFile.open(tmp_path / "a.csv", train).names == ["id", "body", "title"]
+    assert (
+        "input = 'title' + 'body' joined by ' | '; ignored: 'id'"
+        in InputFile.open(tmp_path / "a.csv", train).notes[0]
+    )
+
+
+def test_columns_by_number(tmp_path: Path) -> None:
+    train = layout(tmp_path, "x,One\ny,Two\n", columns={"input": 1, "target": 0})
+    assert items(tmp_path, "a.csv", "?,a\n?,b\n", train) == [("a", ["?", "a"], None), ("b", ["?", "b"], None)]
+    assert items(tmp_path, "a.csv", "a\nb\n", train) == [("a", ["a"], None), ("b", ["b"], None)]
+    assert items(tmp_path, "a.csv", "id,text\n1,a\n", train) == [("a", ["1", "a"], None)]
+    with pytest.raises(UserError, match="3 columns instead of 2"):
+        items(tmp_path, "a.csv", "a,b,c\n", train)
+    assert items(tmp_path, "a.csv", "a,b,c\n", train, columns=[2]) == [("c", ["a", "b", "c"], None)]
+
+
+def test_a_file_without_the_names_is_asked_about(tmp_path: Path) -> None:
+    train = layout(tmp_path, "text,label\nOne,x\n")
+    with pytest.raises(UserError) as error:
+        items(tmp_path, "a.csv", "content,label\na,x\n", train)
+    assert "no column 'text'" in str(error.value) and "'content | label'" in str(error.value)
+    assert "--columns" in str(error.value) and "--header false" in str(error.value)
+    assert items(tmp_path, "a.csv", "a,x\nb,y\n", train, header=False)[0][0] == "a"
+    assert items(tmp_path, "a.csv", "content,label\na,x\n", train, columns=["content"])[0][0] == "a"
+
+
+def test_a_row_that_cannot_be_read_has_its_own_error(tmp_path: Path) -> None:
+    train = layout(tmp_path, "text,label\nOne,x\n")
+    found = items(tmp_path, "a.csv", b"text,id\na,1\nb\n\xff\xfe,3\nd,4\n", train)
+    assert [item[0] for item in found] == ["a", None, None, "d"]
+    assert "the line has 1 column" in found[1][2] and found[2][2] == NOT_TEXT
+    found = items(tmp_path, "a.jsonl", '{"text": "a"}\n{\n{"id": 1}\n{"text": "d"}\n', train)
+    assert [item[0] for item in found] == ["a", None, None, "d"]
+    assert "not valid JSON" in found[1][2] and "no column 'text'" in found[2][2]
+    assert items(tmp_path, "a.txt", b"a\n\xff\n", None) == [("a", "a", None), (None, "\udcff", NOT_TEXT)]
+
+
+def test_a_file_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\nb\n")
+    file = InputFile.open(tmp_path / "a.txt", None)
+    assert [row.location for row in file] == [row.location for row in file]
+    assert list(file)[1].location.endswith("a.txt, line 2")
+    with pytest.raises(UserError, match="folder"):
+        InputFile.open(tmp_path, None)
