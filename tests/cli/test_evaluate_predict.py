@@ -130,7 +130,7 @@ def test_predict_shows_the_effect_of_each_word(say: Say, classifier: Path) -> No
     assert list(effects) == ["this", "actor", "good", "film"]
     assert max(effects, key=lambda word: effects[word]) == "good" and effects["good"] > 0.3
     code, out, _ = say("predict", classifier, "this actor good film", "oops", "--why")
-    assert code == 0 and "disliked 0." in out and "█" in out and "error" in out
+    assert code == 2 and "disliked 0." in out and "█" in out and "error" in out
     (plain,) = document(say, "predict", classifier, "good")["predictions"]
     assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
 

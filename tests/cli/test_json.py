@@ -96,7 +96,7 @@ def test_evaluate(ask: Ask, run_folder: RunFolder) -> None:
 
 
 def test_predict(ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = ask("predict", run_folder.path, "1 2 3", "", "1 x", "0 1 2 3 0 1 2", says="error")
+    document = ask("predict", run_folder.path, "1 2 3", "", "1 x", "0 1 2 3 0 1 2", says="error", code=2)
     assert document["run"] == str(run_folder.path)
     predictions = document["predictions"]
     assert [prediction["input"] for prediction in predictions] == ["1 2 3", "", "1 x", "0 1 2 3 0 1 2"]
@@ -108,10 +108,11 @@ def test_predict(ask: Ask, run_folder: RunFolder, monkeypatch: pytest.MonkeyPatc
         assert prediction["output"] is None and prediction["error"] and "\n" not in prediction["error"]
 
     class Stdin:
+        isatty = staticmethod(lambda: False)
         buffer = io.BytesIO("1 2 3\r\n\n\u2028\n".encode())
 
     monkeypatch.setattr(sys, "stdin", Stdin())
-    lines = ask("predict", run_folder.path)["predictions"]
+    lines = ask("predict", run_folder.path, code=2)["predictions"]
     assert [line["input"] for line in lines] == ["1 2 3", "", "\u2028"]
     assert lines[0] == answered
 
@@ -121,14 +122,15 @@ def test_predict_many_lines_in_order(
 ) -> None:
     """Predict in groups: the order and the errors are those of single lines."""
     lines = ["1 2 3", "0 x", "3", "", "2 2 2 1", "1 0", "x", "3 1 2"]
-    single = [ask("predict", run_folder.path, line)["predictions"][0] for line in lines]
+    single = [ask("predict", run_folder.path, line, "--keep-going")["predictions"][0] for line in lines]
 
     class Stdin:
+        isatty = staticmethod(lambda: False)
         buffer = io.BytesIO("\n".join(lines).encode())
 
     monkeypatch.setattr(sys, "stdin", Stdin())
     monkeypatch.setattr("glassformer.cli.predict.GROUP_LINES", 3)
-    predictions = ask("predict", run_folder.path, "-")["predictions"]
+    predictions = ask("predict", run_folder.path, "-", code=2)["predictions"]
     for key in ("input", "output", "error"):
         assert [each[key] for each in predictions] == [each[key] for each in single]
     for each, alone in zip(predictions, single, strict=True):
@@ -144,6 +146,8 @@ def test_predict_replies_to_each_line_that_arrives(
     printed = []
 
     class Stdin:
+        isatty = staticmethod(lambda: False)
+
         class buffer:
             @staticmethod
             def read1(size: int) -> bytes:

@@ -81,6 +81,16 @@ class Output:
         if self.is_json and not self._is_muted:
             _print_json(document)
 
+    def give_list(self, document: dict[str, Any], name: str, items: Iterable[str]) -> None:
+        """Print the JSON object with one more list, of JSON texts that need not fit into memory together."""
+        self._is_given = True
+        if not self.is_json or self._is_muted:
+            return
+        print(f'{json_line(document).rstrip()[:-1]}, "{name}": [', end="")
+        for number, item in enumerate(items):
+            print(", " * bool(number) + item.rstrip("\n"), end="")
+        print("]}", flush=True)
+
     def finish(self, result: dict[str, Any] | None) -> int:
         if not self._is_given:
             self.give(result or {})
@@ -104,8 +114,13 @@ def three_decimals(value: float | None) -> str:
 
 
 def _print_json(document: dict[str, Any]) -> None:
+    print(json_line(document), end="", flush=True)
+
+
+def json_line(document: dict[str, Any]) -> str:
+    """Return a JSON object as one line that standard output can encode."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(finite(document), ensure_ascii=not is_unicode), flush=True)
+    return json.dumps(finite(document), ensure_ascii=not is_unicode) + "\n"
 
 
 class DelayedProgress:

@@ -1,29 +1,44 @@
-"""`glassformer predict RUN [INPUT ...]`: print one prediction, or a one-line error, per input."""
+"""`glassformer predict RUN [INPUT ...]`: print one prediction, or a one-line error, per input or file row."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import signal
 import sys
+import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from glassformer.cli.arguments import add_run, open_run
-from glassformer.cli.output import Output
-from glassformer.core.errors import shorten
+from glassformer.cli.output import DelayedProgress, Output, json_line
+from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
     from io import BufferedReader
 
-GROUP_LINES = 256
+    from glassformer.runs.predict_file import FileSummary
+    from glassformer.runs.run import Run
+
+GROUP_LINES = 2048
 """Maximum number of inputs passed to the model at once. The model batches inputs of similar length."""
 READ_BYTES = 1 << 16
 STEPS_ON_A_LINE = 12
 MOST_WORDS_SHOWN = 30
 BAR_WIDTH = 24
 WORD_WIDTH = 24
+MOST_DETAILED = 5
+"""Maximum number of inputs that are shown with all details. Each of more inputs takes one line."""
+COMPACT_WIDTH = 100
+ERRORS_SHOWN = 3
 
 EXAMPLES = (
     'glassformer predict runs/arithmetic-1 "4 + -11" "3 - 8"',
+    "glassformer predict runs/classification-1 --file in.csv --out out.csv",
     "glassformer predict runs/classification-1 - < texts.txt",
 )
 
@@ -33,6 +48,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     input_help = 'inputs for the model; "-" or no INPUT reads one input per line from standard input'
     add("inputs", metavar="INPUT", nargs="*", help=input_help)
+    add(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="predict each row of FILE: .csv, .tsv, .jsonl, .json, or one text per line",
+    )
+    out_help = "write the rows of --file with their predictions to OUT: .csv, .tsv or .jsonl"
+    add("--out", type=Path, metavar="OUT", help=out_help)
+    columns_help = "column of --file with the input, such as input=text or input=1 (default: as in training)"
+    add("--columns", metavar="input=NAME", help=columns_help)
+    formats = ("csv", "csv-comma", "csv-semicolon", "tsv", "jsonl", "json", "text")
+    add("--format", choices=formats, help="format of --file (default: by its ending)")
+    add("--header", choices=("true", "false"), help="true if the first line of --file names its columns")
+    add("--encoding", metavar="NAME", help="encoding of --file (default: as in training)")
+    add("--probabilities", action="store_true", help="with --out: also write the probability of each class")
+    add("--prefix", default="", metavar="TEXT", help="with --out: text before the names of added columns")
+    add("--keep-going", action="store_true", help="exit with 0 even if some inputs have no prediction")
     add("--beam", type=int, help="decode by beam search with N beams, and print all N outputs")
     add("--steps", action="store_true", help="print each output token with its probability on its own line")
     add(
@@ -43,27 +75,181 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    _check(arguments)
     model = open_run(arguments)
-    decoding = (
-        {"kind": "beam", "size": arguments.beam, "n_best": arguments.beam}
-        if arguments.beam is not None
-        else None
-    )
-    predictions = []
-    for lines in _groups(arguments.inputs):
-        for prediction in model.predict(lines, decoding, why=arguments.why):
-            predictions.append(prediction)
-            _show(prediction, arguments.steps, output)
-    return {"run": str(arguments.run), "predictions": predictions}
+    if arguments.out is not None:
+        return _write_file(model, arguments, output)
+    with _Report(arguments, output) as report:
+        try:
+            if arguments.file is None:
+                _predict_inputs(model, arguments, report)
+            else:
+                _predict_file(model, arguments, report)
+        except KeyboardInterrupt as stop:
+            stop.add_note(f"stopped after {report.summary.rows:,} inputs")
+            return {"run": str(arguments.run), "predictions": []} | _stopped(stop, output)
+        report.finish()
+    return {}
 
 
-def _groups(inputs: list[str]) -> Iterator[list[str]]:
-    """Yield the inputs, or the lines of standard input, in groups of at most `GROUP_LINES`."""
-    if inputs and inputs != ["-"]:
-        yield from _cut(inputs)
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise UserError if options contradict each other, or if an INPUT is the name of a file."""
+    for_file = ("out", "columns", "format", "header", "encoding")
+    given = [f"--{name}" for name in for_file if getattr(arguments, name) is not None]
+    if arguments.file is None and given:
+        raise user_error("this option needs --file", path=given[0], hint="predict RUN --file in.csv")
+    if arguments.out is None and (arguments.probabilities or arguments.prefix):
+        option = "--probabilities" if arguments.probabilities else "--prefix"
+        raise user_error(
+            "this option needs --out", path=option, hint="predict RUN --file in.csv --out out.csv"
+        )
+    if arguments.file is None:
+        _reject_file_names(arguments)
         return
+    if arguments.inputs:
+        raise user_error(
+            "cannot be combined with INPUT", path="--file", value=arguments.inputs[0], hint="leave one out"
+        )
+    for option in ("why", "steps"):
+        if getattr(arguments, option):
+            hint = "give the text itself: predict RUN 'some text' --why"
+            raise user_error("cannot be combined with --file", path=f"--{option}", hint=hint)
+
+
+def _reject_file_names(arguments: argparse.Namespace) -> None:
+    for text in arguments.inputs:
+        if text != "-" and os.path.isfile(text):
+            name = shlex.quote(text)
+            itself = f"echo {name} | glassformer predict {shlex.quote(arguments.run)} -"
+            raise user_error(
+                "this is the name of a file",
+                path=text,
+                hint=f"use --file {name}; to predict the text itself: {itself}",
+            )
+
+
+def _decoding(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    if arguments.beam is None:
+        return None
+    return {"kind": "beam", "size": arguments.beam, "n_best": arguments.beam}
+
+
+def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options for reading --file."""
+    header = None if arguments.header is None else arguments.header == "true"
+    return {
+        "columns": _parse_columns(arguments.columns),
+        "format": arguments.format,
+        "header": header,
+        "encoding": arguments.encoding,
+        "decoding": _decoding(arguments),
+    }
+
+
+def _parse_columns(text: str | None) -> Any:
+    """Parse `input=NAME`, `input=1` or `{input: [title, body]}` to the columns of the input."""
+    from glassformer.core.config import parse_overrides
+
+    if text is None:
+        return None
+    given = parse_overrides([f"columns={text}"])["columns"] if text.startswith("{") else None
+    found = parse_overrides([text]) if given is None and "=" in text else given
+    if not isinstance(found, dict) or list(found) != ["input"]:
+        raise user_error(
+            "expected the column of the input", path="--columns", value=text, hint="--columns input=text"
+        )
+    return found["input"]
+
+
+def _write_file(model: Run, arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
+    """Predict --file and write --out. Print the number of rows and the first errors."""
+    document: dict[str, Any] = {"run": str(arguments.run), "predictions": []}
+    try:
+        with _interruptible(), DelayedProgress("predicting", in_bytes=True) as progress:
+            found = model.predict_file(
+                arguments.file,
+                arguments.out,
+                **_reading(arguments),
+                probabilities=arguments.probabilities,
+                prefix=arguments.prefix,
+                progress=progress,
+            )
+    except KeyboardInterrupt as stop:
+        return document | _stopped(stop, output)
+    output.print(f"wrote {arguments.out}: {found.rows:,} rows")
+    _print_failures(found, "line", arguments.keep_going, output)
+    return document | {"file": str(arguments.file), "out": str(arguments.out), **asdict(found)}
+
+
+def _print_failures(summary: FileSummary, unit: str, keep_going: bool, output: Output) -> None:
+    """Print the first errors on standard error, and set the exit code to 2 unless `keep_going`."""
+    if not summary.failed:
+        return
+    output.exit_code = 0 if keep_going else 2
+    lines = [f"{summary.failed:,} of {summary.rows:,} inputs have an error instead of a prediction:"]
+    shown = summary.errors[:ERRORS_SHOWN]
+    lines += [f"  {unit} {error['line']}: {shorten(error['error'], 200)}" for error in shown]
+    if summary.failed > ERRORS_SHOWN:
+        lines.append(f"  and {summary.failed - ERRORS_SHOWN:,} more")
+    if not keep_going:
+        lines.append("  the exit code is 2; with --keep-going it is 0")
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+class _Terminated(KeyboardInterrupt):
+    """Exception that SIGTERM raises, so that temporary files are removed."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise `_Terminated` on SIGTERM inside a `with` block."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(stop: KeyboardInterrupt, output: Output) -> dict[str, Any]:
+    """Print how far the command came, and set the exit code of the signal."""
+    number = signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT
+    print("; ".join(getattr(stop, "__notes__", ["stopped"])), file=sys.stderr, flush=True)
+    output.exit_code = 128 + number
+    return {"stopped": number.name}
+
+
+def _predict_file(model: Run, arguments: argparse.Namespace, report: _Report) -> None:
+    with _interruptible():
+        for prediction in model.predict_each(arguments.file, **_reading(arguments)):
+            report.add(prediction, is_detailed=False)
+
+
+def _predict_inputs(model: Run, arguments: argparse.Namespace, report: _Report) -> None:
+    """Predict the inputs, or the lines of standard input, in groups of at most `GROUP_LINES`."""
+    is_given = bool(arguments.inputs) and arguments.inputs != ["-"]
+    report.unit = "input" if is_given else "line"
+    decoding, number = _decoding(arguments), 0
+    for lines in _cut(arguments.inputs) if is_given else _standard_input():
+        is_detailed = len(lines) <= MOST_DETAILED or arguments.why or arguments.steps
+        for prediction in model.predict(lines, decoding, why=arguments.why):
+            number += 1
+            report.add(prediction | {"line": number}, is_detailed)
+
+
+def _standard_input() -> Iterator[list[str]]:
+    """Yield the lines of standard input in groups. Bytes that are not UTF-8 are kept, to be reported."""
+    if sys.stdin.isatty():
+        print("type one input per line; Ctrl-D ends", file=sys.stderr, flush=True)
+    is_first = True
     for lines in _available_lines():
-        yield from _cut([line.decode("utf-8", errors="replace").removesuffix("\r") for line in lines])
+        texts = [line.decode("utf-8", errors="surrogateescape").removesuffix("\r") for line in lines]
+        if is_first and texts:
+            texts[0], is_first = texts[0].removeprefix("\ufeff"), False
+        yield from _cut(texts)
 
 
 def _cut(lines: list[str]) -> list[list[str]]:
@@ -81,13 +267,72 @@ def _available_lines() -> Iterator[list[bytes]]:
         yield [rest]
 
 
+class _Report:
+    """Predictions printed as they arrive, or stored on disk for the JSON object; and a count of errors."""
+
+    def __init__(self, arguments: argparse.Namespace, output: Output) -> None:
+        from glassformer.runs.predict_file import FileSummary
+
+        self.arguments = arguments
+        self.output = output
+        self.summary = FileSummary()
+        self.warnings = 0
+        """Number of warnings that were not printed."""
+        self.unit = "line"
+        self._stored: IO[str] | None = None
+
+    def __enter__(self) -> _Report:
+        if self.output.is_json:
+            self._stored = tempfile.TemporaryFile("w+", encoding="utf-8")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._stored is not None:
+            self._stored.close()
+
+    def add(self, prediction: dict[str, Any], is_detailed: bool) -> None:
+        self.summary.count(prediction["line"], prediction["error"])
+        if self._stored is not None:
+            self._stored.write(json_line(prediction))
+        elif is_detailed:
+            _show(prediction, self.arguments.steps, self.output)
+        else:
+            self.warnings += bool(prediction["warning"])
+            _show_compactly(prediction, self.output)
+
+    def finish(self) -> None:
+        """Print the JSON object or the count of warnings, and the errors on standard error."""
+        if self._stored is not None:
+            self._stored.seek(0)
+            self.output.give_list({"run": str(self.arguments.run)}, "predictions", self._stored)
+        elif self.warnings:
+            rows = f"{self.warnings:,} of {self.summary.rows:,} inputs"
+            print(f"{rows} have a warning, which --json lists", file=sys.stderr, flush=True)
+        _print_failures(self.summary, self.unit, self.arguments.keep_going, self.output)
+
+
+def _show_compactly(prediction: dict[str, Any], output: Output) -> None:
+    """Print a prediction on one line. Only a terminal gets a long input shortened."""
+    width = COMPACT_WIDTH if sys.stdout.isatty() else len(prediction["input"]) + 1
+    text = shorten(prediction["input"], width)
+    if prediction["error"]:
+        output.print(f"{text}  →  error: {prediction['error']}")
+        return
+    best, *others = prediction["candidates"]
+    outputs = "  |  ".join(shorten(each["output"], width) for each in (best, *others))
+    output.print(f"{text}  →  {outputs}{_probability(best)}")
+
+
+def _probability(candidate: dict[str, Any]) -> str:
+    return "" if candidate["probability"] is None else f"   (p = {candidate['probability']:.4f})"
+
+
 def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None:
     if prediction["error"]:
         output.print(f"{prediction['input']}  →  error: {prediction['error']}")
         return
     for candidate in prediction["candidates"]:
-        probability = "" if candidate["probability"] is None else f"   (p = {candidate['probability']:.4f})"
-        output.print(f"{prediction['input']}  →  {candidate['output']}{probability}")
+        output.print(f"{prediction['input']}  →  {candidate['output']}{_probability(candidate)}")
         steps = candidate["steps"]
         if shows_steps:
             for step in steps:

@@ -14,6 +14,7 @@ import torch
 
 from glassformer.core.config import unflatten, validate
 from glassformer.core.errors import ErrorDetail, UserError, user_error
+from glassformer.data.readers import Format
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
 from glassformer.evaluation.text_scores import one_line, sentence_table
@@ -23,6 +24,20 @@ from glassformer.generation.strategies import SampleConfig
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG_JSON, RunFolder
+from glassformer.runs.predict_file import (
+    FileSummary,
+    InputFile,
+    InputReader,
+    PredictedText,
+    PredictionWriter,
+    bytes_progress,
+    check_out,
+    class_labels,
+    predict_rows,
+    printable,
+    undecoded,
+    write_predictions,
+)
 from glassformer.tasks.base import SequenceClassificationTask, Task
 from glassformer.tasks.language import CausalLanguageTask
 from glassformer.training.checkpoints import DamagedCheckpoint
@@ -194,21 +209,81 @@ class Run:
                 path="--why",
                 hint="use glassformer attention to see where this model attends",
             )
-        texts = [text] if isinstance(text, str) else list(text)
+        found = self.predict_texts([text] if isinstance(text, str) else list(text), decoding)
+        results = [self._prediction(each, why) for each in found]
+        return results[0] if isinstance(text, str) else results
+
+    def predict_texts(
+        self, texts: Sequence[str], decoding: Mapping[str, Any] | None = None
+    ) -> list[PredictedText]:
+        """Predict texts in batches. `predict` returns the same predictions as dicts."""
         rows: list[np.ndarray | None] = []
         errors: dict[int, str] = {}
-        for index, given in enumerate(texts):
+        for index, text in enumerate(texts):
             try:
-                rows.append(self.task.parse(given))
+                problem = undecoded(text)
+                if problem is not None:
+                    raise ErrorDetail(problem)
+                rows.append(self.task.parse(text))
             except ErrorDetail as detail:
                 rows.append(None)
                 errors[index] = detail.message
         found = self._predict_rows(rows, self._strategy(decoding), errors)
-        results = [
-            self._prediction(given, row, found.get(index), errors.get(index), why)
-            for index, (given, row) in enumerate(zip(texts, rows, strict=True))
+        return [
+            PredictedText(text, rows[index], found.get(index, []), errors.get(index))
+            for index, text in enumerate(texts)
         ]
-        return results[0] if isinstance(text, str) else results
+
+    def predict_file(
+        self,
+        source: str | Path,
+        out: str | Path,
+        *,
+        columns: str | int | Sequence[str | int] | None = None,
+        format: Format | None = None,
+        header: bool | None = None,
+        encoding: str | None = None,
+        decoding: Mapping[str, Any] | None = None,
+        probabilities: bool = False,
+        prefix: str = "",
+        progress: Progress | None = None,
+    ) -> FileSummary:
+        """Predict each row of a file, and write all rows to `out` with the columns that are added.
+
+        The columns `output`, `probability` and `error` follow those of the input, and `prefix` precedes their
+        names. With `probabilities`, a classifier also writes the probability of each class. `source` is
+        read as the training data was, by its ending (.csv, .tsv, .jsonl, .json, or one text per line);
+        `columns` names the input otherwise. `out` is .csv, .tsv or .jsonl and is replaced only at the end.
+        Return the number of `rows`, the number of `failed` rows and the first `errors`.
+        """
+        check_out(Path(out), Path(source))
+        file = InputFile(Path(source), _as_columns(columns), format, encoding, header)
+        reader = InputReader(file, self.config.task, bytes_progress(Path(source), progress))
+        labels = class_labels(self.task) if probabilities else []
+        writer = PredictionWriter(Path(out), reader, self.show_output, prefix=prefix, labels=labels)
+        return write_predictions(self, reader, writer, Path(out), decoding)
+
+    def predict_each(
+        self,
+        source: str | Path,
+        *,
+        columns: str | int | Sequence[str | int] | None = None,
+        format: Format | None = None,
+        header: bool | None = None,
+        encoding: str | None = None,
+        decoding: Mapping[str, Any] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the prediction for each row of a file, in order, as `predict` returns it.
+
+        Each dict also has the `line` of the row and all its columns as `row`. Only a part of the file is in
+        memory at a time.
+        """
+        file = InputFile(Path(source), _as_columns(columns), format, encoding, header)
+        reader = InputReader(file, self.config.task)
+        for block in predict_rows(self, reader, decoding):
+            for row, predicted in block:
+                found = self._prediction(predicted, why=False)
+                yield found | {"line": row.line, "row": dict(row.columns)}
 
     def _predict_rows(
         self, rows: Sequence[np.ndarray | None], strategy: DecodingConfig, errors: dict[int, str]
@@ -233,33 +308,27 @@ class Run:
         results = run_concurrently(self.model, predict, batches)
         return {index: own for result in results for index, own in result.items()}
 
-    def _prediction(
-        self,
-        text: str,
-        row: np.ndarray | None,
-        found: Sequence[Prediction] | None,
-        error: str | None,
-        why: bool,
-    ) -> dict[str, Any]:
+    def _prediction(self, predicted: PredictedText, why: bool) -> dict[str, Any]:
         """Return the prediction for one text as a JSON-serialisable dict."""
-        candidates = [self._show(candidate) for candidate in found or ()]
+        candidates = [self._show(candidate) for candidate in predicted.candidates]
         prediction: dict[str, Any] = {
-            "input": text,
+            "input": printable(predicted.text),
             "output": candidates[0]["output"] if candidates else None,
             "probability": candidates[0]["probability"] if candidates else None,
-            "error": error,
+            "error": predicted.error,
             "warning": None,
             "candidates": candidates,
         }
-        if row is None or not found:
+        if predicted.tokens is None or not candidates:
             return prediction
-        prediction["warning"] = self.task.warning(row.tolist(), text)
+        prediction["warning"] = self.task.warning(predicted.tokens.tolist(), predicted.text)
         if isinstance(self.task, SequenceClassificationTask):
-            prediction["probabilities"] = self._class_probabilities(found[0])
+            prediction["probabilities"] = self._class_probabilities(predicted.candidates[0])
             if why:
                 from glassformer.inspection.attribution import word_effects
 
-                prediction["words"] = [asdict(word) for word in word_effects(self.model, self.task, text)]
+                words = word_effects(self.model, self.task, predicted.text)
+                prediction["words"] = [asdict(word) for word in words]
         return prediction
 
     def _class_probabilities(self, prediction: Prediction) -> dict[str, float] | None:
@@ -527,15 +596,21 @@ class Run:
 
     def _show(self, prediction: Prediction) -> dict[str, Any]:
         """Return a hypothesis as a dict: output, probability, and each token with its probability."""
+        output = self.show_output(prediction)
         if prediction.value is not None:
-            return {"output": f"{prediction.value:.6g}", "probability": None, "steps": []}
+            return {"output": output, "probability": None, "steps": []}
         symbols = self.task.output_symbols(prediction.tokens)
         steps = [
             {"token": symbol, "probability": probability}
             for symbol, probability in zip(symbols, prediction.probabilities, strict=False)
         ]
-        output = self.task.show_output(prediction.tokens)
         return {"output": output, "probability": prediction.probability, "steps": steps}
+
+    def show_output(self, prediction: Prediction) -> str:
+        """Return a prediction as one line of text."""
+        if prediction.value is not None:
+            return f"{prediction.value:.6g}"
+        return self.task.show_output(prediction.tokens)
 
 
 def _batches(rows: Sequence[np.ndarray | None], max_rows: int) -> Iterator[list[int]]:
@@ -549,6 +624,12 @@ def _batches(rows: Sequence[np.ndarray | None], max_rows: int) -> Iterator[list[
         batch.append(index)
     if batch:
         yield batch
+
+
+def _as_columns(columns: str | int | Sequence[str | int] | None) -> list[str | int] | None:
+    if columns is None:
+        return None
+    return [columns] if isinstance(columns, (str, int)) else list(columns)
 
 
 def _write(path: Path, mode: Literal["ab", "wb"], data: bytes) -> None:
