@@ -78,6 +78,7 @@ check: setup  ## lint, format, types, import contract
 	@echo "==> mypy" && $(BIN)/mypy
 	@echo "==> import contract" && $(BIN)/lint-imports --no-logo
 	@echo "==> map of the code" && $(BIN)/python scripts/write-map --check
+	@echo "==> page of all options" && $(BIN)/python scripts/write-options --check
 
 format: setup  ## format the code and sort its imports
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .

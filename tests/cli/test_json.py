@@ -33,7 +33,7 @@ TESTED = {
     "runs",
     "data",
 }
-TESTED_ELSEWHERE = {"report", "reproduce", "studio", "sweep"}
+TESTED_ELSEWHERE = {"options", "report", "reproduce", "studio", "sweep"}
 
 
 def test_no_verb_is_forgotten() -> None:

@@ -59,7 +59,10 @@ class TokenEmbedding(InputNet):
 
 @register
 class TokenEmbeddingConfig(InputConfig):
-    """Learned vector per token."""
+    """Learned vector per token, looked up in a table.
+
+    Use it as the default.
+    """
 
     kind: Literal["tokens"] = "tokens"
     scale: bool = Field(True, description="multiply the vectors by the square root of hidden_dim")
@@ -95,7 +98,11 @@ class OneHot(InputNet):
 
 @register
 class OneHotConfig(InputConfig):
-    """One-hot encoding of each token, followed by a linear layer."""
+    """One-hot encoding of each token (a vector of zeros with a single one), followed by a linear layer.
+
+    Use it for few categories: it computes the same function as a table plus a bias, and starts with
+    smaller vectors.
+    """
 
     kind: Literal["one-hot"] = "one-hot"
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the one-hot input")

@@ -94,7 +94,11 @@ class FeedForwardConfig(Kind):
 
 @register
 class ReLUConfig(FeedForwardConfig):
-    """Feed-forward network with ReLU."""
+    """Two linear layers with ReLU, max(x, 0), between them (Vaswani et al. 2017).
+
+    Use it for the fastest training, and for models whose neurons are to be inspected: most of them are
+    zero.
+    """
 
     kind: Literal["relu"] = "relu"
 
@@ -104,7 +108,10 @@ class ReLUConfig(FeedForwardConfig):
 
 @register
 class GELUConfig(FeedForwardConfig):
-    """Feed-forward network with GELU."""
+    """Two linear layers with GELU, a smooth variant of ReLU, between them, as in GPT-2 and BERT.
+
+    Use it as the default.
+    """
 
     kind: Literal["gelu"] = "gelu"
     approximate: Literal["none", "tanh"] = Field(
@@ -118,7 +125,10 @@ class GELUConfig(FeedForwardConfig):
 
 @register
 class SiLUConfig(FeedForwardConfig):
-    """Feed-forward network with SiLU."""
+    """Two linear layers with SiLU, x × sigmoid(x), between them.
+
+    Use it to compare with swiglu, which has the same activation and a gate.
+    """
 
     kind: Literal["silu"] = "silu"
 
@@ -128,7 +138,12 @@ class SiLUConfig(FeedForwardConfig):
 
 @register
 class SwiGLUConfig(FeedForwardConfig):
-    """Gated feed-forward network with SiLU."""
+    """Gated network: the SiLU of one linear layer multiplies another, and a third maps back (Shazeer
+    2020).
+
+    Use it for language models. It has three matrices instead of two: take two thirds of
+    feed_forward_dim for equal size.
+    """
 
     kind: Literal["swiglu"] = "swiglu"
 

@@ -219,7 +219,10 @@ def last_token(x_BLD: Tensor, attention_mask_BL: Tensor) -> Tensor:
 
 @register
 class MeanPoolingConfig(PoolingConfig):
-    """Mean of the vectors at real positions (not padding)."""
+    """Mean of the vectors at all real positions; padding has no effect.
+
+    Use it as the default: every token contributes equally.
+    """
 
     kind: Literal["mean"] = "mean"
 
@@ -229,7 +232,10 @@ class MeanPoolingConfig(PoolingConfig):
 
 @register
 class MaxPoolingConfig(PoolingConfig):
-    """Maximum of each component over the real positions (not padding)."""
+    """Maximum of each component over all real positions; padding has no effect.
+
+    Use it if a single word or token can decide the class.
+    """
 
     kind: Literal["max"] = "max"
 
@@ -239,7 +245,11 @@ class MaxPoolingConfig(PoolingConfig):
 
 @register
 class FirstPoolingConfig(PoolingConfig):
-    """Vector of the first position."""
+    """Vector of the first position, as in BERT.
+
+    Use it with pre-trained models that were built this way; not with a causal model, whose first
+    position sees nothing else.
+    """
 
     kind: Literal["first"] = "first"
 
@@ -249,7 +259,10 @@ class FirstPoolingConfig(PoolingConfig):
 
 @register
 class LastPoolingConfig(PoolingConfig):
-    """Vector of the last real position (not padding)."""
+    """Vector of the last real position; padding has no effect.
+
+    Use it with causal attention, where only the last position has read the whole sequence.
+    """
 
     kind: Literal["last"] = "last"
 
@@ -259,7 +272,10 @@ class LastPoolingConfig(PoolingConfig):
 
 @register
 class AttentionPoolingConfig(PoolingConfig):
-    """Mean of the vectors at real positions, weighted by attention from a learned query."""
+    """Mean of the vectors at all real positions, weighted by attention from a learned query.
+
+    Use it if few tokens of a long text matter, and the model has to find them.
+    """
 
     kind: Literal["attention"] = "attention"
 
@@ -284,7 +300,10 @@ class OutputConfig(Kind):
 
 @register
 class LinearOutputConfig(OutputConfig):
-    """No output network: the head is one linear layer."""
+    """No output network: one linear layer turns the last vectors into logits.
+
+    Use it as the default.
+    """
 
     kind: Literal["linear"] = "linear"
 
@@ -294,7 +313,10 @@ class LinearOutputConfig(OutputConfig):
 
 @register
 class MLPOutputConfig(OutputConfig):
-    """Linear layer, layer norm, ReLU, dropout."""
+    """Linear layer, layer norm, ReLU and dropout before the last linear layer.
+
+    Use it for classifiers and taggers whose classes are not linear in the last vectors.
+    """
 
     kind: Literal["mlp"] = "mlp"
 
@@ -307,7 +329,10 @@ class MLPOutputConfig(OutputConfig):
 
 @register
 class TransformOutputConfig(OutputConfig):
-    """Linear layer, GELU, layer norm: the output network of BERT."""
+    """Linear layer, GELU and layer norm before the last linear layer: the output network of BERT.
+
+    Use it for masked language models.
+    """
 
     kind: Literal["transform"] = "transform"
     epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="small number added to the variance")

@@ -47,7 +47,11 @@ class NormConfig(Kind):
 
 @register
 class LayerNormConfig(NormConfig):
-    """Layer norm."""
+    """Layer norm: subtract the mean of a vector, divide by its standard deviation, then scale and shift by
+    learned values.
+
+    Use it as the default.
+    """
 
     kind: Literal["layer"] = "layer"
     epsilon: float = Field(LAYER_NORM_EPSILON, gt=0, description="small number added to the variance")
@@ -61,7 +65,10 @@ class LayerNormConfig(NormConfig):
 
 @register
 class RMSNormConfig(NormConfig):
-    """Root-mean-square norm."""
+    """Root-mean-square norm: divide a vector by its root mean square, then scale by learned values.
+
+    Use it for a slightly cheaper norm that usually works as well, as in most recent language models.
+    """
 
     kind: Literal["rms"] = "rms"
     epsilon: float = Field(RMS_NORM_EPSILON, gt=0, description="small number added to the mean square")
@@ -75,7 +82,10 @@ class RMSNormConfig(NormConfig):
 
 @register
 class NoNormConfig(NormConfig):
-    """No norm."""
+    """No norm: vectors pass unchanged.
+
+    Use it only to see what a norm is good for: deeper models without it rarely train.
+    """
 
     kind: Literal["none"] = "none"
 

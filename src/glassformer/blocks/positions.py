@@ -9,7 +9,7 @@ no special case. One module serves all layers of a stack.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind, register
+
+Sight = Literal["absolute", "distance", "nothing"]
+"""Knowledge about positions: absolute positions, only distances between tokens, or nothing."""
 
 
 class Position(nn.Module):
@@ -65,6 +68,9 @@ class Position(nn.Module):
 class PositionConfig(Kind):
     """Base class of the configs of positional encodings."""
 
+    sees: ClassVar[Sight] = "absolute"
+    """Knowledge of one attention layer: where a token is, only how far two tokens are apart, or neither."""
+
     def check(self, head_dim: int) -> None:
         """Raise an ErrorDetail if attention heads of width `head_dim` cannot use this positional encoding."""
 
@@ -86,9 +92,13 @@ T5_MAX_DISTANCE = 128
 
 @register
 class NoPositionConfig(PositionConfig):
-    """No positional encoding. The model sees the order of tokens only through a causal mask."""
+    """No positional encoding: the model sees a set of tokens, and their order only through a causal mask.
+
+    Use it as a control, to measure how much a task depends on the order of tokens.
+    """
 
     kind: Literal["none"] = "none"
+    sees = "nothing"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         return Position()
@@ -124,7 +134,12 @@ class Sinusoidal(Position):
 
 @register
 class SinusoidalConfig(PositionConfig):
-    """Sines and cosines of decreasing frequency, added to the embedding."""
+    """Sines and cosines of the position, of decreasing frequency, added to the embedding (Vaswani et al.
+    2017).
+
+    Use it as the default: the model sees absolute positions, at no cost in parameters. A small base
+    suits short sequences.
+    """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(BASE, gt=1, description="the longest wavelength is 2π × base positions")
@@ -158,7 +173,11 @@ class Learned(Position):
 
 @register
 class LearnedConfig(PositionConfig):
-    """Learned vector per position, added to the embedding."""
+    """Learned vector per position, added to the embedding, as in GPT-2 and BERT.
+
+    Use it for absolute positions if all lengths are well represented in training: it cannot read a
+    longer sequence.
+    """
 
     kind: Literal["learned"] = "learned"
 
@@ -191,7 +210,10 @@ class SimplePosition(Position):
 
 @register
 class SimplePositionConfig(PositionConfig):
-    """Weak baseline: position / max_length, added to the embedding."""
+    """One number, position / maximum length, added to the embedding along one fixed direction.
+
+    Use it as a weak baseline: neighbouring positions are hard to tell apart in long sequences.
+    """
 
     kind: Literal["simple"] = "simple"
 
@@ -231,9 +253,15 @@ class ShawRelative(Position):
 
 @register
 class ShawRelativeConfig(PositionConfig):
-    """Relative positions of Shaw et al. (2018): a learned vector per clipped distance."""
+    """Relative positions of Shaw et al. (2018): a learned vector per distance between query and key,
+    clipped to a maximum, changes the score.
+
+    Use it for tasks that depend on nearby tokens. It sees only distances: a task that needs the
+    absolute position, such as reversal, is learned badly with few layers.
+    """
 
     kind: Literal["relative"] = "relative"
+    sees = "distance"
     max_distance: int = Field(SHAW_MAX_DISTANCE, ge=1, description="distances are clipped to this value")
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
@@ -290,9 +318,15 @@ class T5Relative(Position):
 
 @register
 class T5RelativeConfig(PositionConfig):
-    """T5's relative positions: a learned score bias per head and bucket of distances."""
+    """T5's relative positions (Raffel et al. 2020): a learned score bias per head and range of distances,
+    finer for short distances.
+
+    Use it for text of varying length, where exact far distances do not matter. It sees only distances:
+    reversal is learned badly.
+    """
 
     kind: Literal["t5"] = "t5"
+    sees = "distance"
     num_buckets: int = Field(T5_NUM_BUCKETS, ge=4, multiple_of=4, description="number of distance buckets")
     max_distance: int = Field(T5_MAX_DISTANCE, ge=2, description="larger distances share the last bucket")
 
@@ -349,9 +383,15 @@ class ALiBi(Position):
 
 @register
 class ALiBiConfig(PositionConfig):
-    """ALiBi: a score penalty proportional to the distance."""
+    """ALiBi (Press et al. 2022): a fixed penalty on each score, proportional to the distance between query
+    and key.
+
+    Use it for language models that read texts longer than those of training. It favours near tokens and
+    sees only distances: reversal is learned badly.
+    """
 
     kind: Literal["alibi"] = "alibi"
+    sees = "distance"
 
     def build(self, *, hidden_dim: int, num_heads: int, max_length: int, is_causal: bool) -> Position:
         return ALiBi(num_heads)
@@ -393,9 +433,16 @@ def _check_even(head_dim: int) -> None:
 
 @register
 class RotaryConfig(PositionConfig):
-    """Rotary encoding (RoPE): queries and keys rotate by angles proportional to the position."""
+    """Rotary encoding (RoPE, Su et al. 2021): queries and keys rotate by angles proportional to their
+    positions, so that a score depends on the distance between them.
+
+    Use it for text, as our presets for text do. It sees only distances, so one layer cannot learn
+    reversal, where the distance to the mirrored token differs for each token: it reaches about 60 % at
+    length 16. Take sinusoidal or learned positions there, or more layers and heads.
+    """
 
     kind: Literal["rotary"] = "rotary"
+    sees = "distance"
     base: float = Field(BASE, gt=1, description="the slowest rotation takes 2π × base positions")
 
     def check(self, head_dim: int) -> None:

@@ -30,6 +30,7 @@ VERBS = {
     "trace": "show how a trained model decoded an output: steps, alternatives, beams",
     "heads": "measure what each attention head attends to, and compare with the untrained model",
     "intervene": "ablate a head, ablate an attention edge or hide a token, and measure the effect",
+    "options": "list and explain config options: types, bounds, defaults, and every kind of a choice",
     "params": "count parameters, FLOPs and memory, and estimate the training time on this machine",
     "doctor": "check a model, or this machine, before a long run",
     "bench": "measure the speed of training, decoding and other parts, and compare with other libraries",

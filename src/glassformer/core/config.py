@@ -130,6 +130,9 @@ def _details(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
             if isinstance(cause, UnknownOption) and (hint := _renamed_or_elsewhere(detail.path, paths)):
                 # No value: a similar name would be suggested instead of the hint.
                 detail = replace(detail, value=None, hint=hint)
+            elif isinstance(cause, UnknownOption):
+                section = detail.path.rpartition(".")[0]
+                detail = replace(detail, hint=f"glassformer options {section}".strip())
         elif item["type"] == "missing":
             detail = ErrorDetail("a value is required", path=path, hint=f"{path}=VALUE")
         elif item["type"] == "literal_error":

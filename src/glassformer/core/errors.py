@@ -29,7 +29,7 @@ class ErrorDetail(ValueError):
         if self.value is not None:
             lines.append(f"  given:   {shorten(repr(self.value))}")
         if self.allowed:
-            lines.append(f"  allowed: {join_names(self.allowed, 160)}")
+            lines.append(f"  allowed: {join_names(self.allowed, 160, self.value)}")
         near = near_match(self.value, self.allowed)
         if near:
             lines.append(f"  did you mean {near!r}?")
@@ -78,22 +78,42 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+SHORTEST_PREFIX = 2
+"""Minimum number of characters with which a name must begin to be suggested."""
+
+
 def near_match(value: object, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that is most similar to `value`, or None if none is similar."""
+    """Return the allowed name that `value` begins, or that is most similar to it; None if none is similar."""
     if not isinstance(value, str):
         return None
     lowered = {name.lower(): name for name in allowed}
+    if value.lower() in lowered:
+        return lowered[value.lower()]
+    longer = [name for name in lowered if name.startswith(value.lower())]
+    if len(value) >= SHORTEST_PREFIX and longer:
+        return lowered[min(longer, key=len)]
     matches = difflib.get_close_matches(value.lower(), lowered, n=1, cutoff=0.6)
     return lowered[matches[0]] if matches else None
 
 
-def join_names(names: Sequence[str], width: int) -> str:
-    """Join names with commas. If the text exceeds `width` characters, drop the last names and add `…`."""
+def join_names(names: Sequence[str], width: int, value: object = None) -> str:
+    """Join names with commas, in at most `width` characters.
+
+    If there are too many names, drop the last and add `…`; those most similar to `value` come first then.
+    """
     text = ", ".join(names)
     if len(text) <= width:
         return text
+    if isinstance(value, str):
+        text = ", ".join(sorted(names, key=lambda name: -_similarity(value.lower(), name.lower())))
     shown = text[: width - len(", …")].rpartition(",")[0]
     return f"{shown}, …" if shown else shorten(text, width)
+
+
+def _similarity(value: str, name: str) -> float:
+    """Return the similarity of two names: at most 1, or 2 if one begins with the other."""
+    is_prefix = len(value) >= SHORTEST_PREFIX and name.startswith(value)
+    return 2.0 if is_prefix else difflib.SequenceMatcher(None, name, value).ratio()
 
 
 def shorten(text: str, width: int = 100) -> str:

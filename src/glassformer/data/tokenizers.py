@@ -323,7 +323,10 @@ def _train_pipeline(
 
 @register
 class CharactersConfig(TokenizerConfig):
-    """One token per character."""
+    """One token per character of the text.
+
+    Use it for small language models and spelling; sequences become long.
+    """
 
     kind: Literal["characters"] = "characters"
     lowercase: Lowercase = False
@@ -344,7 +347,10 @@ class CharactersConfig(TokenizerConfig):
 
 @register
 class BytesConfig(TokenizerConfig):
-    """One token per byte of UTF-8; no text is unknown."""
+    """One token per byte of UTF-8: 256 tokens, and no text is unknown.
+
+    Use it for any language or binary text without training a tokenizer; sequences become longest.
+    """
 
     kind: Literal["bytes"] = "bytes"
 
@@ -359,7 +365,10 @@ class BytesConfig(TokenizerConfig):
 
 @register
 class WordsConfig(TokenizerConfig):
-    """One token per word (with the space before it) or punctuation mark. Rare words are unknown."""
+    """One token per word (with the space before it) or punctuation mark. Rare words are unknown.
+
+    Use it for small data with few distinct words; it is the easiest to inspect.
+    """
 
     kind: Literal["words"] = "words"
     vocabulary_size: int = Field(20_000, ge=1, description="number of the most frequent words")
@@ -397,7 +406,11 @@ class PiecesConfig(TokenizerConfig):
 
 @register
 class BPEConfig(PiecesConfig):
-    """Byte-pair encoding: repeatedly merge the most frequent pair (Sennrich et al. 2016)."""
+    """Byte-pair encoding: pieces of words, from repeated merges of the most frequent pair (Sennrich et al.
+    2016).
+
+    Use it for most text: frequent words stay whole, and rare words are spelt from pieces.
+    """
 
     kind: Literal["bpe"] = "bpe"
     min_frequency: int = Field(2, ge=1, description="minimum count; rarer pairs are not merged")
@@ -414,7 +427,10 @@ class BPEConfig(PiecesConfig):
 
 @register
 class UnigramConfig(PiecesConfig):
-    """Unigram language model: the pieces that maximise the likelihood of the text (Kudo 2018)."""
+    """Unigram language model: the pieces of words that make the text most probable (Kudo 2018).
+
+    Use it for translation and for languages with rich inflection, as SentencePiece does.
+    """
 
     kind: Literal["unigram"] = "unigram"
 
@@ -440,7 +456,10 @@ class UnigramConfig(PiecesConfig):
 
 @register
 class TokenizerFileConfig(TokenizerConfig):
-    """An existing tokenizer: a `tokenizer.json`, a SentencePiece `.model`, or the folder of a run."""
+    """An existing tokenizer: a `tokenizer.json`, a SentencePiece `.model`, or the folder of a run.
+
+    Use it to share a tokenizer with another run or with a pre-trained model.
+    """
 
     kind: Literal["file"] = "file"
     path: str = Field(description="tokenizer.json, NAME.model, or a run's folder")

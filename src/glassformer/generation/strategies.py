@@ -128,7 +128,10 @@ class Greedy(Strategy):
 
 @register
 class GreedyConfig(DecodingConfig):
-    """Greedy decoding: the most probable token at each step, or the one with the lowest id on ties."""
+    """Greedy decoding: take the most probable token at each step, or the one with the lowest id on ties.
+
+    Use it as the default: it is the fastest, and always gives the same output.
+    """
 
     kind: Literal["greedy"] = "greedy"
 
@@ -184,7 +187,11 @@ def _nucleus(logs_BV: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 @register
 class SampleConfig(DecodingConfig):
-    """Random sampling. The sample of a row depends on the seed and the row's number, not on other rows."""
+    """Random sampling: draw each token by its probability. A row depends on the seed and its number, not
+    on other rows.
+
+    Use it to generate varied text; a temperature below 1 makes it more careful.
+    """
 
     kind: Literal["sample"] = "sample"
     temperature: float = Field(
@@ -228,7 +235,10 @@ class Beam(Strategy):
 
 @register
 class BeamConfig(DecodingConfig):
-    """Beam search: the `size` beams with the largest sums of log-probabilities continue at each step.
+    """Beam search: at each step, the `size` beams (partial outputs) with the largest sums of log-
+    probabilities continue.
+
+    Use it for translation, where it usually scores above greedy decoding, at `size` times the work.
 
     A beam that chooses the end token while among the `size` best becomes a hypothesis. Its score is
     sum / length**length_penalty, and its length includes the end token. A row is done when `size` hypotheses

@@ -15,6 +15,7 @@ from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import IGNORED, Head, LossOutput, last_token
 from glassformer.blocks.layers import BlockCache, EncoderStack
 from glassformer.blocks.masks import Mask, padding
+from glassformer.blocks.positions import Sight
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind
 from glassformer.models.task_types import SequenceClassification, TaskType
@@ -257,6 +258,10 @@ class ModelConfig(Kind):
     def build(self, task_type: TaskType) -> Model:
         """Build a model for a task type."""
         raise NotImplementedError
+
+    def sees(self) -> Sight:
+        """Return what one attention layer knows about positions. A kind that does not tell sees them all."""
+        return "absolute"
 
     def parameter_terms(self, task_type: TaskType) -> dict[str, int]:
         """Return the parameter count of each module by formula. Empty if the model has no formula."""

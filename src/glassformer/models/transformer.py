@@ -23,7 +23,7 @@ from glassformer.blocks.heads import (
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
 from glassformer.blocks.masks import Mask
 from glassformer.blocks.norms import LayerNormConfig, NormConfig
-from glassformer.blocks.positions import PositionConfig, SinusoidalConfig
+from glassformer.blocks.positions import PositionConfig, Sight, SinusoidalConfig
 from glassformer.core.config import validate
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.core.registry import register
@@ -125,7 +125,10 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 
 @register
 class TransformerConfig(ModelConfig):
-    """Options for a Transformer."""
+    """Transformer: an encoder, a decoder or both, as the task requires, built from one set of blocks.
+
+    Use it for every task; options change its size and its parts.
+    """
 
     kind: Literal["transformer"] = "transformer"
     num_layers: Size = Field(2, description="number of encoder blocks, and of decoder blocks by default")
@@ -168,6 +171,10 @@ class TransformerConfig(ModelConfig):
         if build is None:
             raise self.refuse(task_type)
         return build(self, task_type)
+
+    def sees(self) -> Sight:
+        # A causal mask reveals how many tokens come before.
+        return "absolute" if self.is_causal else self.position.sees
 
     def parameter_terms(self, task_type: TaskType) -> dict[str, int]:
         return transformer_terms(self, task_type)

@@ -55,11 +55,17 @@ class InspectionConfig(Node):
 class ExperimentConfig(Node):
     """Complete config of a training run."""
 
-    task: TaskConfig
-    model: ModelConfig = TransformerConfig()
-    training: TrainingConfig = TrainingConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    inspection: InspectionConfig = InspectionConfig()
+    task: TaskConfig = Field(description="the task to learn, and its data")
+    model: ModelConfig = Field(TransformerConfig(), description="the model: its size and its parts")
+    training: TrainingConfig = Field(
+        TrainingConfig(), description="optimizer, batches, limits, checkpoints and hardware"
+    )
+    evaluation: EvaluationConfig = Field(
+        EvaluationConfig(), description="how a model is measured, during training and after it"
+    )
+    inspection: InspectionConfig = Field(
+        InspectionConfig(), description="recording of attention heads during training, without effect on it"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of initial weights, order of examples and dropout")
 
     def identity(self) -> Tree:
@@ -116,6 +122,20 @@ def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
     return validate(ExperimentConfig, merge(tree, changes))
 
 
+SIGHTS = {"distance": "sees only distances between tokens", "nothing": "does not see the order of tokens"}
+
+
+def position_notes(config: ExperimentConfig) -> list[str]:
+    """Return a note if the task needs absolute positions and the model's position kind does not give them."""
+    sight = config.model.sees()
+    if sight == "absolute" or not config.task.needs_absolute_positions:
+        return []
+    return [
+        f"the position kind of the model {SIGHTS[sight]}, and {config.task.kind} needs absolute positions:"
+        " expect a low accuracy with few layers (glassformer options model.position)"
+    ]
+
+
 class Experiment:
     """Builder of everything that a config describes: task, model, probe and trainer."""
 
@@ -123,6 +143,8 @@ class Experiment:
         """Build the task from its data if `task` is None."""
         self.config = config
         self.task = config.task.build(config.seed) if task is None else task
+        self.notes = [*self.task.notes, *position_notes(config)]
+        """Facts about data and config that the user should know before training."""
         self.transferred: TransferReport | None = None
         """Report of the weights that `build_trainer` copied from `training.start_from`, or None."""
 

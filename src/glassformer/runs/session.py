@@ -104,7 +104,7 @@ class TrainingSession:
 
     def _prepare(self) -> None:
         """Build the trainer, create or check the run folder, and restore the newest checkpoint if any."""
-        for note in self.experiment.task.notes:
+        for note in self.experiment.notes:
             self.reporter.info(note)
         checksum = self.experiment.task.checksum()
         if self.process_group.broadcast(checksum) != checksum:

@@ -59,7 +59,10 @@ _KNOWN = re.compile(rf"(?:BOS|EOS|POSITIVE|NEGATIVE|{_WORDS}|\d+|[()=?]|\s+)*", 
 
 @register
 class ArithmeticConfig(TaskConfig):
-    """Sums, differences and, optionally, products of integers."""
+    """Sums, differences and, optionally, products of integers, generated digit by digit.
+
+    Use it to see cross-attention find the digits of the same power of ten.
+    """
 
     kind: Literal["arithmetic"] = "arithmetic"
     roles: ClassVar[Mapping[str, str]] = ROLES

@@ -68,6 +68,9 @@ def check_length(tokens: Sequence[int] | np.ndarray, longest: int) -> np.ndarray
 class TaskConfig(Kind):
     """Config of the task to learn, and of its data. Each kind of task has its own subclass."""
 
+    needs_absolute_positions: ClassVar[bool] = False
+    """True if an output depends on where a token is, and not only on distances between tokens."""
+
     def build(self, seed: int) -> Task:
         """Build the task. The `seed` of a run never affects the examples or their splits."""
         raise NotImplementedError

@@ -39,7 +39,10 @@ ADD_LABEL = "add a label, or remove the line"
 
 @register
 class ClassificationConfig(PairConfig):
-    """Predict one label or one number per text: your own files, or generated reviews."""
+    """One label or one number per text: your own files, or generated reviews.
+
+    Use it for sentiment, topics, ratings and other properties of a whole text.
+    """
 
     kind: Literal["classification"] = "classification"
     roles: ClassVar[Mapping[str, str]] = ROLES

@@ -190,7 +190,10 @@ class LanguageTask(TextTask):
 
 @register
 class LanguageModelConfig(LanguageConfig):
-    """Predict each token from the preceding ones. The data are your own or generated texts."""
+    """Causal language model: predict each token from the preceding ones, on your own or generated texts.
+
+    Use it to generate text, and to pre-train a model for other tasks.
+    """
 
     kind: Literal["language-model"] = "language-model"
     stride: int | None = Field(
@@ -279,7 +282,11 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
 
 @register
 class MaskedLanguageModelConfig(LanguageConfig):
-    """Predict masked tokens from bidirectional context (Devlin et al. 2019): your texts, or reviews."""
+    """Predict masked tokens from the tokens on both sides (Devlin et al. 2019), on your own or generated
+    texts.
+
+    Use it to pre-train a classifier when labels are few and text is plenty.
+    """
 
     kind: Literal["masked-language-model"] = "masked-language-model"
     masked_fraction: float = Field(0.15, gt=0, lt=1, description="fraction of tokens to predict")

@@ -23,7 +23,10 @@ MAJORITY_LABELS = ["low", "high"]
 
 @register
 class RandomTokensConfig(SequencesConfig):
-    """Classify sequences by the majority of their tokens, or predict the repetition of a sequence."""
+    """Classify random sequences by the majority of their tokens, or predict the repetition of a sequence.
+
+    Use it to test classifiers and language models of any size on data with a known answer.
+    """
 
     kind: Literal["random-tokens"] = "random-tokens"
     length: int = Field(32, ge=2, le=1_000_000, description="tokens per sequence")

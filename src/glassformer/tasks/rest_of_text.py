@@ -26,7 +26,10 @@ from glassformer.tasks.language import LanguageConfig, LanguageTask
 
 @register
 class RestOfTextConfig(LanguageConfig):
-    """Predict words of the rest of a text from a piece of it: your own texts, or generated reviews."""
+    """Predict words of the rest of a text from one piece of it, on your own or generated texts.
+
+    Use it to pre-train a classifier for the topics of texts, beside or after a masked language model.
+    """
 
     kind: Literal["rest-of-text"] = "rest-of-text"
     max_length: int = Field(16, ge=4, le=100_000, description="maximum tokens per piece")

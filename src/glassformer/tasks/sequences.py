@@ -209,9 +209,14 @@ class TokenSequencesConfig(SequencesConfig):
 
 @register
 class ReversalConfig(TokenSequencesConfig):
-    """Reverse the sequence."""
+    """Reverse a random sequence: the output at each position is the token of the mirrored position.
+
+    Use it to see attention learn an exact pattern, the anti-diagonal. It needs absolute positions:
+    choose sinusoidal or learned positions.
+    """
 
     kind: Literal["reversal"] = "reversal"
+    needs_absolute_positions = True
 
     def targets(self, inputs: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(inputs[:, ::-1])
@@ -219,7 +224,10 @@ class ReversalConfig(TokenSequencesConfig):
 
 @register
 class CopyConfig(TokenSequencesConfig):
-    """Copy the sequence."""
+    """Copy a random sequence, token by token.
+
+    Use it as the simplest check of a model: each token reads itself.
+    """
 
     kind: Literal["copy"] = "copy"
 
@@ -229,9 +237,13 @@ class CopyConfig(TokenSequencesConfig):
 
 @register
 class SortConfig(TokenSequencesConfig):
-    """Sort the sequence in ascending order."""
+    """Sort a random sequence in ascending order.
+
+    Use it for a task in which every output depends on all inputs.
+    """
 
     kind: Literal["sort"] = "sort"
+    needs_absolute_positions = True
 
     def targets(self, inputs: np.ndarray) -> np.ndarray:
         return np.sort(inputs, axis=1, kind="stable")  # a radix sort
@@ -239,7 +251,10 @@ class SortConfig(TokenSequencesConfig):
 
 @register
 class ShiftConfig(TokenSequencesConfig):
-    """Rotate the sequence to the right."""
+    """Rotate a random sequence to the right: each output is the token a fixed distance away.
+
+    Use it for a task that distances solve, to compare positional encodings with reversal.
+    """
 
     kind: Literal["shift"] = "shift"
     offset: int = Field(1, description="positions to rotate by; negative: to the left")
@@ -250,13 +265,16 @@ class ShiftConfig(TokenSequencesConfig):
 
 @register
 class PalindromeConfig(SequencesConfig):
-    """Classify sequences as palindromes or not.
+    """Classify random sequences as palindromes or not.
+
+    Use it for a classification that compares pairs of tokens.
 
     Half of the sequences are palindromes. Each other sequence is a palindrome with two unequal tokens of its
     left half swapped, so that token counts carry no information.
     """
 
     kind: Literal["palindrome"] = "palindrome"
+    needs_absolute_positions = True
     length: int = Field(16, ge=4, le=1_000_000, description="tokens per sequence")
 
     def build(self, seed: int) -> PalindromeTask:

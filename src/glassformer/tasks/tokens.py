@@ -42,7 +42,11 @@ Target = Literal["token-labels", "label", "number", "sequence"]
 
 @register
 class TokensConfig(TaskConfig):
-    """Your own token sequences, from TSV, CSV or JSONL files."""
+    """Your own token sequences, from TSV, CSV or JSONL files, with one label or number per sequence,
+    labels per token, or another sequence.
+
+    Use it for data that is not text: events, notes, codes, categories.
+    """
 
     kind: Literal["tokens"] = "tokens"
     roles: ClassVar[Mapping[str, str]] = ROLES

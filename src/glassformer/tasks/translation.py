@@ -33,7 +33,11 @@ ROLES = PAIR_ROLES
 
 @register
 class TranslationConfig(PairConfig):
-    """Translate text: your own aligned files, or generated English and French sentences."""
+    """Generate one text from another, token by token: your own aligned files, or generated English and
+    French sentences.
+
+    Use it for translation, and for any other task from text to text.
+    """
 
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES

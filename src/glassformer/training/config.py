@@ -57,8 +57,10 @@ class UnfreezeConfig(Node):
 class TrainingConfig(Node):
     """Config section `training`: optimizer, batches, limits, checkpoints and hardware."""
 
-    optimizer: OptimizerConfig = AdamWConfig()
-    schedule: ScheduleConfig = WarmupCosineConfig()
+    optimizer: OptimizerConfig = Field(AdamWConfig(), description="rule that turns gradients into updates")
+    schedule: ScheduleConfig = Field(
+        WarmupCosineConfig(), description="learning rate as a function of the step, relative to its peak"
+    )
     batch_size: Count = Field(128, description="sequences per batch")
     batch_tokens: Count | None = Field(
         None, description="tokens per batch, padding included; replaces batch_size"
@@ -92,13 +94,17 @@ class TrainingConfig(Node):
         description="run folder from which the initial embedding and blocks are copied;"
         " the output head too if both tasks have the same outputs",
     )
-    embedding_init: EmbeddingInitConfig = RandomInitConfig()
+    embedding_init: EmbeddingInitConfig = Field(
+        RandomInitConfig(), description="initial values of the token embedding"
+    )
     freeze: list[str] = Field(
         [],
         description="modules that are not trained: backbone (all but the head), or names such as embedding"
         " and encoder.layers.0; dropout in frozen modules stays on",
     )
-    unfreeze: UnfreezeConfig = UnfreezeConfig()
+    unfreeze: UnfreezeConfig = Field(
+        UnfreezeConfig(), description="gradual unfreezing of frozen layers, from the top down"
+    )
     layerwise_lr_decay: float = Field(
         1.0,
         gt=0,
@@ -134,8 +140,12 @@ class TrainingConfig(Node):
     keep_checkpoints: Count = Field(
         2, description="number of newest checkpoints to keep, besides the best one"
     )
-    stopping: StoppingConfig = StoppingConfig()
-    divergence: DivergenceConfig = DivergenceConfig()
+    stopping: StoppingConfig = Field(
+        StoppingConfig(), description="early stopping by the primary metric on the validation split"
+    )
+    divergence: DivergenceConfig = Field(
+        DivergenceConfig(), description="action on a loss that is NaN, infinite or spiking"
+    )
     tensorboard: bool = Field(False, description="also write the events in TensorBoard format")
 
     @field_validator("freeze", mode="before")

@@ -142,7 +142,10 @@ class EmbeddingInitConfig(Kind):
 
 @register
 class RandomInitConfig(EmbeddingInitConfig):
-    """Random initial values, as the model draws them."""
+    """Random initial values of the token embedding, as the model draws them.
+
+    Use it as the default, and whenever the training set is large.
+    """
 
     kind: Literal["random"] = "random"
 
@@ -152,7 +155,12 @@ class RandomInitConfig(EmbeddingInitConfig):
 
 @register
 class CoOccurrenceInitConfig(EmbeddingInitConfig):
-    """Embeddings from co-occurrence counts in the training inputs, computed before the first step."""
+    """Initial token embedding from the counts of which tokens occur near each other in the training
+    inputs.
+
+    Use it for texts with few labels: words of similar use start with similar vectors. It takes some
+    seconds before the first step.
+    """
 
     kind: Literal["co-occurrence"] = "co-occurrence"
     window: int = Field(8, ge=1, le=1000, description="tokens at most this far apart are neighbours")

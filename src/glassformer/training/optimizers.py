@@ -49,12 +49,16 @@ class OptimizerConfig(Kind):
 
 @register
 class AdamWConfig(OptimizerConfig):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+    """Adam, which scales each step by the recent size of its gradient, with decoupled weight decay
+    (Loshchilov and Hutter 2019).
+
+    Use it as the default, with a learning rate between 1e-4 and 3e-3.
+    """
 
     kind: Literal["adamw"] = "adamw"
     beta1: Beta = 0.9
     beta2: Beta = 0.99
-    epsilon: float = Field(1e-8, gt=0)
+    epsilon: float = Field(1e-8, gt=0, description="small number added to the denominator of a step")
     state_floats_per_parameter: ClassVar[int] = 2
     optimizer: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
 
@@ -65,7 +69,10 @@ class AdamWConfig(OptimizerConfig):
 
 @register
 class AdamConfig(AdamWConfig):
-    """Adam (Kingma and Ba 2015). Weight decay is added to the gradient, as L2 regularisation."""
+    """Adam (Kingma and Ba 2015). Weight decay is added to the gradient, as L2 regularisation.
+
+    Use it to reproduce older papers; adamw is usually as good or better.
+    """
 
     kind: Literal["adam"] = "adam"  # type: ignore[assignment]
     beta2: Beta = 0.999
@@ -74,11 +81,14 @@ class AdamConfig(AdamWConfig):
 
 @register
 class SGDConfig(OptimizerConfig):
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum: steps along a moving average of the gradients.
+
+    Use it as a baseline: Transformers learn slowly with it, and need a learning rate of 0.01 to 1.
+    """
 
     kind: Literal["sgd"] = "sgd"
     momentum: Beta = 0.9
-    nesterov: bool = False
+    nesterov: bool = Field(False, description="look one step ahead along the momentum (Nesterov 1983)")
     state_floats_per_parameter: ClassVar[int] = 1
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -113,7 +123,12 @@ class Lion(torch.optim.Optimizer):
 
 @register
 class LionConfig(OptimizerConfig):
-    """Lion (Chen et al. 2023): updates by the sign of the momentum, with one state per parameter."""
+    """Lion (Chen et al. 2023): each weight moves by the learning rate, in the direction of the sign of its
+    momentum.
+
+    Use it to save memory (one number per weight instead of two), with a learning rate 3 to 10 times
+    smaller than for adamw.
+    """
 
     kind: Literal["lion"] = "lion"
     beta1: Beta = 0.9
@@ -153,7 +168,10 @@ class ScheduleConfig(Kind):
 
 @register
 class ConstantConfig(ScheduleConfig):
-    """Constant learning rate after the warm-up."""
+    """Constant learning rate after the warm-up.
+
+    Use it for short experiments and if the end of training is not known.
+    """
 
     kind: Literal["constant"] = "constant"
     needs_end: ClassVar[bool] = False
@@ -164,7 +182,10 @@ class ConstantConfig(ScheduleConfig):
 
 @register
 class WarmupCosineConfig(ScheduleConfig):
-    """Cosine decay from the peak learning rate down to `final_ratio` of it, after the warm-up."""
+    """Cosine-shaped decay from the peak learning rate down to `final_ratio` of it, after the warm-up.
+
+    Use it as the default: the slow end removes the last errors.
+    """
 
     kind: Literal["warmup-cosine"] = "warmup-cosine"
     final_ratio: FinalRatio = 0.0
@@ -176,7 +197,10 @@ class WarmupCosineConfig(ScheduleConfig):
 
 @register
 class InverseSquareRootConfig(ScheduleConfig):
-    """Decay with the inverse square root of the step after the warm-up (Vaswani et al. 2017)."""
+    """Decay with the inverse square root of the step after the warm-up (Vaswani et al. 2017).
+
+    Use it if the number of steps is not known in advance, as in the original Transformer.
+    """
 
     kind: Literal["inverse-square-root"] = "inverse-square-root"
     needs_end: ClassVar[bool] = False
@@ -188,7 +212,10 @@ class InverseSquareRootConfig(ScheduleConfig):
 
 @register
 class LinearConfig(ScheduleConfig):
-    """Linear decay from the peak learning rate down to `final_ratio` of it, after the warm-up."""
+    """Linear decay from the peak learning rate down to `final_ratio` of it, after the warm-up.
+
+    Use it as an alternative to the cosine, common for fine-tuning; results hardly differ.
+    """
 
     kind: Literal["linear"] = "linear"
     final_ratio: FinalRatio = 0.0
@@ -199,7 +226,10 @@ class LinearConfig(ScheduleConfig):
 
 @register
 class WarmupStableDecayConfig(ScheduleConfig):
-    """Constant learning rate after the warm-up, then a linear decay over the last steps."""
+    """Constant learning rate after the warm-up, then a linear decay over the last steps.
+
+    Use it if you may continue a training later: only the decay is repeated.
+    """
 
     kind: Literal["warmup-stable-decay"] = "warmup-stable-decay"
     decay_fraction: Fraction = Field(
@@ -407,13 +437,18 @@ class Muon(torch.optim.Optimizer):
 
 @register
 class MuonConfig(OptimizerConfig):
-    """Muon (Jordan et al. 2024) for the matrices in blocks, Adam for the rest, with one learning rate."""
+    """Muon (Jordan et al. 2024) for the matrices of the blocks, whose updates are made orthogonal; Adam
+    for the rest.
+
+    Use it to reach a given loss in fewer steps, with a learning rate of about 1e-2; each step costs
+    somewhat more.
+    """
 
     kind: Literal["muon"] = "muon"
     momentum: Beta = 0.95
     beta1: Beta = 0.9
     beta2: Beta = 0.99
-    epsilon: float = Field(1e-8, gt=0)
+    epsilon: float = Field(1e-8, gt=0, description="small number added to the denominator of a step")
     state_floats_per_parameter: ClassVar[int] = 2
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:

@@ -321,7 +321,10 @@ class DDPStrategy(SingleProcessStrategy):
 
 @register
 class DDPConfig(ParallelConfig):
-    """DistributedDataParallel: each process holds the whole model and takes a share of each batch."""
+    """DistributedDataParallel: each process holds the whole model and takes a share of each batch.
+
+    Use it as the default, while the model fits into the memory of each device.
+    """
 
     kind: Literal["ddp"] = "ddp"
 
@@ -428,7 +431,11 @@ def _fill(tensor: Tensor, whole: Tensor) -> None:
 
 @register
 class FSDPConfig(ParallelConfig):
-    """FSDP: weights, gradients and optimizer state are sharded, for models larger than a device's memory."""
+    """Fully sharded data parallelism: weights, gradients and optimizer state are divided among the
+    processes.
+
+    Use it for models larger than the memory of one device.
+    """
 
     kind: Literal["fsdp"] = "fsdp"
 
