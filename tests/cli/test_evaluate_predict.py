@@ -98,6 +98,8 @@ def test_evaluate_a_classifier(say: Say, classifier: Path) -> None:
     _, out, _ = say("evaluate", classifier)
     for text in ("95 % confidence interval", "macro_f1", "predicted", "disliked", "precision", "calibration"):
         assert text in out
+    assert "\nece: expected calibration error" in out
+    assert all(f"\n{name}: " in out for name in found["metrics"])
 
 
 def test_a_score_on_training_data_has_a_warning(say: Say, classifier: Path, tmp_path: Path) -> None:

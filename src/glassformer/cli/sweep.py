@@ -126,14 +126,14 @@ def _show(document: dict[str, Any], folder: Path, output: Output) -> None:
     from rich.table import Table
 
     from glassformer.sweeps.definition import setting_text
-    from glassformer.sweeps.results import failure_notes, results_table
+    from glassformer.sweeps.results import failure_notes, results_table, table_notes
 
     head, lines = results_table(document)
     shown_table = Table(*head, title=f"{len(lines)} combinations of values, {len(document['trials'])} runs")
     for line in lines:
         shown_table.add_row(*line)
     output.show(shown_table)
-    for note in failure_notes(document):
+    for note in (*table_notes(document), *failure_notes(document)):
         output.print(note)
     best = document["best"]
     if output.exit_code:

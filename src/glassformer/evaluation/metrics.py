@@ -47,6 +47,25 @@ LOWER_IS_BETTER = frozenset(
 )
 
 
+EXPLANATIONS: dict[str, str] = {
+    "loss": "mean of -log(probability of the correct output), or of the squared error; 0 is perfect",
+    "accuracy": "share of correct tokens, or of correct sequences for a classifier",
+    "exact_match": "share of sequences whose tokens are all correct",
+    "macro_f1": "mean over the classes of F1, which is high if precision and recall both are",
+    "ece": "expected calibration error: mean gap between confidence and accuracy; 0 is perfect",
+    "perplexity": "exp(loss): number of equally likely tokens that would be as hard to predict",
+    "bits_per_character": "loss in bits per character of text, comparable across tokenizers",
+    "bleu": "overlap of 1 to 4 words in a row with the reference translation, from 0 to 100",
+    "chrf": "overlap of 1 to 6 characters in a row with the reference translation, from 0 to 100",
+    "ter": "edits needed to reach the reference translation, in percent of its words; 0 is perfect",
+    "mean_absolute_error": "mean distance between predicted and true value, in units of the target",
+    "root_mean_squared_error": "root of the mean squared distance; large errors count more",
+    "r_squared": "share of the variance of the targets that the predictions explain; 1 is perfect",
+    "correlation": "linear correlation of predictions and targets, from -1 to 1",
+}
+"""One-sentence explanation of each metric, by name."""
+
+
 def perplexity(loss: float) -> float:
     """Return the perplexity of a mean loss. It is finite, because the loss is capped at 700."""
     return math.exp(min(loss, 700.0))
@@ -143,7 +162,7 @@ class Evaluable(Protocol):
 
 
 CALIBRATION_BINS = 10
-CALIBRATION_PROTOCOL = f"ece: {CALIBRATION_BINS} bins of equal width over the likeliest class's probability"
+CALIBRATION_PROTOCOL = f"ece (expected calibration error): {CALIBRATION_BINS} bins of equal width over the likeliest class's probability"
 MAX_CONFUSION_CLASSES = 200
 """Maximum number of classes for which the details of a result contain the confusion matrix."""
 

@@ -226,6 +226,19 @@ def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
     return head, lines
 
 
+def table_notes(document: Mapping[str, Any]) -> list[str]:
+    """Return one line for each state and each gap of the table that a reader may not understand."""
+    rows, near = document["settings"], f"within {100 * (1 - STABLE):.0f} % of the best"
+    notes = []
+    if any(row["is_stable"] for row in rows):
+        notes.append(f"stable: no run failed, and validation {document['metric']} is {near}")
+    if any(row["state"] == "complete" and not row["is_stable"] for row in rows):
+        notes.append(f"complete: no run failed, but validation {document['metric']} is not {near}")
+    if len(document["seeds"]) == 1:
+        notes.append("an interval needs several runs per combination: add --seeds 3")
+    return notes
+
+
 def failure_notes(document: Mapping[str, Any]) -> list[str]:
     """Return one line for each run that is not complete, with the reason."""
     return [
@@ -252,7 +265,7 @@ def markdown(definition: SweepDefinition, document: Mapping[str, Any]) -> str:
     text += [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
     text += ["", *(f"- {note}" for note in failure_notes(document))]
     text += ["", f"The best setting is chosen by validation {definition.metric}, never by the test set."]
-    text += [f"Stable: no run failed, and the metric is within {100 * (1 - STABLE):.0f} % of the best."]
+    text += ["", *(f"- {note}" for note in table_notes(document)), ""]
     counts = ", ".join(f"{count} {state}" for state, count in document["counts"].items() if count)
     return "\n".join([*text, f"Runs: {counts}.", ""])
 
