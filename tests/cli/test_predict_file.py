@@ -87,7 +87,7 @@ def test_a_table_keeps_its_columns(say: Say, run_folder: Path, tmp_path: Path) -
         'number,text,note\n1,this good film,"a, b"\n2,bad book,"two\nlines"\n', encoding="utf-8"
     )
     code, out, err = say("predict", run_folder, "--file", "in.csv", "--out", "out.csv")
-    assert (code, err) == (0, "") and "wrote out.csv: 2 rows" in out
+    assert (code, err) == (0, "") and "wrote out.csv: 2 rows" in out and "input = 'text'" in out
     first, second = table(tmp_path / "out.csv")
     assert list(first) == ["number", "text", "note", "output", "probability", "error"]
     assert (first["number"], first["note"], first["output"]) == ("1", "a, b", "liked")
@@ -172,7 +172,8 @@ def test_many_inputs_take_one_line_each(say: Say, run_folder: Path, monkeypatch:
 
 def test_the_input_column(say: Say, run_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,comment\n1,good film\n", encoding="utf-8")
-    code, _, err = say("predict", run_folder, "--file", "in.csv", "--out", "out.csv", "--header", "true")
+    code, _, err = say("predict", run_folder, "--file", "in.csv", "--out", "out.csv")
+    assert code == 2 and "no column 'text'" in err and "--columns" in err and "'a | comment'" in err
     assert (
         say("predict", run_folder, "--file", "in.csv", "--columns", "input=comment", "--out", "o.csv")[0] == 0
     )
@@ -182,6 +183,14 @@ def test_the_input_column(say: Say, run_folder: Path, tmp_path: Path) -> None:
     )
     assert code == 2 and "comment" in err
     assert say("predict", run_folder, "--file", "in.csv", "--columns", "target=a", "--out", "o.csv")[0] == 2
+
+
+def test_two_columns_are_joined(say: Say, run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.tsv").write_text("a\tb\nbad\tbook\n", encoding="utf-8")
+    columns = ("--columns", "{input: [a, b]}")
+    assert say("predict", run_folder, "--file", "in.tsv", *columns, "--out", "out.tsv")[0] == 0
+    (row,) = table(tmp_path / "out.tsv", "\t")
+    assert (row["a"], row["b"], row["output"]) == ("bad", "book", "disliked")
 
 
 def test_class_probabilities_and_a_prefix(say: Say, run_folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from glassformer.core.config import validate
 from glassformer.core.errors import UserError
 from glassformer.data.columns import LABEL_ROLES
-from glassformer.data.input_files import NOT_TEXT, InputFile
+from glassformer.data.input_files import InputFile
 from glassformer.data.readers import DataConfig
 
 
@@ -71,17 +72,34 @@ def test_a_row_that_cannot_be_read_has_its_own_error(tmp_path: Path) -> None:
     train = layout(tmp_path, "text,label\nOne,x\n")
     found = items(tmp_path, "a.csv", b"text,id\na,1\nb\n\xff\xfe,3\nd,4\n", train)
     assert [item[0] for item in found] == ["a", None, None, "d"]
-    assert "the line has 1 column" in found[1][2] and found[2][2] == NOT_TEXT
+    assert "the line has 1 column" in found[1][2] and found[2][2] == "not UTF-8: byte 0 of the text is 0xff"
     found = items(tmp_path, "a.jsonl", '{"text": "a"}\n{\n{"id": 1}\n{"text": "d"}\n', train)
     assert [item[0] for item in found] == ["a", None, None, "d"]
     assert "not valid JSON" in found[1][2] and "no column 'text'" in found[2][2]
-    assert items(tmp_path, "a.txt", b"a\n\xff\n", None) == [("a", "a", None), (None, "\udcff", NOT_TEXT)]
+    first, second = items(tmp_path, "a.txt", b"a\nb\xff\n", None)
+    assert first == ("a", "a", None)
+    assert second == (None, "b\udcff", "not UTF-8: byte 1 of the text is 0xff")
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    for name, data, message in (
+        ("empty.txt", b"", "the file is empty"),
+        ("cut.txt.gz", gzip.compress(b"a\n" * 5000)[:-20], "damaged or cut"),
+        ("one.txt", b"a\rb\rc", "carriage returns"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match=message):
+            list(InputFile.open(tmp_path / name, None))
+    (tmp_path / "latin.txt").write_bytes("é\n".encode("latin-1"))
+    assert [row.input for row in InputFile.open(tmp_path / "latin.txt", None, encoding="latin-1")] == ["é"]
+    (tmp_path / "odd.txt").write_bytes("é\n".encode("utf-16") + b"x")
+    with pytest.raises(UserError, match="not utf-16 at line 2"):
+        InputFile.open(tmp_path / "odd.txt", None, encoding="utf-16")
 
 
 def test_a_file_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n")
     file = InputFile.open(tmp_path / "a.txt", None)
-    assert [row.location for row in file] == [row.location for row in file]
-    assert list(file)[1].location.endswith("a.txt, line 2")
+    assert [row.number for row in file] == [row.number for row in file] == [1, 2]
     with pytest.raises(UserError, match="folder"):
         InputFile.open(tmp_path, None)

@@ -176,6 +176,8 @@ def _write_file(model: Run, arguments: argparse.Namespace, output: Output) -> di
             )
     except KeyboardInterrupt as stop:
         return document | _stopped(stop, output)
+    for note in found.notes:
+        output.print(note)
     output.print(f"wrote {arguments.out}: {found.rows:,} rows")
     _print_failures(found, "line", arguments.keep_going, output)
     return document | {"file": str(arguments.file), "out": str(arguments.out), **asdict(found)}

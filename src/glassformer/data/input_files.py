@@ -1,30 +1,58 @@
 """Files to predict from: reads the inputs of a user's file with the layout of a run's training file.
 
-An unreadable row is an item with an error, so that all other rows of the file can be answered.
+An unreadable row is an item with an error, so that all other rows of the file can be predicted.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from glassformer.core.errors import user_error
+from glassformer.data.catalogue import locate
 from glassformer.data.columns import SEPARATOR, TEXT_ROLES, Column, Reference, TableLayout
-from glassformer.data.findings import Issue
+from glassformer.data.findings import Issue, raise_error
 from glassformer.data.formats import Stream, Table
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
+from glassformer.data.text_files import TextFile, check_encoding
 
-NOT_TEXT = "bytes that are not valid in the file's encoding"
+UNDECODED = re.compile("[\ud800-\udfff]")
+"""Bytes that are not UTF-8, as the reader marks them, or half of a surrogate pair from a JSON escape."""
+UNDECODED_BYTES = range(0xDC80, 0xDD00)
+"""Characters that represent the bytes 0x80 to 0xff."""
+
+
+def undecoded(text: str) -> str | None:
+    """Return an error for a text with bytes that are not UTF-8; None if the text is valid."""
+    found = None if text.isascii() else UNDECODED.search(text)
+    if found is None:
+        return None
+    number, position = ord(found[0]), len(text[: found.start()].encode())
+    if number in UNDECODED_BYTES:
+        return f"not UTF-8: byte {position} of the text is 0x{number - 0xDC00:02x}"
+    return f"not valid Unicode: U+{number:04X} at byte {position} of the text"
+
+
+def printable(text: str) -> str:
+    """Return a text in which each byte that is not UTF-8 is written as an escape such as `\\xff`."""
+    return text if text.isascii() else UNDECODED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number - 0xDC00:02x}" if number in UNDECODED_BYTES else f"\\u{number:04x}"
 
 
 class InputRow(NamedTuple):
     """One row of a file to predict from: its input, or the reason why it cannot be read."""
 
-    location: str
-    """File and line, or row of a JSON document."""
+    number: int
+    """Line number from 1, or row number in a JSON document."""
     input: Any
     """Input of the task: a text, or a JSON list for a task on tokens; None if the row has an error."""
     row: Any
@@ -50,16 +78,24 @@ class InputFile:
         columns: Sequence[Column] | None = None,
         header: bool | None = None,
         encoding: str = "utf-8",
+        on_read: Callable[[int], None] | None = None,
     ) -> InputFile:
         """Open a file. `layout` is `task.state()["layout"]` of a run; None if its data had no columns.
 
         `columns`, names or numbers of the input's columns, and `header` replace what the layout decides.
         """
-        path = Path(path)
+        path = locate(str(path))
         if path.is_dir():
             raise user_error("this is a folder", path=str(path), hint="name a file")
+        _verify(TextFile(path, "", encoding))
         train = TableLayout.from_document(layout) if layout is not None else None
         issues: list[Issue] = []
+
+        def on_finding(issue: Issue) -> None:
+            if issue.kind != "bad-row":
+                raise_error(issue)
+            issues.append(issue)
+
         found = format or ENDINGS.get(file_ending(path), "text")
 
         def opened(columns: Sequence[Column] | None, header: bool | None) -> Stream:
@@ -71,7 +107,7 @@ class InputFile:
                 encoding=encoding,
                 separator=SEPARATOR if train is None else train.separator,
             )
-            return data.open(str(path), TEXT_ROLES, "", issues.append)
+            return data.open(str(path), TEXT_ROLES, "", on_finding, on_read)
 
         stream = opened(columns, header)
         if columns is None and train is not None and found not in ("text", "running-text"):
@@ -94,28 +130,32 @@ class InputFile:
     def __iter__(self) -> Iterator[InputRow]:
         for record in self.stream.records():
             yield from self._errors()
-            location, value = self.stream.location(record.number), record.values["input"]
+            value = record.values["input"]
             row = value if record.row is None else record.row
-            if _has_undecoded(value):
-                yield InputRow(location, None, row, NOT_TEXT)
-            else:
-                yield InputRow(location, value, row)
+            error = undecoded(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            yield InputRow(record.number, value if error is None else None, row, error)
         yield from self._errors()
 
-    def _errors(self) -> Iterator[InputRow]:
-        """Yield and clear the issues that are errors of one row."""
-        found = [issue for issue in self.issues if issue.error is not None and issue.kind != "invalid-utf8"]
+    def _errors(self) -> list[InputRow]:
+        """Return and clear the issues that are errors of one row."""
+        found = [(issue.line, issue.error) for issue in self.issues]
         self.issues.clear()
-        for issue in found:
-            assert issue.error is not None
-            message = issue.error.details[0].message
-            yield InputRow(f"{issue.path}, {issue.unit} {issue.line}", None, None, message)
+        return [InputRow(line, None, None, error.details[0].message) for line, error in found if error]
 
 
-def _has_undecoded(value: Any) -> bool:
-    """Return True if a text has lone surrogates, which replace undecodable bytes."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return any("\ud800" <= character <= "\udfff" for character in text)
+def _verify(file: TextFile) -> None:
+    """Raise UserError if a file cannot be read to its end.
+
+    Bytes that are not UTF-8 are errors of their own rows. Other encodings cannot continue after an error.
+    """
+    check_encoding(file.encoding, "--encoding")
+    is_utf8 = codecs.lookup(file.encoding).name == "utf-8"
+    if not is_utf8:
+        for _ in file.lines():
+            pass
+    elif file.path.suffix == ".gz" or not file.path.is_file():
+        for _ in file.chunks():
+            pass
 
 
 def _columns_for(

@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,12 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from glassformer.core.errors import UserError, shorten, user_error
-from glassformer.data.catalogue import locate
-from glassformer.data.columns import DELIMITERS, Column
-from glassformer.data.findings import Issue, raise_error
-from glassformer.data.formats import Record, Stream
+from glassformer.data.columns import Column
+from glassformer.data.input_files import InputFile, InputRow, printable
 from glassformer.data.readers import DataConfig, Format, file_ending
-from glassformer.data.text_files import TextFile
 from glassformer.evaluation.metrics import Progress
 from glassformer.generation.predict import Prediction
 from glassformer.storage.files import atomic_path, json_text
@@ -39,29 +37,14 @@ BLOCK_ROWS = 2048
 OUT_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 ERRORS_KEPT = 5
 """Number of errors that the summary of a file lists."""
-UNDECODED = re.compile("[\ud800-\udfff]")
-"""Bytes that are not UTF-8, as the reader marks them, or half of a surrogate pair from a JSON escape."""
-UNDECODED_BYTES = range(0xDC80, 0xDD00)
-"""Characters that represent the bytes 0x80 to 0xff."""
+_DELIMITERS = {"comma": ",", "semicolon": ";"}
 
 OnRead = Callable[[int], None]
 Show = Callable[[Prediction], str]
 
 
 @dataclass(frozen=True)
-class InputFile:
-    """File of inputs to predict, and how to read it. Options that are None are those of the training data."""
-
-    path: Path
-    columns: Sequence[Column] | None = None
-    """Columns of the input: names, or numbers from 0."""
-    format: Format | None = None
-    encoding: str | None = None
-    header: bool | None = None
-
-
-@dataclass(frozen=True)
-class InputRow:
+class FileRow:
     """One row of an input file."""
 
     line: int
@@ -88,7 +71,7 @@ class PredictedText:
 class RowPrediction(NamedTuple):
     """One row of an input file with its prediction."""
 
-    row: InputRow
+    row: FileRow
     predicted: PredictedText
 
 
@@ -101,6 +84,8 @@ class FileSummary:
     """Number of rows with an error."""
     errors: list[dict[str, Any]] = field(default_factory=list)
     """Line and error of the first rows that failed."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on how the file is read."""
 
     def count(self, line: int, error: str | None) -> None:
         self.rows += 1
@@ -114,124 +99,85 @@ class FileSummary:
 class InputReader:
     """Reader of an input file: its column names, and its rows in blocks."""
 
-    def __init__(self, file: InputFile, config: TaskConfig, on_read: OnRead | None = None) -> None:
-        self.file = replace(file, path=locate(str(file.path)))
-        self._issues: list[InputRow] = []
+    def __init__(
+        self,
+        path: Path,
+        config: TaskConfig,
+        task: Task,
+        *,
+        columns: Sequence[Column] | None = None,
+        format: Format | None = None,
+        header: bool | None = None,
+        encoding: str | None = None,
+        on_read: OnRead | None = None,
+    ) -> None:
+        """Open a file. Options that are None are those of the training data."""
         trained: DataConfig | None = getattr(config, "data", None)
-        roles: Mapping[str, str] = getattr(config, "roles", {})
-        self._roles = {"input": roles.get("input", "input")}
-        self._data = _data_config(self.file, trained)
-        self._verify()
+        if format is None and trained is not None and file_ending(path) == ".csv":
+            format = trained.format if str(trained.format).startswith("csv") else None
+        options: dict[str, Any] = {"columns": columns, "format": format, "header": header}
+        options["encoding"] = encoding or ("utf-8" if trained is None else trained.encoding)
+        self.path = path
+        self.file = InputFile.open(path, _layout(task), **options, on_read=on_read)
+        self._open_again = partial(InputFile.open, path, _layout(task), **options)
         self._separator: str = getattr(config, "separator", None) or " "
-        self.stream = self._open(on_read)
-        layout = self._layout()
-        self.delimiter = "," if layout is None else DELIMITERS.get(layout.delimiter, ",")
-        self._header = _unique(layout.first) if layout is not None and layout.has_header else None
+        layout = self.file.stream.layout()
+        self.delimiter = "," if layout is None else _DELIMITERS.get(layout.delimiter, ",")
+        self._header = _unique(layout.names) if layout is not None and layout.has_header else None
 
-    def _open(self, on_read: OnRead | None) -> Stream:
-        try:
-            return self._data.open(str(self.file.path), self._roles, "", self._on_finding, on_read)
-        except UserError as error:
-            raise _with_hint(error) from None
-
-    def _layout(self) -> Any:
-        try:
-            return self._data.open(str(self.file.path), self._roles, "", _pass_over_rows).layout()
-        except UserError as error:
-            raise _with_hint(error) from None
-
-    def _verify(self) -> None:
-        """Raise UserError if the file is damaged, before anything is predicted.
-
-        Bytes that are not UTF-8 are errors of their own rows. Other encodings cannot continue after an error.
-        """
-        file = TextFile(self.file.path, "", self._data.encoding)
-        if self._data.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
-            for _ in file.lines():
-                pass
-        elif file.path.suffix == ".gz" or not file.path.is_file():
-            for _ in file.chunks():
-                pass
-
-    def _on_finding(self, issue: Issue) -> None:
-        _pass_over_rows(issue)
-        if issue.error is not None:
-            self._issues.append(InputRow(issue.line, {}, error=issue.error.details[0].message))
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on how the file is read."""
+        return self.file.notes
 
     def names(self) -> list[str]:
-        """Return the names of all columns. Rows of JSON may differ, so that all of them are read."""
+        """Return the names of all columns. JSON objects may differ, so that all of them are read."""
         if self._header is not None:
             return list(self._header)
         found: dict[str, None] = {}
-        for record in self._data.open(str(self.file.path), self._roles, "", _pass_over_rows):
-            found.update(dict.fromkeys(self._columns(record)))
-            if not isinstance(record.row, (dict, list)) or not self._is_json():
+        for row in self._open_again():
+            found.update(dict.fromkeys(self._columns(row.row)))
+            if row.row is not None and not isinstance(row.row, dict):
                 break
         return list(found)
 
-    def _is_json(self) -> bool:
-        return (self._data.format or file_ending(self.file.path).lstrip(".")) in ("json", "jsonl", "ndjson")
-
-    def blocks(self) -> Iterator[list[InputRow]]:
+    def blocks(self) -> Iterator[list[FileRow]]:
         """Yield the rows in blocks of at most `BLOCK_ROWS`, in the order of the file."""
-        rows = self.rows()
+        rows = map(self._row, self.file)
         while block := list(islice(rows, BLOCK_ROWS)):
             yield block
 
-    def rows(self) -> Iterator[InputRow]:
-        for record in self.stream:
-            yield from self._take_issues()
-            yield self._row(record)
-        yield from self._take_issues()
-
-    def _take_issues(self) -> list[InputRow]:
-        """Return the rows that the stream could not read since the last call."""
-        taken, self._issues = self._issues, []
-        return taken
-
-    def _row(self, record: Record) -> InputRow:
-        value, columns = record.values["input"], self._columns(record)
+    def _row(self, row: InputRow) -> FileRow:
+        value, columns = row.input, self._columns(row.row)
+        if row.error is not None:
+            return FileRow(row.number, columns, error=row.error)
         if isinstance(value, list):
             value = self._separator.join(map(str, value))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str):
             shown = shorten(json.dumps(value), 40)
-            return InputRow(record.number, columns, error=f"expected text, not {shown}")
-        return InputRow(record.number, columns, value)
+            return FileRow(row.number, columns, error=f"expected text, not {shown}")
+        return FileRow(row.number, columns, value)
 
-    def _columns(self, record: Record) -> dict[str, Any]:
-        if isinstance(record.row, dict):
-            return dict(record.row)
-        if not isinstance(record.row, list):
-            return {"input": record.values["input"]}
-        names = self._header or [f"column_{number}" for number in range(len(record.row))]
-        return dict(zip(names, record.row, strict=False))
-
-
-def _pass_over_rows(issue: Issue) -> None:
-    """Raise the error of an issue, unless only one row is concerned."""
-    if issue.kind != "bad-row":
-        raise_error(issue)
+    def _columns(self, row: Any) -> dict[str, Any]:
+        """Return the columns of an original row by name."""
+        if isinstance(row, dict):
+            return row
+        if not isinstance(row, list):
+            return {} if row is None else {"input": row}
+        names = self._header or [f"column_{number}" for number in range(len(row))]
+        return dict(zip(names, row, strict=False))
 
 
-def _data_config(file: InputFile, trained: DataConfig | None) -> DataConfig:
-    """Return the config that reads an input file: as the training data, except for what the file decides."""
-    options: dict[str, Any] = {"train": str(file.path), "format": file.format, "header": file.header}
-    ending = file_ending(file.path)
-    if trained is not None:
-        options["encoding"] = trained.encoding
-        if file.format is None and ending == ".csv" and str(trained.format).startswith("csv"):
-            options["format"] = trained.format
-        # Data in memory is stored with the name `input`, which no file of the user needs to have.
-        if trained.columns.get("input") not in (None, "input") and file.columns is None:
-            options["columns"] = {"input": trained.columns["input"]}
-            options["header"] = trained.header if file.header is None else file.header
-    if file.columns is not None:
-        options["columns"] = {"input": file.columns[0]}
-    if file.encoding is not None:
-        options["encoding"] = file.encoding
-    return DataConfig(**options)
+def _layout(task: Task) -> Mapping[str, Any] | None:
+    """Return the layout of the training file; None if it had no columns.
+
+    Data in memory is stored with the name `input`, which no file of the user needs to have.
+    """
+    layout: Mapping[str, Any] | None = task.state().get("layout")
+    is_in_memory = layout is not None and layout["columns"].get("input") == ["input"]
+    return None if is_in_memory else layout
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -245,14 +191,6 @@ def _unique(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _with_hint(error: UserError) -> UserError:
-    """Return an error about columns with the option of `predict` instead of the config's."""
-    first, *_ = error.details
-    is_about_columns = "column" in first.message or "task.data.columns" in first.hint
-    hint = "--columns input=NAME, or a number from 0" if is_about_columns else first.hint
-    return user_error(first.message, path=first.path, value=first.value, allowed=first.allowed, hint=hint)
-
-
 def predict_rows(run: Run, reader: InputReader, decoding: Any = None) -> Iterator[list[RowPrediction]]:
     """Yield the predictions of a file block by block, in the order of the file."""
     for block in reader.blocks():
@@ -264,27 +202,6 @@ def predict_rows(run: Run, reader: InputReader, decoding: Any = None) -> Iterato
             )
             for row in block
         ]
-
-
-def undecoded(text: str) -> str | None:
-    """Return an error for a text with bytes that are not UTF-8; None if the text is valid."""
-    found = None if text.isascii() else UNDECODED.search(text)
-    if found is None:
-        return None
-    number, position = ord(found[0]), len(text[: found.start()].encode())
-    if number in UNDECODED_BYTES:
-        return f"not UTF-8: byte {position} of the text is 0x{number - 0xDC00:02x}"
-    return f"not valid Unicode: U+{number:04X} at byte {position} of the text"
-
-
-def printable(text: str) -> str:
-    """Return a text in which each byte that is not UTF-8 is written as an escape such as `\\xff`."""
-    return text if text.isascii() else UNDECODED.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return f"\\x{number - 0xDC00:02x}" if number in UNDECODED_BYTES else f"\\u{number:04x}"
 
 
 class PredictionWriter:
@@ -304,7 +221,7 @@ class PredictionWriter:
         self.names = [] if self.is_json else reader.names()
         twice = [name for name in self.added if name in self.names]
         if twice:
-            raise _collision(twice[0], reader.file.path)
+            raise _collision(twice[0], reader.path)
 
     @property
     def is_json(self) -> bool:
@@ -333,7 +250,7 @@ class PredictionWriter:
         added = {f"{self.prefix}{name}": value for name, value in values.items()}
         twice = [name for name in added if name in columns]
         if twice:
-            raise _collision(twice[0], self.reader.file.path)
+            raise _collision(twice[0], self.reader.path)
         return columns | ({} if columns else {"line": found.row.line}) | added
 
     def _values(self, predicted: PredictedText) -> tuple[str | None, float | None, list[float] | None]:
@@ -431,7 +348,7 @@ def write_predictions(
     run: Run, reader: InputReader, writer: PredictionWriter, out: Path, decoding: Any = None
 ) -> FileSummary:
     """Predict a file and write the predictions to `out`, which is replaced only at the end."""
-    summary = FileSummary()
+    summary = FileSummary(notes=list(reader.notes[:1]))
     try:
         with replacing(out) as file:
             file.write(writer.beginning())

@@ -14,6 +14,7 @@ import torch
 
 from glassformer.core.config import unflatten, validate
 from glassformer.core.errors import ErrorDetail, UserError, user_error
+from glassformer.data.input_files import printable, undecoded
 from glassformer.data.readers import Format
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
@@ -26,7 +27,6 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG_JSON, RunFolder
 from glassformer.runs.predict_file import (
     FileSummary,
-    InputFile,
     InputReader,
     PredictedText,
     PredictionWriter,
@@ -34,8 +34,6 @@ from glassformer.runs.predict_file import (
     check_out,
     class_labels,
     predict_rows,
-    printable,
-    undecoded,
     write_predictions,
 )
 from glassformer.tasks.base import SequenceClassificationTask, Task
@@ -257,8 +255,16 @@ class Run:
         Return the number of `rows`, the number of `failed` rows and the first `errors`.
         """
         check_out(Path(out), Path(source))
-        file = InputFile(Path(source), _as_columns(columns), format, encoding, header)
-        reader = InputReader(file, self.config.task, bytes_progress(Path(source), progress))
+        reader = InputReader(
+            Path(source),
+            self.config.task,
+            self.task,
+            columns=_as_columns(columns),
+            format=format,
+            header=header,
+            encoding=encoding,
+            on_read=bytes_progress(Path(source), progress),
+        )
         labels = class_labels(self.task) if probabilities else []
         writer = PredictionWriter(Path(out), reader, self.show_output, prefix=prefix, labels=labels)
         return write_predictions(self, reader, writer, Path(out), decoding)
@@ -278,8 +284,15 @@ class Run:
         Each dict also has the `line` of the row and all its columns as `row`. Only a part of the file is in
         memory at a time.
         """
-        file = InputFile(Path(source), _as_columns(columns), format, encoding, header)
-        reader = InputReader(file, self.config.task)
+        reader = InputReader(
+            Path(source),
+            self.config.task,
+            self.task,
+            columns=_as_columns(columns),
+            format=format,
+            header=header,
+            encoding=encoding,
+        )
         for block in predict_rows(self, reader, decoding):
             for row, predicted in block:
                 found = self._prediction(predicted, why=False)
