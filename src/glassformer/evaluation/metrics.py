@@ -162,7 +162,10 @@ class Evaluable(Protocol):
 
 
 CALIBRATION_BINS = 10
-CALIBRATION_PROTOCOL = f"ece (expected calibration error): {CALIBRATION_BINS} bins of equal width over the likeliest class's probability"
+CALIBRATION_PROTOCOL = (
+    f"ece (expected calibration error): {CALIBRATION_BINS} bins of equal width"
+    " over the likeliest class's probability"
+)
 MAX_CONFUSION_CLASSES = 200
 """Maximum number of classes for which the details of a result contain the confusion matrix."""
 
