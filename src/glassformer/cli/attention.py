@@ -11,6 +11,9 @@ from glassformer.cli.output import Output, plain_table, three_decimals
 from glassformer.core.errors import shorten, user_error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
     from rich.table import Table
 
     from glassformer.inspection.maps import AttentionMaps
@@ -63,7 +66,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             path="--rollout",
             hint="leave these options out, because a rollout uses every layer, head and row",
         )
-    maps = open_run(arguments).attention(
+    model = open_run(arguments)
+    maps = model.attention(
         " ".join(arguments.input) or None,
         layers=_numbers("--layers", arguments.layers, ",", "0,1"),
         heads=_numbers("--heads", arguments.heads, ",", "0,1"),
@@ -77,7 +81,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
         maps = rollout(maps)
     maps.save(arguments.out)
     statistics = {site: head_statistics(site_maps) for site, site_maps in maps.sites.items()}
-    _show(maps, statistics, arguments.out, output)
+    _show(maps, statistics, model.task.pattern_explanations, arguments.out, output)
     return {
         **maps.about,
         "run": str(arguments.run),
@@ -108,11 +112,22 @@ def _numbers(option: str, text: str | None, separator: str, example: str) -> tup
         ) from None
 
 
-def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path, output: Output) -> None:
+def _show(
+    maps: AttentionMaps,
+    statistics: dict[str, HeadStatistics],
+    explanations: Mapping[str, str],
+    out: Path,
+    output: Output,
+) -> None:
+    from glassformer.inspection.statistics import EXPLANATIONS
+
     output.print(f"{maps.title}:  {shorten(maps.subtitle, 120)}")
+    shown: dict[str, np.ndarray] = {}
     for site, site_maps in maps.sites.items():
         if site_maps.weights.shape[0] * site_maps.weights.shape[1] <= MOST_HEADS_SHOWN:
+            shown |= _columns(statistics[site])
             output.show(_table(site_maps.name, site_maps.layers, site_maps.heads, statistics[site]))
+    output.explain(shown, {**EXPLANATIONS, **explanations})
     for _, line in maps.checks.lines():
         output.print(line)
     output.print(f"wrote {out}")
@@ -120,9 +135,14 @@ def _show(maps: AttentionMaps, statistics: dict[str, HeadStatistics], out: Path,
         output.exit_code = 1
 
 
+def _columns(statistics: HeadStatistics) -> dict[str, np.ndarray]:
+    """Return the statistics (layers, heads) that the table shows, by displayed name."""
+    masses = {name: pattern.mass for name, pattern in statistics.patterns.items()}
+    return masses | {"entropy": statistics.entropy, "distance": statistics.distance}
+
+
 def _table(name: str, layers: list[int], heads: list[int], statistics: HeadStatistics) -> Table:
-    measured = {heading: pattern.mass for heading, pattern in statistics.patterns.items()}
-    measured |= {"entropy": statistics.entropy, "distance": statistics.distance}
+    measured = _columns(statistics)
     table = plain_table(f"{name}: share of attention on …", ("layer", "head", *measured))
     for row, layer in enumerate(layers):
         for column, head in enumerate(heads):

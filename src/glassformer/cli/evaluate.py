@@ -77,9 +77,7 @@ def _show(run: str, result: dict[str, Any], output: Output) -> None:
             name, f"{value:.6g}", "" if low_high is None else f"{low_high[0]:.5g} – {low_high[1]:.5g}"
         )
     output.show(table)
-    for name in result["metrics"]:
-        if name in EXPLANATIONS:  # a plug-in's task may have metrics of its own
-            output.print(f"{name}: {EXPLANATIONS[name]}", style="dim")
+    output.explain(result["metrics"], EXPLANATIONS)
     for warning in result["warnings"]:
         output.print(warning, style="bold red")
     for signature in result["protocol"].get("signatures", {}).values():

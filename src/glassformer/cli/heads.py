@@ -40,19 +40,12 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.print(f"{document['run']} · {document['checkpoint']}, {about}")
     for site, averages in document["sites"].items():
         output.show(_table(site, averages, document["untrained"][site]))
-    _show_legend(document, output)
+    shown = dict.fromkeys(name for averages in document["sites"].values() for name in _columns(averages))
+    output.explain(shown, document["explanations"])
     output.print(f"fact: {MEANING['fact']}")
     if document["ablated"]:
         output.show(_effects_table(document["ablated"]))
         output.print(f"cause: {MEANING['cause']}")
-
-
-def _show_legend(document: dict[str, Any], output: Output) -> None:
-    """Print one line per column of the tables that explains its numbers."""
-    shown = {name for averages in document["sites"].values() for name in _columns(averages)}
-    for name, text in document["explanations"].items():
-        if name in shown:
-            output.print(f"{name}: {text}", style="dim")
 
 
 def _columns(averages: dict[str, Any]) -> dict[str, list[list[float | None]]]:
@@ -79,9 +72,8 @@ def _table(site: str, averages: dict[str, Any], control: dict[str, Any]) -> Tabl
 
 def _effects_table(rows: list[dict[str, Any]]) -> Table:
     names = list(rows[0]["metrics"])
-    title = (
-        f"output of a head replaced by {rows[0]['ablation']}: change of each metric, 95 % confidence interval"
-    )
+    instead = {"mean": "its mean over the examples", "zero": "zero"}[rows[0]["ablation"]]
+    title = f"output of a head replaced by {instead}: change of each metric, 95 % confidence interval"
     table = plain_table(title, ("site", "layer", "head", *names))
     for row in rows:
         cells = []

@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from glassformer.core.errors import UserError
@@ -63,6 +63,12 @@ class Output:
         """Print rich objects such as tables, trees and panels."""
         for renderable in renderables:
             self.console.print(renderable)
+
+    def explain(self, names: Iterable[str], explanations: Mapping[str, str]) -> None:
+        """Print one line per name that has an explanation, as the legend of a table."""
+        for name in names:
+            if name in explanations:
+                self.print(f"{name}: {explanations[name]}", style="dim")
 
     def error(self, error: UserError) -> None:
         """Print an error on standard error; with `--json`, also print its details as the JSON object."""

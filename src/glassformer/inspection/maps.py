@@ -65,11 +65,11 @@ class Checks:
     def lines(self) -> list[tuple[bool, str]]:
         """Return one pair (passed, text) per check, for display under a figure."""
         rows = f"each row sums to 1, within {self.row_error:.1g}"
-        logits = f"logits equal the fused kernel's, within {self.logit_error:.1g}"
+        logits = f"logits equal those of the fused kernel that training uses, within {self.logit_error:.1g}"
         if not self.rows_agree:
             rows = f"a row's sum differs from 1 by {self.row_error:.2g}"
         if not self.logits_agree:
-            logits = f"logits differ from the fused kernel's by {self.logit_error:.2g}"
+            logits = f"logits differ from the fused kernel's, which training uses, by {self.logit_error:.2g}"
         lines = [(self.rows_agree, rows), (self.logits_agree, logits)]
         return [(passed, f"{'✓' if passed else '✗'} {line}") for passed, line in lines]
 
