@@ -116,7 +116,8 @@ def _train_in_memory(
         config = apply_overrides(merge(merge(tree, unflatten(options)), {"task": {"data": data}}), changes)
         for split, rows in splits.items():
             rows.write(files[split])
-        TrainingSession(config, RunFolder(path), reporter).run()
+        session = TrainingSession(config, RunFolder(path), reporter)
+        session.report_end(session.run())
     except BaseException:
         if not RunFolder(path).exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -76,6 +76,7 @@ def test_train(ask: Ask, tiny_file: Path, tmp_path: Path) -> None:
         assert {"loss", "accuracy", "exact_match"} <= metrics.keys()
         assert all(map(is_number, metrics.values()))
         assert 0 <= metrics["accuracy"] <= 1
+    assert len(document.pop("next")) == 3 and document.pop("resumed_from") is None
     assert {**RunFolder(tmp_path / "run").results(), "run": str(tmp_path / "run")} == document
 
 
@@ -211,6 +212,8 @@ def test_runs(ask: Ask, run_folder: RunFolder, trained_once: Path) -> None:
     (row,) = ask("runs", "--runs", run_folder.path.parent, says="done")["runs"]
     assert row["run"] == str(run_folder.path) and (row["status"], row["step"]) == ("done", 24)
     assert row["primary_metric"] == "accuracy" and is_number(row["value"])
+    assert row["ended"] == "max_epochs"
+    assert row["ended_because"] == "the limit of 3 epochs is reached (training.max_epochs)"
     assert ask("runs", "compare", run_folder.path, trained_once) == {"differences": {}}
     assert ask("runs", "remove", run_folder.path) == {"removed": [str(run_folder.path)]}
     assert not run_folder.path.exists()

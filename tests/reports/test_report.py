@@ -49,6 +49,7 @@ def test_every_kind_of_task(name: str, trained_run: TrainedRun, tmp_path: Path) 
     assert results["parameters"] in page.numbers
     assert ("no test set" in page.text) == (name in WITHOUT_TEST) == ("test" not in results["metrics"])
     assert f"glassformer evaluate {folder.path}" in page.text
+    assert f"ended because {results['ended_because']}." in page.text
     assert folder.environment()["data_sha256"] in page.text
     samples = [
         attributes for attributes in page.all("li") if (attributes.get("class") or "").startswith("is-")

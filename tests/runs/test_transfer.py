@@ -275,7 +275,7 @@ def test_a_backbone_of_another_size_is_refused_with_both_sizes(runs: Any) -> Non
     assert text.startswith("training.start_from: the run's backbone does not fit this model: ")
     assert "embedding.vectors.table.weight is 6×16 here, 6×8 in the run; encoder.layers.0." in text
     assert "more\n" in text
-    assert text.endswith("try:     model.hidden_dim=8 model.num_layers=2")
+    assert text.endswith("try:     model.num_layers=2 model.hidden_dim=8")
 
 
 def test_half_a_backbone_is_refused(runs: Any) -> None:

@@ -103,7 +103,7 @@ def test_a_killed_rank_is_replaced_once_and_then_named(
     child.until_step(run, 12)
     assert listening(child.process.pid, child.rank(0), child.rank(1)) <= {"127.0.0.1"}
     os.kill(child.rank(1), signal.SIGKILL)
-    child.until(lambda: "resuming from step-" in child.errors)
+    child.until(lambda: "resuming from step " in child.errors)
     reached = _last_step(run)
     child.until_step(run, reached + 10)
     killed, started = child.rank(1), time.monotonic()

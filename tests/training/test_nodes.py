@@ -107,7 +107,7 @@ def test_two_machines_train_as_one_and_survive_a_killed_rank(
     printed = [output for output in outputs if output.strip()]
     assert len(printed) == 1  # only rank 0 prints, on whichever machine it is
     assert json.loads(printed[0])["processes"] == 2
-    assert "resuming from step-" in errors(tmp_path)
+    assert "resuming from step " in errors(tmp_path)
 
     alone = tiny_config({**OPTIONS, "training.max_epochs": 40})
     TrainingSession(alone, RunFolder(tmp_path / "alone")).run()

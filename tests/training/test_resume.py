@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from glassformer.cli import main
+from glassformer.core.config import dump_yaml, read_yaml_file
 from glassformer.core.errors import UserError
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
@@ -364,10 +366,73 @@ def test_a_changed_config_is_rejected_with_the_differences(tiny_config: Any, tmp
     with pytest.raises(UserError) as caught:
         train(changed, tmp_path)
     text = str(caught.value)
-    assert "model.num_layers: 1 → 2" in text
+    assert "this folder holds another config (saved → given): model.num_layers: 1 → 2" in text
     assert "training.optimizer.learning_rate: 0.001 → 0.5" in text
     assert 2 <= len(text.splitlines()) <= 5
     assert facts(tmp_path) == before
+
+
+def test_forgotten_options_are_reported_before_the_data_are_read(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without `task.data`, reviews would be generated, whose labels the saved task does not have."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"a film, number {number}\t{('bad', 'good')[number % 2]}" for number in range(60)]
+    Path("reviews.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    tree = {**read_yaml_file(tiny_file), "task": {"kind": "classification"}}
+    tiny_file.write_text(dump_yaml(tree), encoding="utf-8")
+    options = ["task.data.train=reviews.tsv", "training.max_steps=6"]
+    assert main(["train", str(tiny_file), *options, "--run", "reviews"]) == 0
+    capfd.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "of_run", _die)
+        assert main(["train", str(tiny_file), "--run", "reviews", "--resume"]) == 2
+    error = capfd.readouterr().err
+    assert "reviews: this folder holds another config (saved → given): " in error
+    assert "task.data.train: reviews.tsv → null" in error
+    assert (
+        "glassformer train reviews --resume" in error and "label" not in error.split("try:")[0].split(";")[0]
+    )
+    assert main(["train", "reviews", "--resume"]) == 0  # no options at all
+
+
+def test_many_differences_are_counted(tiny_config: Any, tmp_path: Path) -> None:
+    stop(tiny_config(), tmp_path, 3)
+    with pytest.raises(UserError) as caught:
+        train(tiny_config({"task": {"kind": "classification", "examples": 40}}), tmp_path)
+    text = str(caught.value)
+    assert " more" in text and 2 <= len(text.splitlines()) <= 5
+    assert "task.kind: reversal → classification" in text
+
+
+def resume_by_command(path: Path, capfd: pytest.CaptureFixture[str], *options: str) -> str:
+    capfd.readouterr()
+    assert main(["train", str(path), "--resume", *options]) == 0
+    return capfd.readouterr().err
+
+
+def test_what_is_resumed_is_reported(
+    tiny_config: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stop(tiny_config(), tmp_path, 11)
+    assert "\nresuming from step 11 of 24, epoch 2, saved 0 s ago\n" in resume_by_command(tmp_path, capfd)
+    again = resume_by_command(tmp_path, capfd)
+    assert "this training ended at step 24 of 24: the limit of 3 epochs is reached" in again
+
+
+def test_a_restart_is_reported(tiny_config: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kill(tiny_config(), tmp_path, 3)
+    assert "\nno checkpoint was saved yet: starting from step 0\n" in resume_by_command(tmp_path, capfd)
+
+
+def test_a_new_run_is_reported(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "to resume: starting a new run\n"
+    given = resume_by_command(tiny_file, capfd, "--run", "mine")
+    assert f"there is no unfinished run in mine {words}" in given
+    assert f"there is no unfinished run of this config in runs {words}" in resume_by_command(tiny_file, capfd)
 
 
 def test_changed_data_are_rejected(tiny_config: Any, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import UserError
     from glassformer.runs.folder import Status
 
-    table = Table("run", "status", "step", "metric", "value")
+    table = Table("run", "status", "step", "ended by", "metric", "value")
     rows = []
     for folder in folders:
         try:
@@ -68,11 +68,20 @@ def _list(folders: list[Any], where: Path, output: Output) -> dict[str, Any]:
                 "step": status.step,
                 "primary_metric": primary_metric,
                 "value": value,
+                "ended": results.get("ended"),
+                "ended_because": results.get("ended_because"),
             }
         )
         of = f"/{status.total_steps}" if status.total_steps else ""
         number = "" if value is None else f"{value:.4f}"
-        table.add_row(str(folder.path), status.name, f"{status.step}{of}", primary_metric or "", number)
+        table.add_row(
+            str(folder.path),
+            status.name,
+            f"{status.step}{of}",
+            results.get("ended", ""),
+            primary_metric or "",
+            number,
+        )
     if rows:
         output.show(table)
     else:

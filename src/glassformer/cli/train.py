@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
         return _launch(arguments, output)
 
     import_without_gc("glassformer.runs.session")
+    from glassformer.runs.commands import plugin_arguments
     from glassformer.runs.session import open_session
     from glassformer.training.distributed import is_launched_by_us, join, restarts
     from glassformer.training.progress import Reporter, reporter_for
@@ -74,10 +76,12 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
             process_group=process_group,
         )
         results = session.run()
+        plugins = " ".join(map(shlex.quote, plugin_arguments([str(path) for path in arguments.plugin])))
+        results["next"] = [f"{line} {plugins}".strip() for line in results["next"]]
         # Our launcher prints the result itself, and would take the exit code of a signal for a failure.
         if not is_launched_by_us():
             output.exit_code = session.exit_code
-            _show(results, output, arguments.processes)
+            _show(results, output)
         return results
     except Exception as error:
         _fail(error, arguments, output, process_group)
@@ -142,30 +146,35 @@ def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | N
         results = json.loads(outcome.output)
     if "run" in results:
         output.exit_code = 128 + signal.Signals[results["signal"]] if results["signal"] else 0
-        _show(results, output, arguments.processes)
+        if results["ended"] == "signal":
+            results["next"] = [f"{line} --processes {arguments.processes}" for line in results["next"]]
+        _show(results, output)
         return results
     if outcome.failure:
         output.error(_lost(outcome.failure, path))
     return results
 
 
-def _show(results: dict[str, Any], output: Output, processes: int) -> None:
-    path, primary_metric = results["run"], results["primary_metric"]
+def _show(results: dict[str, Any], output: Output) -> None:
+    from glassformer.runs.ending import closing_lines, show_metric
+
     if results["ended"] == "signal":
-        output.print(f"stopped at step {results['steps']} and saved a checkpoint; continue with:")
-        together = f" --processes {processes}" if processes > 1 else ""
-        output.print(f"  glassformer train {path} --resume{together}")
+        because = results["ended_because"]
+        output.print(f"{because} at step {results['steps']:,}, after saving a checkpoint; continue with:")
+        for line in results["next"]:
+            output.print(f"  {line}")
         return
-    split = "test" if "test" in results["metrics"] else "validation"
-    output.print(f"{split} {primary_metric} {results['metrics'][split][primary_metric]:.4f}", style="bold")
+    output.print(show_metric(results), style="bold")
     for warning in results["warnings"]:
         output.print(warning, style="bold red")
+    for line in closing_lines(results):
+        output.print(line)
     output.print(
-        f"{results['steps']} steps in {results['seconds']:.1f} s, {results['parameters']:,} parameters"
+        f"{results['steps']:,} steps in {results['seconds']:.1f} s, {results['parameters']:,} parameters"
     )
-    output.print(f"the run is in {path}; next:")
-    for verb in ("evaluate {}", "predict {}", "attention {} INPUT --out map.png"):
-        output.print(f"  glassformer {verb.format(path)}")
+    output.print(f"the run is in {results['run']}; next:")
+    for line in results["next"]:
+        output.print(f"  {line}")
 
 
 def _list_presets(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:

@@ -100,7 +100,19 @@ def _curve_note(groups: Sequence[RunGroup]) -> str:
         sentences.append("Runs of one setting have the same colour, one line per run.")
     if any(summary.status.name in FAILED for summary in summaries):
         sentences.append("A cross marks where a run ended early.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *_ends(summaries)])
+
+
+MAX_ENDS = 6
+"""Maximum number of runs for which the report states why each training ended."""
+
+
+def _ends(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return one sentence per run about why its training ended, unless there are many runs."""
+    reasons = {summary.name: summary.results.facts.get("ended_because") for summary in summaries}
+    if len(reasons) > MAX_ENDS:
+        return []
+    return [f"{name} ended because {reason}." for name, reason in reasons.items() if reason]
 
 
 PICTURE_DPI = 110

@@ -161,7 +161,7 @@ def read_results(document: Mapping[str, Any]) -> RunResults:
             if is_number(value)
         }
     primary_metric = document.get("primary_metric")
-    known = ("steps", "epochs", "seconds", "tokens_per_second", "parameters", "best_step", "ended")
+    known = ("steps", "epochs", "seconds", "tokens_per_second", "parameters", "best_step", "ended_because")
     return RunResults(
         primary_metric if isinstance(primary_metric, str) else None,
         metrics,

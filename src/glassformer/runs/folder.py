@@ -50,6 +50,8 @@ CONFIG_JSON = "config.json"
 """File name of the same config for programs, because JSON parses about 100 times faster than YAML."""
 WARNING = "WARNING:"
 """Prefix of notes about the data, such as leaks, that are shown with every score."""
+NO_DIFFERENCE: tuple[tuple[Any, Any], ...] = (({}, None), (None, {}))
+"""Pairs of values that are the same: an empty dict has no entries that the other config could miss."""
 STALLED_AFTER_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
 
@@ -325,10 +327,13 @@ def new_run_path(folder: Path, name: str) -> Path:
 
 
 def differences(old: Tree, new: Tree) -> dict[str, tuple[Any, Any]]:
-    """Return the options that differ between two configs: dotted path to (old value, new value)."""
+    """Return the options that differ between two configs: dotted path to (old value, new value).
+
+    They are in the order of the config. An empty dict equals an option that is missing.
+    """
     left, right = flatten(old), flatten(new)
-    pairs = {path: (left.get(path), right.get(path)) for path in sorted({*left, *right})}
-    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+    pairs = {path: (left.get(path), right.get(path)) for path in {**left, **right}}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1] and pair not in NO_DIFFERENCE}
 
 
 def environment(data_checksum: str, threads: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 
-from glassformer.core.config import validate
+from glassformer.core.config import format_value, validate
 from glassformer.core.errors import UserError, user_error
-from glassformer.cost.estimate import estimate
+from glassformer.cost.estimate import duration, estimate
 from glassformer.data.token_store import cache_folder
+from glassformer.runs.ending import closing_lines, explain_end, next_commands, resume_command, show_metric
 from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder, differences, environment, list_runs, new_run_path
 from glassformer.runs.run import Run
@@ -44,6 +46,10 @@ MAY_CHANGE_ON_RESUME = (
 )
 
 
+CHANGES_WIDTH = 180
+"""Maximum number of characters for the options that differ, in the error about another config."""
+
+
 class TrainingSession:
     """One training of a run. It locks the folder, handles signals, trains, and writes the results."""
 
@@ -65,6 +71,7 @@ class TrainingSession:
         self.folder = folder
         self.process_group = process_group or ProcessGroup()
         self.reporter = (reporter or Reporter()) if self.process_group.is_rank_zero else Reporter()
+        self.process_group.on_rank_zero(self._check_config)  # before the data: their errors would mislead
         try:
             with self.reporter.status("reading the data"):
                 self.experiment = Experiment.of_run(config, folder, self.process_group)
@@ -76,6 +83,8 @@ class TrainingSession:
         self.trainer: Trainer
         self.exit_code = 0
         """Exit code of the command: 128 + signal number if a signal stopped any rank, else 0."""
+        self.resumed_from: int | None = None
+        """Step of the checkpoint that this session restored, or None."""
 
     def run(self) -> dict[str, Any]:
         """Train, evaluate and write the results. Return the dict that `train --json` prints."""
@@ -102,6 +111,15 @@ class TrainingSession:
         finally:
             self.folder.unlock()
 
+    def report_end(self, results: Mapping[str, Any]) -> None:
+        """Print in a few lines why the training ended, its best checkpoint, its metric and its folder."""
+        for line in closing_lines(results):
+            self.reporter.info(line)
+        if self.trainer.state.ended:
+            self.reporter.info(f"{show_metric(results)}; the run is in {self.folder.path}")
+        else:
+            self.reporter.info(f"a checkpoint is saved; continue with: {results['next'][0]}")
+
     def _prepare(self) -> None:
         """Build the trainer, create or check the run folder, and restore the newest checkpoint if any."""
         for note in self.experiment.notes:
@@ -126,17 +144,21 @@ class TrainingSession:
             process_group=self.process_group,
         )
         self.trainer = self.experiment.build_trainer(context)
+        is_resumed = self.folder.exists()
         self.process_group.on_rank_zero(lambda: self._open_folder(checksum))
         newest = store.load_newest(self.reporter.info)
         if newest is None:
             store.delete_snapshots_after(-1)
+            if is_resumed:
+                self.reporter.info("no checkpoint was saved yet: starting from step 0")
             if self.process_group.is_rank_zero:
                 self.folder.events.truncate(0)
             if self.process_group.is_rank_zero and self.experiment.transferred:
                 self._report_transfer(self.experiment.transferred)
         else:
             self.trainer.restore(newest[1])
-            self._report_resumed(newest[0], newest[1].state.get("processes", 1))
+            self.resumed_from = self.trainer.state.step
+            self._report_resumed(newest[1].state)
         if self.config.training.tensorboard and self.process_group.is_rank_zero:
             path, step = self.folder.path / "tensorboard", self.trainer.state.step
             self.folder.events.mirror = TensorBoardMirror(path, step)
@@ -154,8 +176,16 @@ class TrainingSession:
             about["start_from"] = self.experiment.transferred.origin()
         self.folder.create(self.config, task.state(), about)
 
-    def _report_resumed(self, name: str, processes: int) -> None:
-        self.reporter.info(f"resuming from {name}")
+    def _report_resumed(self, saved: Mapping[str, Any]) -> None:
+        """Print the step, epoch and age of the checkpoint that was restored."""
+        state, total, processes = self.trainer.state, self.trainer.total_steps, saved.get("processes", 1)
+        of = f" of {total:,}" if total else ""
+        if state.ended and self.trainer.reason_to_end():
+            because = explain_end(self.trainer)
+            self.reporter.info(f"this training ended at step {state.step:,}{of}: {because}; measuring again")
+            return
+        age = f", saved {duration(max(0.0, time.time() - saved['time']))} ago" if "time" in saved else ""
+        self.reporter.info(f"resuming from step {state.step:,}{of}, epoch {state.epoch + 1:,}{age}")
         if processes != self.process_group.world_size:
             self.reporter.info(
                 f"checkpoint from {processes} processes, resuming with {self.process_group.world_size}:"
@@ -167,20 +197,27 @@ class TrainingSession:
             self.reporter.info(line)
         self.folder.events.append("transfer", **asdict(transferred))
 
-    def _check_same(self, checksum: str) -> None:
-        """Raise UserError if config, data or start weights have changed since the run began."""
+    def _check_config(self) -> None:
+        """Raise UserError if the folder contains a run whose config differs in more than a run may change."""
+        if not self.folder.exists():
+            return
         saved = _saved_config(self.folder).dump()
         changed = {
             path: pair
             for path, pair in differences(saved, self.config.dump()).items()
             if not path.startswith(MAY_CHANGE_ON_RESUME)
         }
-        about, transferred = self.folder.environment(), self.experiment.transferred
         if changed:
-            shown = "; ".join(f"{path}: {old!r} → {new!r}" for path, (old, new) in list(changed.items())[:6])
-            message = f"the run was started with another config: {shown}"
-            hint = "resume with the same options, or choose another --run"
-        elif about.get("data_sha256") != checksum:
+            raise user_error(
+                f"this folder holds another config (saved → given): {_show_changes(changed)}",
+                path=str(self.folder.path),
+                hint=f"{resume_command(self.folder.path)}  # with the saved options",
+            )
+
+    def _check_same(self, checksum: str) -> None:
+        """Raise UserError if data or start weights have changed since the run began."""
+        about, transferred = self.folder.environment(), self.experiment.transferred
+        if about.get("data_sha256") != checksum:
             message = "the data have changed since the run started"
             hint = "restore the data, or choose another --run"
         elif transferred and about.get("start_from") != transferred.origin():
@@ -228,6 +265,7 @@ class TrainingSession:
                     with self.reporter.status(f"measuring on {split}"):
                         measured[split] = loaded.evaluate(split, progress=self._progress)
         metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
+        signal_name = signal.Signals(self.exit_code - 128).name if self.exit_code else None
         results = {
             "run": str(self.folder.path),
             "seed": self.config.seed,
@@ -236,9 +274,13 @@ class TrainingSession:
             "seconds": round(state.elapsed, 3),
             "tokens_per_second": round(state.tokens / state.seconds, 1) if state.seconds else 0.0,
             "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
+            "total_steps": self.trainer.total_steps,
             "best_step": state.best_step,
+            "best_metric": self.trainer.primary_metric(state.last_metrics),
+            "best_value": state.best,
             "ended": state.ended or "signal",
-            "signal": signal.Signals(self.exit_code - 128).name if self.exit_code else None,
+            "ended_because": explain_end(self.trainer, signal_name),
+            "signal": signal_name,
             "processes": self.process_group.world_size,
             "primary_metric": self.trainer.primary_metric(metrics["validation"]),
             "metrics": metrics,
@@ -250,7 +292,15 @@ class TrainingSession:
             # Privacy: without the path, which may name a user.
             self.folder.write_results({name: value for name, value in results.items() if name != "run"})
         self._heartbeat("done" if state.ended else "stopped")
-        return results
+        return results | {"next": self._next_commands(), "resumed_from": self.resumed_from}
+
+    def _next_commands(self) -> list[str]:
+        """Return commands to try with the trained run, or the one that resumes a run that was stopped."""
+        if not self.process_group.is_rank_zero:
+            return []
+        if not self.trainer.state.ended:
+            return [resume_command(self.folder.path)]
+        return next_commands(self.folder.path, self.experiment.task)
 
 
 def open_session(
@@ -272,6 +322,9 @@ def open_session(
     resume = resume or restarts > 0
     path = Path(process_group.on_rank_zero(lambda: str(run_path(source, config, run, resume))))
     reporter.info(f"run {path}" + (f", restart {restarts}" if restarts else ""))
+    if resume and process_group.is_rank_zero and not RunFolder(path).exists():
+        there = f"in {path}" if run else f"of this config in {DEFAULT_RUNS}"
+        reporter.info(f"there is no unfinished run {there} to resume: starting a new run")
     return TrainingSession(config, RunFolder(path), reporter, process_group=process_group)
 
 
@@ -289,7 +342,7 @@ def train(
     if there is one.
     """
     session = open_session(source, overrides, run=run, resume=resume, reporter=reporter)
-    session.run()
+    session.report_end(session.run())
     return Run(session.folder.path)
 
 
@@ -320,3 +373,15 @@ def _unfinished(config: ExperimentConfig) -> Path | None:
 def _saved_config(folder: RunFolder) -> ExperimentConfig:
     """Return the validated config of a run. Options that its version did not have get their defaults."""
     return validate(ExperimentConfig, folder.config())
+
+
+def _show_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return the options that differ as text, as many as fit on two lines."""
+    shown: list[str] = []
+    for path in changed:
+        old, new = map(format_value, changed[path])
+        change = f"{path}: {old} → {new}"
+        if shown and sum(map(len, shown)) + len(change) > CHANGES_WIDTH:
+            return "; ".join([*shown, f"and {len(changed) - len(shown)} more"])
+        shown.append(change)
+    return "; ".join(shown)

@@ -83,7 +83,7 @@ class ValidationReporter(Reporter):
                 self._send(event["step"], event)
         self._ask_pruner()
 
-    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
+    def validated(self, step: int, metrics: Mapping[str, float], best_by: str) -> None:
         """Send the metrics of one validation to the pruner, and ask whether to stop the run."""
         self._send(step, metrics)
         self._ask_pruner()

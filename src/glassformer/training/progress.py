@@ -33,7 +33,8 @@ class Reporter:
     def progress(self, what: str, done: int, total: int) -> None:
         """Report the progress of a validation or a test as `done` of `total`."""
 
-    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None: ...
+    def validated(self, step: int, metrics: Mapping[str, float], best_by: str) -> None:
+        """Report a validation. `best_by` is the metric by which it is the best so far, or empty."""
 
     def info(self, text: str) -> None:
         """Print one line of text for the user."""
@@ -77,8 +78,8 @@ class LineReporter(Reporter):
             self._last_line = time.monotonic()
             self.info(text)
 
-    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        self.info(_validation_line(step, metrics, is_best))
+    def validated(self, step: int, metrics: Mapping[str, float], best_by: str) -> None:
+        self.info(_validation_line(step, metrics, best_by))
 
     def info(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -122,9 +123,9 @@ class BarReporter(Reporter):
     def progress(self, what: str, done: int, total: int) -> None:
         self._update(what, f"{done:,} of {total:,}")
 
-    def validated(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
+    def validated(self, step: int, metrics: Mapping[str, float], best_by: str) -> None:
         self._update("", "", step)
-        self.info(_validation_line(step, metrics, is_best))
+        self.info(_validation_line(step, metrics, best_by))
 
     def info(self, text: str) -> None:
         from rich.console import Console
@@ -182,6 +183,6 @@ def _numbers(loss: float, accuracy: float) -> str:
     return f"loss {loss:.4f}  accuracy {accuracy:.4f}"
 
 
-def _validation_line(step: int, metrics: Mapping[str, float], is_best: bool) -> str:
+def _validation_line(step: int, metrics: Mapping[str, float], best_by: str) -> str:
     numbers = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    return f"step {step}: validation {numbers}{'  (best so far)' if is_best else ''}"
+    return f"step {step}: validation {numbers}{f'  (best so far by {best_by})' if best_by else ''}"

@@ -296,7 +296,7 @@ class Trainer:
         """Return True if a limit is reached. A resumed run checks again because limits may have changed."""
         if self._is_validation_missing():
             return False
-        had_ended, self.state.ended = self.state.ended, self._reason_to_end()
+        had_ended, self.state.ended = self.state.ended, self.reason_to_end()
         if self.state.ended and not had_ended:
             self._saved = None
             self._finish()
@@ -326,7 +326,7 @@ class Trainer:
         self.state.elapsed, is_stopping = self.process_group.max(
             self.state.elapsed + self._clock - before, self.context.stop_requested()
         )
-        self.state.ended = self._reason_to_end()
+        self.state.ended = self.reason_to_end()
         if self.state.ended:
             self._finish()
         if self.state.ended or self._is_save_due():
@@ -477,16 +477,17 @@ class Trainer:
             raise Interrupted
         state, primary_metric = self.state, self.primary_metric(metrics)
         value = metrics[primary_metric]
-        is_best = is_better(primary_metric, value, state.best) or (
-            value == state.best and is_better("loss", metrics["loss"], state.best_loss)
-        )
+        best_by = primary_metric if is_better(primary_metric, value, state.best) else ""
+        if value == state.best and is_better("loss", metrics["loss"], state.best_loss):
+            best_by = f"loss at equal {primary_metric}"
+        is_best = bool(best_by)
         if is_best:
             state.best, state.best_loss, state.best_step = value, metrics["loss"], state.step
         state.validations_without_best = 0 if is_best else state.validations_without_best + 1
         state.consecutive_targets = state.consecutive_targets + 1 if self._reaches_target(metrics) else 0
         state.last_metrics, state.last_validation = metrics, state.step
         self._log_event("validation", step=state.step, epoch=state.epoch, **metrics)
-        self.context.reporter.validated(state.step, metrics, is_best)
+        self.context.reporter.validated(state.step, metrics, best_by)
         return metrics
 
     def primary_metric(self, metrics: Mapping[str, float]) -> str:
@@ -510,7 +511,7 @@ class Trainer:
             name = checkpoint_name(state.step, state.rollbacks)
             store.keep_snapshot(name, Checkpoint(weights, {"training": state.to_json()}))
 
-    def _reason_to_end(self) -> str:
+    def reason_to_end(self) -> str:
         """Return the name of the limit that was reached, such as `patience`, or an empty string."""
         state, stopping = self.state, self.config.stopping
         if state.last_metrics and state.last_validation == state.step:
@@ -546,11 +547,12 @@ class Trainer:
         self.averaged = copy.deepcopy(self.eval_model).requires_grad_(False)
         for name, weight in self.averaged.state_dict().items():
             weight.copy_(torch.stack([weight, *(t[name].to(weight.device) for t in others)]).mean(0))
-        consecutive_targets, metrics = self.state.consecutive_targets, self.state.last_metrics
+        state, metrics = self.state, self.state.last_metrics
+        reached = state.consecutive_targets, state.validations_without_best
         self.validate(can_interrupt=False)  # the validation before it is already in the event log
+        is_kept = state.best_step == state.step and state.validations_without_best == 0
         # The reason to end stays valid, whatever the average reaches.
-        self.state.consecutive_targets = consecutive_targets
-        is_kept = self.state.best_step == self.state.step and self.state.validations_without_best == 0
+        state.consecutive_targets, state.validations_without_best = reached
         if not is_kept:
             self.averaged, self.state.last_metrics = before, metrics
         self._log_event("averaged", step=self.state.step, checkpoints=len(others) + 1, is_kept=is_kept)

@@ -1,0 +1,160 @@
+"""End of a training: why it ended, which checkpoint is best by which metric, and useful next commands."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glassformer.core.errors import ErrorDetail, UserError
+from glassformer.data.tokenizers import MASK, RESERVED
+from glassformer.models.task_types import MaskedLM
+from glassformer.runs.commands import command
+from glassformer.runs.experiment import presets
+from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task
+from glassformer.tasks.language import CausalLanguageTask
+from glassformer.training.trainer import Trainer
+
+MAX_TRIES = 20
+"""Number of words from which a cut of a long input is tried to begin."""
+EXAMINED = 50
+"""Number of examples among which the input of the next commands is chosen."""
+SHORT = 60
+"""Number of characters above which an input is cut, if the model reads the cut input without a warning."""
+SHORT_PROMPT = 40
+"""The same number for the prompt of a language model."""
+MAX_CHARACTERS = 300
+"""Maximum number of characters of an input in a command, for a model that reads only long inputs."""
+
+
+def explain_end(trainer: Trainer, signal_name: str | None = None) -> str:
+    """Return the reason why a training ended or stopped, with the values that decided it."""
+    state, config = trainer.state, trainer.config
+    metric = trainer.primary_metric(state.last_metrics)
+    if state.ended == "target":
+        times = config.stopping.consecutive
+        validations = "1 validation" if times == 1 else f"{times} consecutive validations"
+        value = f"{state.last_metrics[metric]:.4f} at step {state.step:,}"
+        return f"validation {metric} reached the target {config.stopping.target:g} in {validations} ({value})"
+    if state.ended == "patience":
+        count = state.validations_without_best
+        validations = "1 validation" if count == 1 else f"{count} validations"
+        return f"validation {metric} did not improve in {validations} (training.stopping.patience)"
+    if state.ended == "max_steps":
+        return f"the limit of {config.max_steps:,} steps is reached (training.max_steps)"
+    if state.ended == "max_epochs":
+        return f"the limit of {config.max_epochs:,} epochs is reached (training.max_epochs)"
+    if state.ended == "max_minutes":
+        return f"the limit of {config.max_minutes:g} minutes is reached (training.max_minutes)"
+    return f"stopped by {signal_name}" if signal_name else "a stop was requested"
+
+
+def show_metric(results: Mapping[str, Any]) -> str:
+    """Return the primary metric on the test split, or on the validation split if there is no test."""
+    split, metric = "test" if "test" in results["metrics"] else "validation", results["primary_metric"]
+    return f"{split} {metric} {results['metrics'][split][metric]:.4f}"
+
+
+def closing_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return the lines that end a training: its reason to end, and how the best checkpoint was chosen."""
+    of = f" of {results['total_steps']:,}" if results["total_steps"] else ""
+    lines = [f"ended at step {results['steps']:,}{of}: {results['ended_because']}"]
+    if results["best_step"] is not None:
+        metric, value = results["best_metric"], results["best_value"]
+        lines.append(f"best checkpoint: step {results['best_step']:,}, by validation {metric} {value:.4f}")
+    return lines
+
+
+def resume_command(path: Path) -> str:
+    """Return the shortest command that resumes a run. A run with the name of a preset gets a `./`."""
+    return command("train", f"./{path}" if str(path) in presets() else str(path), "--resume")
+
+
+def next_commands(path: Path, task: Task) -> list[str]:
+    """Return three commands for the trained run that suit its task, with an input from the data."""
+    measure, see = command("evaluate", str(path)), command("attention", str(path))
+    text = example_input(task)
+    if text is None:
+        return [measure, f"{see} --out map.png", command("heads", str(path))]
+    # Without an input, these commands use the first example of the test split.
+    shown = f" {_quote(text)}" if len(text) <= SHORT else ""
+    see += f"{shown} --out map.png"
+    if isinstance(task, CausalLanguageTask):
+        return [f"{command('generate', str(path))} {_quote(text)}", see, measure]
+    predict = f"{command('predict', str(path))} {_quote(text)}"
+    if isinstance(task, SequenceClassificationTask):
+        return [f"{predict} --why", measure, see]
+    if isinstance(task, Seq2SeqTask):
+        return [predict, f"{command('trace', str(path))}{shown}", see]
+    return [predict, see, measure]
+
+
+def example_input(task: Task) -> str | None:
+    """Return a short input from the test or validation split as a user would type it, or None.
+
+    The first input is preferred that is short and that the model reads without a warning.
+    """
+    split = "test" if "test" in task.splits else "validation"
+    found: list[tuple[bool, bool, int, str]] = []
+    for index in range(min(len(task.splits[split]), EXAMINED)):
+        try:
+            text = _typed(task, split, index)
+            cut = _cut(task, text)
+            is_doubtful = _has_warning(task, cut)
+        except (ErrorDetail, UserError, NotImplementedError):  # not every input can be typed
+            continue
+        found.append((is_doubtful, cut != text, len(cut) if len(cut) > SHORT else 0, cut))
+        if not any(found[-1][:3]):
+            return cut
+    best = min(found, key=lambda entry: entry[:3])[3] if found else ""
+    return best if 0 < len(best) <= MAX_CHARACTERS else None
+
+
+def _typed(task: Task, split: str, index: int) -> str:
+    """Return an example's input on one line; raise ErrorDetail if it cannot be typed in a command."""
+    pairs = task.text_pairs(split)
+    tokens_BL = task.batch(split, np.array([index])).inputs["tokens"]
+    assert tokens_BL is not None
+    text = task.show_input(tokens_BL[0].tolist()) if pairs is None else pairs[0][index]
+    if isinstance(task, CausalLanguageTask):
+        lines = [line.strip() for line in text.split("\n")]
+        whole = [line for line in lines[1:-1] if line]  # the first and the last line may be cut
+        text = whole[0] if whole else text
+    text = " ".join(text.split())
+    if not text or text.startswith("-") or not text.isprintable():
+        raise ErrorDetail("the input is empty, looks like an option, or cannot be typed", value=text)
+    return text
+
+
+def _cut(task: Task, text: str) -> str:
+    """Return a few words of a long input that the model reads without a warning; if there are none, all.
+
+    The first words are preferred, and for a masked language model those with the fewest masks.
+    """
+    width = SHORT_PROMPT if isinstance(task, CausalLanguageTask) else SHORT
+    if len(text) <= width:
+        return text
+    readable = []
+    for start in [0, *(match.end() for match in re.finditer(" ", text))][:MAX_TRIES]:
+        words = text[start : start + width + 1]
+        cut = words.rpartition(" ")[0] or words[:width]
+        with contextlib.suppress(ErrorDetail):
+            if not _has_warning(task, cut):
+                readable.append(cut)
+        if readable and not isinstance(task.task_type, MaskedLM):
+            break
+    return min(readable, key=lambda cut: cut.count(RESERVED[MASK]), default=text)
+
+
+def _has_warning(task: Task, text: str) -> bool:
+    return task.warning(task.parse(text).tolist(), text) is not None
+
+
+def _quote(text: str) -> str:
+    """Return a text quoted for a shell, in double quotes unless a character is special within them."""
+    return shlex.quote(text) if re.search(r'["$`\\!]', text) else f'"{text}"'
