@@ -12,8 +12,11 @@ import pytest
 from glassformer.core.errors import UserError
 from glassformer.plotting.attention import (
     BYTE_STEPS,
+    DARK_MASKED,
+    DARK_SCALE,
     GRID_LINE,
     MASKED,
+    SCALE,
     Fit,
     colours,
     draw,
@@ -37,11 +40,15 @@ def uniform(size: int) -> np.ndarray:
     return np.full((size, size), 1 / size)
 
 
-def test_equal_steps_of_the_scale_look_equal_and_only_get_darker() -> None:
-    lab = to_oklab(colours())
+@pytest.mark.parametrize(("scale", "masked", "sign"), [(SCALE, MASKED, -1), (DARK_SCALE, DARK_MASKED, 1)])
+def test_equal_steps_of_a_scale_look_equal_and_only_get_darker_or_lighter(
+    scale: tuple[str, ...], masked: np.ndarray, sign: int
+) -> None:
+    lab = to_oklab(colours(scale))
     steps = np.linalg.norm(lab[8:] - lab[:-8], axis=1)  # over 8 levels, so that rounding has no effect
     assert steps.max() / steps.min() < 1.25
-    assert (np.diff(lab[::4, 0]) < 0).all()
+    assert (sign * np.diff(lab[::4, 0]) > 0).all()
+    assert not {tuple(colour) for colour in masked} & {tuple(colour) for colour in colours(scale)}
 
 
 def test_pooling_keeps_a_needle() -> None:

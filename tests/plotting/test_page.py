@@ -102,8 +102,8 @@ const waiting = setInterval(() => {
 def test_a_browser_shows_the_weights_in_their_colours(tmp_path: Path, chromium: Path) -> None:
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     allowed = np.array([[True, True, True], [False, True, False], [True, True, True]])
-    # A map of 3 × 3 cells of 46 pixels, 42 pixels from the left and 6 from the top.
-    centres = [[42 + 46 * column + 23, 6 + 46 * row + 23] for row in (0, 2) for column in (0, 1, 2)]
+    # A map of 3 × 3 cells of 120 pixels, 42 pixels from the left and 6 from the top.
+    centres = [[42 + 120 * column + 60, 6 + 120 * row + 60] for row in (0, 2) for column in (0, 1, 2)]
     text = page(make_maps(weights, allowed, run="<i>a run</i>"))
     text = re.sub(r"<meta http-equiv[^>]*>", "", text)  # the policy would reject the test's script
     test_page = tmp_path / "page.html"

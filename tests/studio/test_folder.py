@@ -17,11 +17,12 @@ from starlette.testclient import TestClient
 
 from glassformer.runs.folder import RunFolder
 from glassformer.storage.files import ChecksummedFolder, json_bytes
-from glassformer.studio.runs import RunsFolder
+from glassformer.studio import limits
+from glassformer.studio.runs import RunsFolder, assign_colours, short_labels
 
 ROWS = {
     *("name", "status", "step", "total_steps", "task", "model", "seed", "parameters", "created"),
-    *("seconds", "primary_metric", "differences", "last"),
+    *("seconds", "primary_metric", "differences", "last", "colour"),
 }
 
 
@@ -53,10 +54,67 @@ def test_differences_are_the_options_that_differ(client: TestClient, runs: Path)
     found = {row["name"]: row["differences"] for row in document["runs"]}
     assert found["other"]["seed"] == 7 and found["tiny"]["seed"] == 0
     assert found["other"]["model.num_heads"] == 4
-    assert document["common"]["task.kind"] == "reversal" and "seed" not in document["common"]
-    compared = client.get("/api/compare?run=tiny&run=other").json()["differences"]
-    assert compared["model.num_heads"] == {"tiny": 2, "other": 4}
-    assert set(compared) <= {*found["other"], *found["tiny"]}
+    common = document["tasks"]["reversal"]["common"]
+    assert common["task.kind"] == "reversal" and "seed" not in common
+    assert document["tasks"]["reversal"]["labels"] == {"seed": "seed", "model.num_heads": "num heads"}
+    (compared,) = client.get("/api/compare?run=tiny&run=other").json()["tasks"]
+    assert compared["runs"] == ["tiny", "other"] and compared["task"] == "reversal"
+    assert compared["differences"]["model.num_heads"] == {"tiny": 2, "other": 4}
+    assert set(compared["differences"]) <= {*found["other"], *found["tiny"]}
+
+
+def change_config(run: Path, **changed: Any) -> None:
+    config = json.loads((run / "config.json").read_bytes())
+    ChecksummedFolder(run).write({"config.json": json_bytes(config | changed)})
+
+
+def test_runs_of_different_tasks_are_compared_within_their_task(client: TestClient, runs: Path) -> None:
+    for name in ("other", "sorted"):
+        shutil.copytree(runs / "tiny", runs / name)
+    config = json.loads((runs / "tiny" / "config.json").read_bytes())
+    change_config(runs / "other", model=config["model"] | {"position": {"kind": "rotary", "base": 100.0}})
+    change_config(runs / "sorted", task=config["task"] | {"kind": "sort"})
+    document = client.get("/api/runs").json()
+    found = {row["name"]: row["differences"] for row in document["runs"]}
+    assert next(iter(found["other"].items())) == ("model.position.kind", "rotary")
+    assert found["sorted"] == {} and "task.kind" not in found["tiny"]
+    assert document["tasks"]["reversal"]["labels"]["model.position.kind"] == "position"
+    groups = client.get("/api/compare?run=tiny&run=other&run=sorted").json()["tasks"]
+    assert [(group["task"], group["runs"]) for group in groups] == [
+        ("reversal", ["tiny", "other"]),
+        ("sort", ["sorted"]),
+    ]
+
+
+def test_a_label_is_the_shortest_unambiguous_end_of_a_path() -> None:
+    paths = ["model.position.kind", "model.norm.kind", "model.dropout", "model.attention.dropout", "seed"]
+    assert short_labels(paths, paths) == {
+        "model.position.kind": "position",
+        "model.norm.kind": "norm",
+        "model.dropout": "model dropout",
+        "model.attention.dropout": "attention dropout",
+        "seed": "seed",
+    }
+    paths = ["model.kind", "model.num_layers", "model.position.kind", "model.position.base"]
+    assert list(short_labels(paths, paths).values()) == ["model", "num layers", "position", "position base"]
+
+
+def test_a_run_keeps_its_colour_when_others_come_and_go(client: TestClient, runs: Path) -> None:
+    def colours() -> dict[str, int]:
+        return {row["name"]: row["colour"] for row in client.get("/api/runs").json()["runs"]}
+
+    before = colours()["tiny"]
+    for name in ("a", "b", "c"):
+        shutil.copytree(runs / "tiny", runs / name)
+    after = colours()
+    assert after["tiny"] == before and len(set(after.values())) == 4
+    shutil.rmtree(runs / "a")
+    del after["a"]
+    assert colours() == after
+    # As many runs as there are colours: none is used twice, whatever their names.
+    for count in (limits.COLOURS, 2 * limits.COLOURS):
+        many = assign_colours({}, [f"run-{number}" for number in range(count)])
+        assert sorted(many.values()) == list(range(count))
 
 
 def beat(run: Path, **changed: Any) -> None:
@@ -118,7 +176,7 @@ def test_a_run_whose_fields_have_wrong_types_is_damaged(client: TestClient, runs
 
 
 def test_a_folder_that_does_not_exist_has_no_runs(tmp_path: Path) -> None:
-    assert RunsFolder(tmp_path / "nothing").table() == {"runs": [], "common": {}}
+    assert RunsFolder(tmp_path / "nothing").table() == {"runs": [], "tasks": {}}
 
 
 def test_a_thousand_runs_are_listed_in_two_seconds(trained_once: Path, tmp_path: Path) -> None:

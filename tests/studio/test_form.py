@@ -16,6 +16,8 @@ from glassformer.runs.experiment import ExperimentConfig, presets, resolve
 from glassformer.studio.forms import draft, form_fields
 from glassformer.studio.runs import RunsFolder
 
+TYPES = ("integer", "number", "boolean", "text", "choice", "list", "columns", "kind")
+
 
 def fill(client: TestClient, what: str, **values: Any) -> dict[str, Any]:
     body = {"source": what, "values": {path.replace("__", "."): value for path, value in values.items()}}
@@ -35,12 +37,12 @@ def test_every_option_of_a_preset_is_a_field_with_its_value(name: str) -> None:
     fields = {field.path: field for field in form_fields(tree)}
     for path, value in flatten(tree).items():
         within = [field for field in fields if path == field or path.startswith(f"{field}.")]
-        is_empty_node = value is None and any(field.startswith(f"{path}.") for field in fields)
+        is_empty_node = value in (None, {}) and any(field.startswith(f"{path}.") for field in fields)
         assert within or is_empty_node, path
         if path in fields:
             assert fields[path].value == value, path
     for field in fields.values():
-        assert field.type in ("integer", "number", "boolean", "text", "choice", "list", "kind")
+        assert field.type in TYPES
         if field.type == "kind":
             assert field.value in (field.choices or [])
         json.dumps(field.document(), allow_nan=False)
@@ -219,3 +221,62 @@ def test_a_value_on_the_command_line_is_that_value(value: Any) -> None:
     text = format_value(value)
     assert "\n" not in text
     assert parse_overrides([f"a.b={text}"]) == {"a": {"b": value}}
+
+
+def fields_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {field["path"]: field for field in document["fields"]}
+
+
+def test_an_unset_option_states_what_unset_means(client: TestClient) -> None:
+    fields = fields_of(fill(client, "classification"))
+    form = fields["task.data.format"]
+    assert form["is_optional"] and form["value"] is None and form["unset"] == "by the file name's ending"
+    assert form["description"] == "file format"
+    header = fields["task.data.header"]
+    assert header["type"] == "boolean" and header["is_optional"] and header["unset"]
+    assert fields["training.max_steps"]["unset"] == "no limit"
+    assert "0: keep the initial weights" in fields["training.max_steps"]["description"]
+    # Empty mappings and lists are unset too, not `{}` and `[]`.
+    for path in ("task.data.classes", "training.freeze"):
+        assert fields[path]["is_optional"] and fields[path]["value"] is None, path
+        assert fill(client, "classification", **{path.replace(".", "__"): ""})["errors"] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "override"),
+    [("review", "review"), ("1", "1"), ('"title, short"', "title, short"), (" text ", "text")],
+)
+def test_columns_are_fields_by_role(client: TestClient, typed: str, override: str) -> None:
+    document = fill(client, "classification", task__data__train="mine.tsv", task__data__columns__input=typed)
+    fields = fields_of(document)
+    assert "task.data.columns" not in fields
+    assert [path for path in fields if path.startswith("task.data.columns.")] == [
+        "task.data.columns.input",
+        "task.data.columns.target",
+    ]
+    assert fields["task.data.columns.input"]["value"] == (1 if typed == "1" else typed.strip())
+    assert fields["task.data.columns.target"]["value"] is None
+    assert "label" in fields["task.data.columns.target"]["unset"]
+    assert document["errors"] == []
+    assert f"task.data.columns.input={override}" in shlex.split(document["command"])
+    tree = resolve("classification", shlex.split(document["command"])[3:]).dump()
+    assert tree["task"]["data"]["columns"] == {"input": parse_overrides([f"a={override}"])["a"]}
+
+
+def test_several_input_columns_are_typed_with_commas(tmp_path: Path) -> None:
+    values = {"task.data.train": "mine.csv", "task.data.columns.input": "title, description, 3"}
+    made = draft(RunsFolder(tmp_path), "classification", values)
+    assert made.overrides["task.data.columns.input"] == ["title", "description", 3]
+    shown = {field["path"]: field["value"] for field in made.document()["fields"]}
+    assert shown["task.data.columns.input"] == "title, description, 3"
+
+
+def test_the_first_preset_is_the_one_of_the_readme(client: TestClient) -> None:
+    names = [preset["name"] for preset in client.get("/api/studio").json()["presets"]]
+    assert names[0] == "reversal" and names[1:] == sorted(set(presets()) - {"reversal"})
+
+
+def test_a_chosen_kind_is_explained(client: TestClient) -> None:
+    fields = fields_of(fill(client, "reversal", model__position__kind="rotary"))
+    assert fields["model.position.kind"]["about_choice"]
+    assert fields["model.position.kind"]["about_choice"] != fields["model.position.kind"]["description"]

@@ -20,7 +20,7 @@ from glassformer.studio import limits, trainings
 from glassformer.studio.app import Studio
 from glassformer.studio.messages import Refusal
 from glassformer.studio.runs import RunsFolder
-from glassformer.studio.trainings import Trainings
+from glassformer.studio.trainings import Trainings, find_error
 
 ENDLESS = {
     "task.length": 6,
@@ -103,8 +103,17 @@ def test_a_failed_start_shows_its_error(client: TestClient, studio: Studio) -> N
     studio.trainings._started[name].wait(PATIENCE_SECONDS)
     failed = row(client, name)
     assert failed["status"] == "failed" and "no-such-file.tsv" in failed["error"]
-    assert "Traceback" not in failed["error"]
+    assert "Traceback" not in failed["error"] and "try:" in failed["error"]
+    assert failed["error"] in failed["log"]
+    assert failed["form"] == {"source": "reversal", "values": values}  # to change and try again
     assert not (studio.folder.path / name).exists()  # no incomplete folder is left
+
+
+def test_the_error_of_a_training_is_found_in_its_output() -> None:
+    error = "task.data.train: no such file\n  given:   'x'\n  try:     another path"
+    assert find_error(f"reading\nglassformer: {error}") == error
+    assert find_error("Traceback (most recent call last):\n  …\nKeyError: 'x'") == "KeyError: 'x'"
+    assert find_error("") == ""
 
 
 def test_a_run_that_was_removed_leaves_the_table(client: TestClient, studio: Studio, started: str) -> None:

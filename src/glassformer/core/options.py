@@ -49,6 +49,8 @@ class Option:
     """Type of the value in words, such as `text or list of text`."""
     node: NodeClass | None = None
     """Config class of a section, or the class whose registered kinds can be chosen."""
+    keys_in: str = ""
+    """Attribute of the enclosing kind with the possible keys of a mapping; empty if any key is possible."""
 
 
 def options_of(node: type[Node]) -> list[Option]:
@@ -83,6 +85,9 @@ def describe(name: str, info: FieldInfo) -> Option:
         bounds=_bounds([*info.metadata, *metadata]),
         type_text=_type_text(plain),
         node=node,
+        keys_in=str(info.json_schema_extra.get("keys_in", ""))
+        if isinstance(info.json_schema_extra, dict)
+        else "",
     )
 
 

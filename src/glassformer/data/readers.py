@@ -50,6 +50,7 @@ class DataConfig(Node):
         {},
         description="column names, or numbers from 0, such as {input: text, target: label}; "
         "several columns are joined into one text: {input: [title, body], target: label}",
+        json_schema_extra={"keys_in": "roles"},  # attribute of the task's config with the possible keys
     )
     separator: str = Field(SEPARATOR, description="text between columns that are joined into one")
     header: bool | None = Field(

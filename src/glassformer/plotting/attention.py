@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 SCALE = ("#fbfbfc", "#fde3c8", "#fbae8b", "#ea6479", "#ab3285", "#5b1a72", "#1c0a35")
 """Colours from weight 0 (light) to weight 1 (dark); `colours` interpolates in perceptually equal steps."""
+DARK_SCALE = ("#211f2a", "#4a2160", "#93296f", "#d94f6c", "#f6986c", "#fddcb5", "#fffaf0")
+"""Colours from weight 0 (dark) to weight 1 (light), for pages in dark mode."""
 GRID_LINE = np.array([228, 231, 237], dtype=np.uint8)
 MASKED = np.array([[240, 242, 245], [190, 196, 207]], dtype=np.uint8)
 """RGB colours of the background and the stripes of masked cells."""
+DARK_MASKED = np.array([[24, 23, 30], [62, 60, 74]], dtype=np.uint8)
 
 LINED_CELL = 14
 """Smallest cell size, in pixels, at which hairlines separate the cells."""
@@ -73,9 +76,9 @@ def _from_oklab(lab: np.ndarray) -> np.ndarray:
 
 
 @cache
-def colours() -> np.ndarray:
+def colours(scale: tuple[str, ...] = SCALE) -> np.ndarray:
     """Return 256 colours for weights from 0 to 1 as RGB bytes (256, 3), in perceptually equal steps."""
-    corners = to_oklab(np.array([list(bytes.fromhex(name[1:])) for name in SCALE]))
+    corners = to_oklab(np.array([list(bytes.fromhex(name[1:])) for name in scale]))
     length = np.concatenate([[0], np.linalg.norm(np.diff(corners, axis=0), axis=1).cumsum()])
     steps = np.linspace(0, length[-1], 256)
     return _from_oklab(np.stack([np.interp(steps, length, corners[:, axis]) for axis in range(3)], axis=1))

@@ -1,7 +1,7 @@
 // Layout and axis labels of a large map: tokens if cells are large enough to read them, else positions.
 
 const READABLE_CELL = 12;
-const LARGEST_CELL = 46;
+const LARGEST_CELL = 120;
 const LONGEST_LABEL = 110;
 const SHORTEST_SIDE = 160;
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';

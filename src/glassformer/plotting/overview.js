@@ -8,7 +8,7 @@
 //   row(site, layer, head, query)  promise of the exact values of a row; optional
 // Text is inserted as text, never as markup.
 
-import { paint } from "./painting.js";
+import { isDark, onTheme, paint } from "./painting.js";
 
 const SMALLEST_MAP = 40;
 const FLATTEST = 8;
@@ -116,19 +116,26 @@ export function showSmall(canvas, source, name, layer, head) {
   canvas.style.aspectRatio = String(shape);
   const paintNow = async () => {
     const width = Math.max(Math.round(canvas.clientWidth * (window.devicePixelRatio || 1)), SMALLEST_MAP);
-    if (width === Number(canvas.dataset.painted)) return;
+    const theme = isDark() ? "dark" : "light";
+    if (width === Number(canvas.dataset.painted) && theme === canvas.dataset.theme) return;
     try {
       const bytes = await source.bytes(name, layer, head);
       canvas.width = width;
       canvas.height = Math.max(Math.round(width / shape), 1);
       canvas.getContext("2d").putImageData(paint(bytes, keys, whole, canvas.width, canvas.height, source.scale), 0, 0);
-      canvas.dataset.painted = String(width);
+      Object.assign(canvas.dataset, { painted: String(width), theme });
     } catch (error) {
       if (error.name !== "AbortError") canvas.title = error.message;
     }
   };
+  canvas.repaint = paintNow;
   whenSeen(canvas, paintNow);
 }
+
+/** Repaint the small maps when the page becomes light or dark. */
+onTheme(() => {
+  for (const canvas of document.querySelectorAll(".map-grid canvas")) canvas.repaint?.();
+});
 
 /** Call `act` when the target scrolls into view, and again when its size changes. */
 function whenSeen(target, act) {

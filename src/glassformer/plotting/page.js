@@ -1,12 +1,12 @@
 // Offline page: every map of one input, from data embedded in the page.
 
-import { inflate, weightScale } from "./painting.js";
+import { inflate, readScale } from "./painting.js";
 import { MapMemory, element, showChecks, showGrid, showKeys } from "./overview.js";
 import { MapDetail } from "./viewer.js";
 
 /** Show `data`, made by `page_data` of page.py, in `root`. */
 export async function showMaps(root, data) {
-  const scale = weightScale(await inflate(data.colours), data.masked);
+  const scale = await readScale(data.scales);
   const memory = new MapMemory();
   const source = {
     sites: data.sites, scale, hasMasked: data.has_masked,

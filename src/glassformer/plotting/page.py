@@ -18,7 +18,17 @@ import numpy as np
 from glassformer.core.errors import user_error
 from glassformer.inspection.maps import CAPTION, AttentionMaps, SiteMaps
 from glassformer.inspection.statistics import head_statistics
-from glassformer.plotting.attention import BYTE_STEPS, MASKED, colours, to_bytes, write_png, write_svg
+from glassformer.plotting.attention import (
+    BYTE_STEPS,
+    DARK_MASKED,
+    DARK_SCALE,
+    MASKED,
+    SCALE,
+    colours,
+    to_bytes,
+    write_png,
+    write_svg,
+)
 from glassformer.plotting.style import visible
 from glassformer.storage.files import atomic_path
 
@@ -57,7 +67,7 @@ def page(maps: AttentionMaps) -> str:
 def page_data(maps: AttentionMaps) -> dict[str, Any]:
     """Return the maps as the JSON-serialisable dict that `showMaps` in page.js reads."""
     data = describe(maps)
-    data |= {"caption": CAPTION, "colours": _packed(colours()), "masked": MASKED.tolist()}
+    data |= {"caption": CAPTION, "scales": scales()}
     for site, site_maps in maps.sites.items():
         data["sites"][site]["maps"] = [
             [
@@ -67,6 +77,14 @@ def page_data(maps: AttentionMaps) -> dict[str, Any]:
             for row, heads in enumerate(site_maps.weights)
         ]
     return data
+
+
+def scales() -> dict[str, dict[str, Any]]:
+    """Return the colours of weights and of masked cells, for pages in light and in dark mode."""
+    return {
+        "light": {"colours": _packed(colours(SCALE)), "masked": MASKED.tolist()},
+        "dark": {"colours": _packed(colours(DARK_SCALE)), "masked": DARK_MASKED.tolist()},
+    }
 
 
 def describe(maps: AttentionMaps) -> dict[str, Any]:

@@ -7,8 +7,34 @@
 const BYTE_STEPS = 254;
 const DIFFERENCE_STEPS = 127;
 
-/** Blue (A larger) over white to orange (B larger); safe for all forms of colour blindness. */
-const DIVERGING = ["#0b3c6f", "#2f7fbf", "#9ccbe8", "#fbfbfc", "#fbc48a", "#e0771f", "#7f3300"];
+/** Blue (A larger) over the colour of weight 0 to orange (B larger); safe for all forms of colour blindness. */
+const DIVERGING = {
+  light: ["#0b3c6f", "#2f7fbf", "#9ccbe8", "#fbfbfc", "#fbc48a", "#e0771f", "#7f3300"],
+  dark: ["#c5e6ff", "#5fb0ea", "#2a5f8f", "#211f2a", "#8f4a16", "#ee8b35", "#ffe0bd"],
+};
+
+const SYSTEM = matchMedia("(prefers-color-scheme: dark)");
+
+/** Return true if the page is dark, by its own choice or else by the system's. */
+export function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : SYSTEM.matches;
+}
+
+/** Call `act` when the page becomes light or dark, until the returned function is called. */
+export function onTheme(act) {
+  const observer = new MutationObserver(act);
+  observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  SYSTEM.addEventListener("change", act);
+  return () => { observer.disconnect(); SYSTEM.removeEventListener("change", act); };
+}
+
+/** Return a scale whose colours follow the theme of the page. */
+const themed = (light, dark, rest) => ({
+  ...rest, light, dark,
+  get palette() { return (isDark() ? dark : light).palette; },
+  get masked() { return (isDark() ? dark : light).masked; },
+});
 
 const packed = (red, green, blue) => (255 << 24) | (blue << 16) | (green << 8) | red;
 
@@ -26,17 +52,19 @@ export async function inflate(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Scale of weights: `colours` has 256 colours from weight 0 to 1, `masked` has background and stripe. */
-export function weightScale(colours, masked) {
+/** Read the scale of weights from `scales` of page.py: 256 colours from weight 0 to 1, background and stripe of masked cells. */
+export async function readScale({ light, dark }) {
+  const read = async ({ colours, masked }) => ({ palette: weightPalette(await inflate(colours)), masked: masked.map((rgb) => packed(...rgb)) });
+  return themed(await read(light), await read(dark), { from: 0, to: 1, ends: ["weight 0", "1"], valueOf: weightOf, byteOf, isDifference: false });
+}
+
+function weightPalette(colours) {
   const palette = new Uint32Array(256);
   for (let byte = 1; byte < 256; byte++) {
     const level = Math.round(weightOf(byte) * 255) * 3;
     palette[byte] = packed(colours[level], colours[level + 1], colours[level + 2]);
   }
-  return {
-    palette, masked: masked.map((rgb) => packed(...rgb)), from: 0, to: 1, ends: ["weight 0", "1"],
-    valueOf: weightOf, byteOf, isDifference: false,
-  };
+  return palette;
 }
 
 /** Decode a byte of `differenceBytes` to B's weight minus A's: odd bytes are positive, even ones negative. */
@@ -59,8 +87,13 @@ export function differenceBytes(bytesOfA, bytesOfB) {
 }
 
 /** Scale of differences from −1 to 1, with the masked colours of the scale `weights`. */
-export function differenceScale(weights) {
-  const corners = DIVERGING.map((name) => [1, 3, 5].map((index) => parseInt(name.slice(index, index + 2), 16)));
+export function differenceScale({ light, dark }) {
+  const of = (theme, { masked }) => ({ palette: differencePalette(DIVERGING[theme]), masked });
+  return themed(of("light", light), of("dark", dark), { from: -1, to: 1, ends: ["A −1", "+1 B"], valueOf: differenceOf, byteOf: differenceByte, isDifference: true });
+}
+
+function differencePalette(names) {
+  const corners = names.map((name) => [1, 3, 5].map((index) => parseInt(name.slice(index, index + 2), 16)));
   const palette = new Uint32Array(256);
   for (let byte = 1; byte < 256; byte++) {
     const way = ((differenceOf(byte) + 1) / 2) * (corners.length - 1);
@@ -68,10 +101,7 @@ export function differenceScale(weights) {
     palette[byte] = packed(...[0, 1, 2].map((channel) =>
       Math.round(corners[below][channel] * (1 - part) + corners[below + 1][channel] * part)));
   }
-  return {
-    palette, masked: weights.masked, from: -1, to: 1, ends: ["A −1", "+1 B"],
-    valueOf: differenceOf, byteOf: differenceByte, isDifference: true,
-  };
+  return palette;
 }
 
 /** Paint the cells of `view` (row, column, rows, columns; fractions allowed) on width × height pixels. */

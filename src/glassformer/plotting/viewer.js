@@ -2,7 +2,7 @@
 
 import { boxOf, clamp, drawAxes } from "./axes.js";
 import { axesOf, element, factsOf, shown, titleOf } from "./overview.js";
-import { paint, paintMasked, paintRamp } from "./painting.js";
+import { isDark, onTheme, paint, paintMasked, paintRamp } from "./painting.js";
 
 const LONGEST_CLICK = 4;
 const SPEAK_AFTER = 250;
@@ -44,17 +44,13 @@ export class MapDetail {
     const redraw = () => this.draw();
     this.resizing = new ResizeObserver(redraw);
     this.resizing.observe(this.element);
-    this.themes = new MutationObserver(redraw);
-    this.themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    this.darkness.addEventListener("change", (this.redraw = redraw));
+    this.forgetTheme = onTheme(() => { this.paintScale(); this.draw(); });
   }
 
   /** Disconnect all observers; call it before removing the element. */
   close() {
     this.resizing.disconnect();
-    this.themes.disconnect();
-    this.darkness.removeEventListener("change", this.redraw);
+    this.forgetTheme();
     this.bytes = null;
   }
 
@@ -107,12 +103,13 @@ export class MapDetail {
   showScale() {
     const { scale, hasMasked } = this.source;
     element(this.scale, "span", scale.ends[0]);
-    paintRamp(element(this.scale, "canvas"), scale);
+    this.ramp = element(this.scale, "canvas");
     element(this.scale, "span", scale.ends[1]);
     if (hasMasked) {
-      paintMasked(element(this.scale, "canvas", "", "swatch"), scale);
+      this.sample = element(this.scale, "canvas", "", "swatch");
       element(this.scale, "span", "masked");
     }
+    this.paintScale();
     this.pooling = element(this.scale, "span");
     const buttons = element(this.scale, "span", "", "map-zoom");
     for (const [sign, label, act] of [["−", "zoom out", () => this.zoom(1.25)], ["+", "zoom in", () => this.zoom(0.8)], ["whole", "show the whole map", () => this.reset()]]) {
@@ -122,6 +119,11 @@ export class MapDetail {
       button.setAttribute("aria-label", label);
       button.addEventListener("click", act);
     }
+  }
+
+  paintScale() {
+    paintRamp(this.ramp, this.source.scale);
+    if (this.sample) paintMasked(this.sample, this.source.scale);
   }
 
   colour(name) {
@@ -185,7 +187,7 @@ export class MapDetail {
 
   drawCross(context, box, cell) {
     const { x, y, width, height } = this.bounds(box, cell);
-    context.fillStyle = "rgba(102, 112, 133, 0.16)";
+    context.fillStyle = isDark() ? "rgba(200, 205, 220, 0.14)" : "rgba(102, 112, 133, 0.16)";
     context.fillRect(box.left, y, box.mapWidth, Math.max(height, 1));
     context.fillRect(x, box.top, Math.max(width, 1), box.mapHeight);
   }
@@ -193,7 +195,7 @@ export class MapDetail {
   drawFrame(context, box, cell, line) {
     const { x, y, width, height } = this.bounds(box, cell);
     const grow = Math.max(0, 5 - Math.min(width, height)) / 2;
-    context.strokeStyle = "#1d76db"; // the map is equally light in dark mode
+    context.strokeStyle = this.colour("--select");
     context.lineWidth = line;
     context.strokeRect(x - grow, y - grow, width + 2 * grow, height + 2 * grow);
   }

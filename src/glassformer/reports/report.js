@@ -1,13 +1,13 @@
 // Script of the report: replaces pictures of attention maps by interactive ones, and opens all collapsed parts
 // for printing. Without it the page has the same content.
 
-import { inflate, weightScale } from "./painting.js";
+import { inflate, readScale } from "./painting.js";
 import { MapMemory, element, showGrid, showKeys } from "./overview.js";
 import { MapDetail } from "./viewer.js";
 
 async function showFigure(figure) {
   const data = JSON.parse(document.getElementById(figure.dataset.maps).textContent);
-  const scale = weightScale(await inflate(data.colours), data.masked);
+  const scale = await readScale(data.scales);
   const memory = new MapMemory();
   const source = {
     sites: data.sites, scale, hasMasked: data.has_masked,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,8 +25,7 @@ from glassformer import __version__
 from glassformer.core.cache import LRUCache
 from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
 from glassformer.inspection.maps import CAPTION
-from glassformer.plotting.attention import MASKED, colours
-from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES
+from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES, scales
 from glassformer.runs.experiment import preset_text, presets
 from glassformer.studio import forms, limits, models, runs
 from glassformer.studio.commands import Commands
@@ -166,6 +164,8 @@ def _compressed(path: Path, changed: int) -> bytes:
     return gzip.compress(path.read_bytes(), compresslevel=6, mtime=0)
 
 
+FIRST_PRESET = "reversal"
+"""Preset of the README, which a new run offers first."""
 FACT = re.compile(r"^#\s+(command|expected|time)\s+(.+)$")
 MORE = re.compile(r"^#\s{5,}(\S.*)$")
 
@@ -182,8 +182,7 @@ async def about(studio: Studio, request: Request) -> Response:
         "plotly_styles": await studio.read(plotly_styles),
         "version": __version__,
         "presets": list(_presets()),
-        "colours": base64.b64encode(colours().tobytes()).decode("ascii"),
-        "masked": MASKED.tolist(),
+        "scales": await studio.read(scales),
         "caption": CAPTION,
     }
     return json_reply(request, document)
@@ -191,7 +190,8 @@ async def about(studio: Studio, request: Request) -> Response:
 
 @cache
 def _presets() -> tuple[dict[str, Any], ...]:
-    return tuple({"name": name, **_head(preset_text(name))} for name in presets())
+    names = sorted(presets(), key=lambda name: (name != FIRST_PRESET, name))
+    return tuple({"name": name, **_head(preset_text(name))} for name in names)
 
 
 def _head(text: str) -> dict[str, str]:

@@ -1,25 +1,23 @@
 """Form for a new run, generated from the config classes, and routes to validate it and to start runs.
 
-This module names no option: the fields come from the pydantic models, the choices of kinds from the registry,
+This module names no option: the fields come from the config classes, the choices of kinds from the registry,
 and the errors from the validation that the command line uses.
 """
 
 from __future__ import annotations
 
-import inspect
+import csv
 import re
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast
 
-import annotated_types
-from pydantic.fields import FieldInfo
 from starlette.requests import Request
 from starlette.responses import Response
 
 from glassformer.core.config import Node, Tree, format_value, merge, parse_yaml, unflatten
-from glassformer.core.errors import ErrorDetail, UserError
+from glassformer.core.errors import ErrorDetail, UserError, user_error
+from glassformer.core.options import Option, advice, first_paragraph, options_of
 from glassformer.core.registry import Kind, kinds
 from glassformer.runs.experiment import ExperimentConfig, presets, resolve
 from glassformer.runs.folder import CONFIG
@@ -30,13 +28,9 @@ if TYPE_CHECKING:
     from glassformer.studio.app import Studio
 
 
-SIMPLE: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "text"}
-BOUNDS = {
-    annotated_types.Ge: ("minimum", "ge"),
-    annotated_types.Gt: ("above", "gt"),
-    annotated_types.Le: ("maximum", "le"),
-    annotated_types.Lt: ("below", "lt"),
-}
+KIND = ".kind"
+UNSET = re.compile(r"; (?:none|null): (?P<meaning>[^;]+)")
+"""Part of an option's description that states the meaning of None."""
 
 
 @dataclass(frozen=True)
@@ -45,151 +39,138 @@ class FormField:
 
     path: str
     type: str
-    """Type of the value: `integer`, `number`, `boolean`, `text`, `choice`, `list` or `kind`."""
+    """Type of the value: `integer`, `number`, `boolean`, `text`, `choice`, `list`, `columns` or `kind`."""
     description: str
     group: str
     default: Any
     value: Any
     is_optional: bool = False
-    """True if the field may be left empty, and the option is None then."""
+    """True if the field may be left empty. The option is unset then: None, or an empty mapping or list."""
+    unset: str = ""
+    """Meaning of an unset option, such as "no limit"."""
     is_required: bool = False
     is_yaml: bool = False
     """True if the text is parsed as YAML, because the option may be a list or a mapping."""
     choices: list[Any] | None = None
+    about_choice: str = ""
+    """Description of the chosen kind."""
     bounds: dict[str, float] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         labelled = self.group if self.type == "kind" else self.path
-        shown = format_value if self.is_yaml else lambda value: value
         document = {
             "path": self.path,
             "label": labelled.rpartition(".")[2].replace("_", " "),
             "description": self.description,
             "type": self.type,
             "group": self.group,
-            "default": None if self.default is None else shown(self.default),
-            "value": None if self.value is None else shown(self.value),
+            "default": self._shown(self.default),
+            "value": self._shown(self.value),
             "is_optional": self.is_optional,
             "is_required": self.is_required,
+            "unset": self.unset,
+            "about_choice": self.about_choice,
             **self.bounds,
         }
         return document if self.choices is None else document | {"choices": self.choices}
 
+    def _shown(self, value: Any) -> Any:
+        """Return a value as the page shows it: None if the option is unset, text if it is typed as YAML."""
+        if value is None or (self.is_optional and value in ({}, [])):
+            return None
+        if self.is_yaml:
+            return format_value(value)
+        if self.type == "columns" and isinstance(value, str) and "," in value:
+            return f'"{value}"'
+        if self.type in ("columns", "list") and not self.choices and isinstance(value, list):
+            text = format_value(value)
+            return text if "'" in text or '"' in text else text.strip("[]")
+        return value
+
 
 def form_fields(tree: Tree) -> list[FormField]:
     """Return the form fields for a config tree, which may contain invalid values."""
-    return list(_walk(ExperimentConfig, tree, ""))
+    return list(_walk(ExperimentConfig, tree, "", ExperimentConfig))
 
 
-def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str) -> Iterator[FormField]:
-    for name, info in node.model_fields.items():
-        if name == "kind":
-            continue
-        path = f"{prefix}{name}"
-        inner = _inner(info.annotation)
-        value = tree[name] if name in tree else _default(info)
-        if inner is None:
-            yield _field(path, info, value)
-        elif issubclass(inner, Kind):
-            yield from _kind(inner, path, info, value)
+def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str, owner: type[Node]) -> Iterator[FormField]:
+    """Yield the fields of a section. `owner` is the innermost kind that contains the section."""
+    for option in options_of(node):
+        path = f"{prefix}{option.name}"
+        value = tree[option.name] if option.name in tree else option.default
+        section = value if isinstance(value, Mapping) else {}
+        roles = getattr(owner, option.keys_in, {}) if option.keys_in else {}
+        if roles:
+            yield from _columns(path, section, roles)
+        elif option.type == "kind" and option.node is not None:
+            yield from _kind(option.node, path, option, value)
+        elif option.type == "section" and option.node is not None:
+            yield from _walk(option.node, section, f"{path}.", owner)
         else:
-            yield from _walk(inner, value if isinstance(value, Mapping) else {}, f"{path}.")
+            yield _field(path, option, value)
 
 
-def _kind(family: type[Kind], path: str, info: FieldInfo, value: Any) -> Iterator[FormField]:
+def _columns(path: str, value: Mapping[str, Any], roles: Mapping[str, str]) -> Iterator[FormField]:
+    """Yield one field per role of a task, for the column or columns with that role."""
+    for role, default_name in roles.items():
+        yield FormField(
+            path=f"{path}.{role}",
+            type="columns",
+            description=f"column of the {role}: a name, or a number from 0; several with commas",
+            group=path,
+            default=None,
+            value=value.get(role),
+            is_optional=True,
+            unset=f"found by its name, such as {default_name}",
+        )
+
+
+def _kind(family: type[Node], path: str, option: Option, value: Any) -> Iterator[FormField]:
     """Yield the field that chooses a kind (a registered variant), then the fields of the chosen kind."""
-    known = kinds(family)
+    known = kinds(cast(type[Kind], family))
     options = {"kind": value} if isinstance(value, str) else value if isinstance(value, Mapping) else {}
-    default = _default(info)
-    name = options.get("kind", default and default["kind"])
+    default = option.default and option.default["kind"]
+    name = options.get("kind", default)
     chosen = known.get(name) if isinstance(name, str) else None
     yield FormField(
-        path=f"{path}.kind",
+        path=f"{path}{KIND}",
         type="kind",
-        description=_text(info.description or (inspect.getdoc(chosen) if chosen else "") or ""),
+        description=option.description,
         group=path,
-        default=default["kind"] if default else None,
+        default=default,
         value=name,
-        is_required=info.is_required(),
+        is_required=option.is_required,
         choices=sorted(known),
+        about_choice=f"{first_paragraph(chosen)} {advice(chosen)}".strip() if chosen else "",
     )
     if chosen is not None:
-        yield from _walk(chosen, options, f"{path}.")
+        yield from _walk(chosen, options, f"{path}.", chosen)
 
 
-def _field(path: str, info: FieldInfo, value: Any) -> FormField:
-    plain, is_optional, metadata = _unwrapped(info.annotation)
-    metadata = [*info.metadata, *metadata]
-    choices: list[Any] | None = None
-    if get_origin(plain) is Literal:
-        kind, choices = "choice", list(get_args(plain))
-    elif get_origin(plain) is list:
-        kind = "list"
-        item, _, _ = _unwrapped(get_args(plain)[0])
-        choices = list(get_args(item)) if get_origin(item) is Literal else None
-    else:
-        kind = SIMPLE.get(plain, "text")
+def _field(path: str, option: Option, value: Any) -> FormField:
+    description, unset = _split_unset(option.description)
     return FormField(
         path=path,
-        type=kind,
-        description=info.description or "",
+        type=option.type,
+        description=description,
         group=path.rpartition(".")[0],
-        default=_default(info),
+        default=option.default,
         value=value,
-        is_optional=is_optional,
-        is_required=info.is_required(),
-        is_yaml=kind == "text" and plain is not str,
-        choices=choices,
-        bounds=_bounds(metadata),
+        is_optional=option.is_optional or (option.default in ({}, []) and option.choices is None),
+        unset=unset,
+        is_required=option.is_required,
+        is_yaml=option.is_yaml,
+        choices=option.choices,
+        bounds=option.bounds,
     )
 
 
-def _default(info: FieldInfo) -> Any:
-    if info.is_required():
-        return None
-    default = info.get_default(call_default_factory=True, validated_data={})
-    return default.dump() if isinstance(default, Node) else default
-
-
-def _inner(annotation: Any) -> type[Node] | None:
-    """Return the config class if a field is a section of the config, otherwise None."""
-    plain, _, _ = _unwrapped(annotation)
-    return plain if isinstance(plain, type) and issubclass(plain, Node) else None
-
-
-def _unwrapped(annotation: Any) -> tuple[Any, bool, list[Any]]:
-    """Split a type annotation: `Optional[Annotated[int, Ge(1)]]` returns int, True (optional) and [Ge(1)]."""
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        plain, is_optional, more = _unwrapped(inner)
-        return plain, is_optional, [*metadata, *more]
-    if get_origin(annotation) in (Union, types.UnionType):
-        members = [member for member in get_args(annotation) if member is not types.NoneType]
-        is_optional = len(members) < len(get_args(annotation))
-        if len(members) == 1:
-            plain, _, metadata = _unwrapped(members[0])
-            return plain, is_optional, metadata
-        return annotation, is_optional, []
-    return annotation, False, []
-
-
-def _bounds(metadata: list[Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for item in metadata:
-        if isinstance(item, FieldInfo):
-            found |= _bounds(item.metadata)
-        for bound, (name, attribute) in BOUNDS.items():
-            if isinstance(item, bound):
-                found[name] = getattr(item, attribute)
-    return found
-
-
-def _text(documentation: str) -> str:
-    """Return the first paragraph of a docstring as one line."""
-    return " ".join(documentation.split("\n\n")[0].split())
-
-
-KIND = ".kind"
+def _split_unset(description: str) -> tuple[str, str]:
+    """Split "limit on steps; none: no limit" into the description and the meaning of an unset option."""
+    match = UNSET.search(description)
+    if match is None:
+        return description, ""
+    return description[: match.start()] + description[match.end() :], match["meaning"]
 
 
 @dataclass(frozen=True)
@@ -289,15 +270,30 @@ def _is_orphaned(path: str, values: Mapping[str, Any], base: Tree) -> bool:
 
 def _value(form_field: FormField, value: Any) -> Any:
     """Return the value of a field. Text is parsed as YAML, as in the terminal, unless the type is text."""
+    if form_field.is_optional and (value is None or (isinstance(value, str) and not value.strip())):
+        return form_field.default if form_field.default in ({}, []) else None
     if not isinstance(value, str):
         return value
-    if not value.strip() and form_field.is_optional:
-        return None
+    if form_field.type == "columns":
+        return _column_names(value, form_field.path)
     if form_field.type in ("text", "choice", "kind") and not form_field.is_yaml:
         return value
     if form_field.type == "list" and value.strip() and not value.lstrip().startswith("["):
         value = f"[{value}]"
     return parse_yaml(value, form_field.path)
+
+
+def _column_names(text: str, path: str) -> Any:
+    """Return the column that a text names, or a list of several. Digits are a number, quotes keep a comma."""
+    if text.lstrip().startswith("["):
+        return parse_yaml(text, path)
+    try:
+        (names,) = csv.reader([text], skipinitialspace=True, strict=True)
+    except csv.Error as error:
+        raise user_error("the column names cannot be read", path=path, hint=str(error)) from None
+    found = [int(name) if name.isascii() and name.isdecimal() else name for name in map(str.strip, names)]
+    columns = [name for name in found if name != ""]
+    return columns[0] if len(columns) == 1 else columns
 
 
 def _changed(given: Tree, base: Tree) -> Tree:
@@ -354,7 +350,9 @@ async def start(studio: Studio, request: Request) -> Response:
     if made.details:
         errors = made.errors()
         return json_reply(request, {"error": errors[0], "errors": errors}, status=400)
-    name = await studio.read(studio.trainings.start, NUMBER.sub("", body.source) or body.source, made.words)
+    name = await studio.read(
+        studio.trainings.start, NUMBER.sub("", body.source) or body.source, made.words, body.dump()
+    )
     return json_reply(request, {"run": name, "command": studio.commands.train(*made.words)}, status=201)
 
 

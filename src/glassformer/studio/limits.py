@@ -38,3 +38,5 @@ STEPS = 12_000
 """Maximum number of step events in one reply. A curve has fewer pixels."""
 CONCURRENT_TRAININGS = 8
 """Maximum number of training runs that the studio keeps running at the same time."""
+COLOURS = 8
+"""Number of line colours of runs in a chart. Each is used solid first, and dashed if there are more runs."""

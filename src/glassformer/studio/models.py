@@ -27,6 +27,7 @@ from glassformer.generation import DecodingConfig
 from glassformer.inspection.attribution import rollout
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.record import attentions
+from glassformer.inspection.statistics import EXPLANATIONS
 from glassformer.models.base import Model
 from glassformer.plotting.page import describe
 from glassformer.runs.experiment import Experiment, ExperimentConfig
@@ -206,7 +207,7 @@ LOADING_SECONDS = 1.0
 """Seconds that a request waits for a model to load. Then the reply is pending, and the page asks again."""
 
 UNKNOWN: dict[str, Any] = {
-    **dict.fromkeys(("sites", "examples", "decoding", "generates", "max_length")),
+    **dict.fromkeys(("sites", "examples", "decoding", "generates", "max_length", "explanations")),
     "is_pending": True,
 }
 
@@ -254,6 +255,7 @@ def _describe_model(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "decoding": sorted(kinds(DecodingConfig)) if generates else [],
         "generates": generates,
         "max_length": getattr(task.task_type, "max_length", None),
+        "explanations": {**EXPLANATIONS, **task.pattern_explanations},
         "is_pending": False,
     }
 

@@ -12,7 +12,8 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -141,6 +142,7 @@ def last_event(path: str | Path, kind: str) -> dict[str, Any] | None:
     return None
 
 
+TASK = "task.kind"
 NAME = re.compile(r"[^/\\\0.][^/\\\0]{0,254}")
 """Pattern for run names: a folder directly in the runs folder that is not hidden."""
 SUMMARISED = (CONFIG, CONFIG_JSON, SUMS, "results.json", "environment.json")
@@ -189,8 +191,9 @@ class RunsFolder:
         self.path = path.absolute()
         self._cached: dict[str, _CachedRun] = {}
         self._changes = 0
-        self._compared: tuple[Tree, list[str]] = ({}, [])
+        self._compared: dict[Any, tuple[Tree, list[str]]] = {}
         self._compared_state: tuple[int, list[str]] | None = None
+        self._colours: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def path_of(self, name: str) -> Path:
@@ -224,17 +227,24 @@ class RunsFolder:
         return [name for _, name in sorted(found, reverse=True)]
 
     def table(self) -> dict[str, Any]:
-        """Return one row per run, with the config options in which the runs differ."""
+        """Return one row per run, with the config options in which the runs of a task differ."""
         with self._lock:  # one reader at a time; the next one finds everything cached
             names = self.names()
             for removed in self._cached.keys() - set(names):
                 del self._cached[removed]
             rows = [self._row(name) for name in names]
             options = [self._cached[name].options for name in names]
-            common, different = self._compare(names)
+            compared = self._compare(names)
+            self._colours = assign_colours(self._colours, names[::-1])
         for row, run_options in zip(rows, options, strict=True):
+            _, different = compared.get(row["task"], ({}, []))
             row["differences"] = {path: run_options[path] for path in different if path in run_options}
-        return {"runs": rows, "common": common}
+            row["colour"] = self._colours[row["name"]]
+        tasks = {
+            str(task): {"common": common, "labels": short_labels(different, {*common, *different})}
+            for task, (common, different) in compared.items()
+        }
+        return {"runs": rows, "tasks": tasks}
 
     def _row(self, name: str) -> dict[str, Any]:
         cached = self._cached.setdefault(name, _CachedRun())
@@ -268,14 +278,58 @@ class RunsFolder:
             cached.options = {}
             self._changes += 1
 
-    def _compare(self, names: list[str]) -> tuple[Tree, list[str]]:
-        """Return the options that all undamaged runs share, and the paths of the options that differ."""
+    def _compare(self, names: list[str]) -> dict[Any, tuple[Tree, list[str]]]:
+        """Return, by task, the options that its undamaged runs share and the paths of those that differ."""
         state = (self._changes, names)
         if state != self._compared_state:
-            options = [self._cached[name].options for name in names]
-            self._compared = compare_options([run_options for run_options in options if run_options])
+            by_task = group_by_task({name: self._cached[name].options for name in names})
+            self._compared = {task: compare_options(list(group.values())) for task, group in by_task.items()}
             self._compared_state = state
         return self._compared
+
+
+def group_by_task(options: Mapping[str, Tree]) -> dict[Any, dict[str, Tree]]:
+    """Group the options of runs by task kind. Runs of different tasks have few options in common."""
+    groups: dict[Any, dict[str, Tree]] = {}
+    for name, run_options in options.items():
+        if run_options:
+            groups.setdefault(run_options.get(TASK), {})[name] = run_options
+    return groups
+
+
+def assign_colours(known: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """Return the colour number of each run, from the oldest to the newest. A run keeps its colour.
+
+    A hash of the name selects one of the solid colours. If another run has it, the next of the least used
+    colours is used, a dashed one only if all solid ones are used as often.
+    """
+    colours = {name: known[name] for name in names if name in known}
+    used = Counter(colours.values())
+    for name in names:
+        if name in colours:
+            continue
+        first = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:4], "big")
+        solid = [(first + offset) % limits.COLOURS for offset in range(limits.COLOURS)]
+        order = [*solid, *(colour + limits.COLOURS for colour in solid)]
+        colours[name] = min(order, key=lambda colour: used[colour])
+        used[colours[name]] += 1
+    return colours
+
+
+def short_labels(paths: Iterable[str], among: Collection[str]) -> dict[str, str]:
+    """Return the shortest unambiguous name of each option: `position` for `model.position.kind`."""
+    ends = {path: _ends(path, among) for path in among}
+    counts = Counter(end for of_path in ends.values() for end in of_path)
+    return {path: next((end for end in ends[path] if counts[end] == 1), path) for path in paths}
+
+
+def _ends(path: str, among: Collection[str]) -> list[str]:
+    """Return the ends of a path, the shortest first: `position` for its kind, `position base` for a base."""
+    section = path.rpartition(".")[0]
+    parts = path.removesuffix(".kind").split(".")
+    is_option_of_kind = len(parts) > 2 and path != f"{section}.kind" and f"{section}.kind" in among
+    shortest = len(parts) - (2 if is_option_of_kind else 1)
+    return [" ".join(parts[start:]).replace("_", " ") for start in range(shortest, -1, -1)]
 
 
 def compare_options(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
@@ -288,7 +342,12 @@ def compare_options(options: Sequence[Tree]) -> tuple[Tree, list[str]]:
             common[path] = first
         else:
             different.append(path)
-    return common, different
+    # Kinds first, then options that all runs have: other options belong to one kind only.
+    order = {
+        path: (not path.endswith(".kind"), not all(path in run_options for run_options in options))
+        for path in different
+    }
+    return common, sorted(different, key=lambda path: order[path])
 
 
 def _no_run(name: str) -> Refusal:
@@ -314,7 +373,7 @@ def _signature(path: str, names: tuple[str, ...]) -> Signature:
 
 def _summary_of(options: Tree, results: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
     return {
-        "task": options.get("task.kind"),
+        "task": options.get(TASK),
         "model": options.get("model.kind"),
         "seed": options.get("seed"),
         "parameters": results.get("parameters"),
@@ -339,6 +398,7 @@ EMPTY_ROW: dict[str, Any] = {
     **_summary_of({}, {}, {}),
     "last": None,
     "differences": {},
+    "colour": 0,
 }
 """Table row for a training that has not created its run yet."""
 
@@ -372,7 +432,7 @@ def _described(studio: Studio, folder: RunFolder) -> dict[str, Any]:
         "results": folder.results(),
         "environment": folder.environment(),
         "checkpoints": checkpoints(folder),
-        "log": studio.trainings.log(folder.path.name),
+        **studio.trainings.outcome(folder.path.name),
         "command": studio.commands.train_again(folder),
     }
 
@@ -418,16 +478,21 @@ async def compare(studio: Studio, request: Request) -> Response:
             hint=f"choose 1 to {limits.COMPARED_RUNS} runs, as in run=A&run=B",
         )
     folders = [studio.folder.open(name) for name in dict.fromkeys(names)]
-    return await studio.reply(request, lambda: {"differences": _differences(folders)})
+    return await studio.reply(request, lambda: {"tasks": _differences(folders)})
 
 
-def _differences(folders: list[RunFolder]) -> dict[str, dict[str, Any]]:
+def _differences(folders: list[RunFolder]) -> list[dict[str, Any]]:
+    """Return the runs of each task, and the values of the options in which they differ."""
     options = {folder.path.name: flatten(folder.config()) for folder in folders}
-    _, different = compare_options(list(options.values()))
-    return {
-        path: {name: run_options[path] for name, run_options in options.items() if path in run_options}
-        for path in different
-    }
+    found = []
+    for task, group in group_by_task(options).items():
+        _, different = compare_options(list(group.values()))
+        values = {
+            path: {name: run_options[path] for name, run_options in group.items() if path in run_options}
+            for path in different
+        }
+        found.append({"task": task, "runs": list(group), "differences": values})
+    return found
 
 
 async def film(studio: Studio, request: Request) -> Response:

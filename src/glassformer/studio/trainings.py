@@ -6,25 +6,31 @@ The output of each process goes to a log file beside the runs. The page shows it
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.errors import user_error
+from glassformer.core.config import validate
+from glassformer.core.errors import UserError, user_error
 from glassformer.runs.folder import RunFolder, new_run_path
-from glassformer.storage.files import storage_error
+from glassformer.storage.files import json_text, storage_error
 from glassformer.studio import limits
-from glassformer.studio.messages import refusal
+from glassformer.studio.messages import FormBody, refusal
 from glassformer.studio.runs import EMPTY_ROW, RunsFolder
 
 LOGS = ".studio"
 LOG_BYTES_SHOWN = 4000
+FORM = ".form.json"
+"""Ending of the file with the form from which a training was started."""
+PROGRAM = "glassformer: "
+"""Start of the line with which the command line prints an error."""
 
 
 class Trainings:
@@ -37,8 +43,11 @@ class Trainings:
         self._seen_runs: set[str] = set()
         self._lock = threading.Lock()
 
-    def start(self, name: str, words: Sequence[str]) -> str:
-        """Start `glassformer train WORDS` in a new run folder `name-N`, and return the folder's name."""
+    def start(self, name: str, words: Sequence[str], form: Mapping[str, Any] | None = None) -> str:
+        """Start `glassformer train WORDS` in a new run folder `name-N`, and return the folder's name.
+
+        `form` is the filled-in form, which is kept so that the user can change it and try again.
+        """
         with self._lock:
             running = sum(process.poll() is None for process in self._started.values())
             if running >= limits.CONCURRENT_TRAININGS:
@@ -54,6 +63,7 @@ class Trainings:
             # -P: files in the working directory must not shadow imported modules.
             command = [sys.executable, "-P", "-m", "glassformer", "train", *words]
             try:
+                log.with_suffix(FORM).write_text(json_text(form or {}), encoding="utf-8")
                 with open(log, "wb") as file:
                     process = subprocess.Popen(
                         [*command, "--run", str(path), *plugins],
@@ -88,9 +98,23 @@ class Trainings:
                 if name not in self._seen_runs and process.returncode != 0
             }
         return [
-            {"name": name, "status": state, **EMPTY_ROW, "error": self.log(name)}
+            {"name": name, "status": state, **EMPTY_ROW, **self.outcome(name)}
             for name, state in states.items()
         ]
+
+    def outcome(self, name: str) -> dict[str, Any]:
+        """Return the output of a training, the error in it, and the form from which it was started."""
+        log = self.log(name)
+        return {"log": log, "error": find_error(log), "form": self.form(name)}
+
+    def form(self, name: str) -> dict[str, Any] | None:
+        """Return the form from which a training was started, or None if no studio started it."""
+        try:
+            with open(self.folder.path / LOGS / f"{name}{FORM}", "rb") as file:
+                document = json.loads(file.read(limits.BODY_BYTES))
+            return validate(FormBody, document).dump()
+        except (OSError, ValueError, RecursionError, UserError):
+            return None
 
     def log(self, name: str) -> str:
         """Return the end of the output of a training, or an empty text if no studio started it."""
@@ -117,6 +141,15 @@ class Trainings:
             raise refusal(
                 403, "the training belongs to another user", path=name, hint="ask that user to stop it"
             ) from None
+
+
+def find_error(log: str) -> str:
+    """Return the error at the end of a training's output: the lines that the command line printed for it."""
+    lines = log.splitlines()
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith(PROGRAM):
+            return "\n".join([lines[number].removeprefix(PROGRAM), *lines[number + 1 :]])
+    return lines[-1] if lines else ""
 
 
 def _terminate(run: RunFolder) -> None:

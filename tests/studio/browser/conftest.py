@@ -56,7 +56,7 @@ def slowness() -> float:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> Path:
-    """Train two runs: a token classifier with snapshots, and a sequence-to-sequence model."""
+    """Train three runs: two token classifiers, one with snapshots, and a sequence-to-sequence model."""
     folder = tmp_path_factory.mktemp("studio") / "runs"
     watched = {
         "inspection.probe_heads": True,
@@ -66,7 +66,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_config: TinyConfig) -> P
         "model.num_layers": 2,
     }
     writing = {"task": {"kind": "arithmetic", "digits": 1, "max_examples": 60}, "training.max_epochs": 1}
-    for name, overrides in (("watched", watched), ("writing", writing)):
+    other = {"model.position.kind": "rotary", "training.max_epochs": 1}
+    for name, overrides in (("watched", watched), ("other", other), ("writing", writing)):
         TrainingSession(tiny_config(overrides), RunFolder(folder / name)).run()
     return folder
 

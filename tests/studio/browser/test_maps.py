@@ -15,11 +15,19 @@ from PIL import Image
 
 from glassformer.inspection.maps import AttentionMaps
 from glassformer.inspection.statistics import head_statistics
-from glassformer.plotting.attention import MASKED, colours, from_bytes, to_bytes
+from glassformer.plotting.attention import (
+    DARK_MASKED,
+    DARK_SCALE,
+    MASKED,
+    SCALE,
+    colours,
+    from_bytes,
+    to_bytes,
+)
 from glassformer.runs.run import Run
 
 from ...inspection.conftest import make_maps
-from .conftest import OpenPage, Page, slowness
+from .conftest import PATIENCE_SECONDS, OpenPage, Page, slowness
 
 GIGABYTE = 1 << 30
 FRAME_MILLISECONDS = 1000 / 60
@@ -44,9 +52,9 @@ def picture(page: Page, selector: str) -> np.ndarray:
     return np.asarray(image.convert("RGB"))
 
 
-def expected_colours(weights: np.ndarray) -> np.ndarray:
+def expected_colours(weights: np.ndarray, scale: tuple[str, ...] = SCALE) -> np.ndarray:
     """Colour of a weight that was sent as a byte."""
-    return colours()[np.rint(from_bytes(to_bytes(weights, None)) * 255).astype(int)]
+    return colours(scale)[np.rint(from_bytes(to_bytes(weights, None)) * 255).astype(int)]
 
 
 def box_of_map(page: Page) -> tuple[float, float, float, float]:
@@ -56,33 +64,69 @@ def box_of_map(page: Page) -> tuple[float, float, float, float]:
     return left, top, width, height
 
 
-def test_every_pixel_has_the_colour_of_its_weight(open_page: OpenPage, look_at: ShowMaps) -> None:
+@pytest.mark.parametrize(
+    ("theme", "scale", "striped"), [("light", SCALE, MASKED), ("dark", DARK_SCALE, DARK_MASKED)]
+)
+def test_every_pixel_has_the_colour_of_its_weight(
+    open_page: OpenPage, look_at: ShowMaps, theme: str, scale: tuple[str, ...], striped: np.ndarray
+) -> None:
     weights = np.random.default_rng(0).dirichlet(np.full(4, 0.5), size=4).astype(np.float32)
     allowed = np.ones((4, 4), dtype=bool)
     allowed[2, 3] = False
-    look_at(make_maps(np.where(allowed, weights, 0), allowed))
-    page = open_page("#/inspect/watched")
+    look_at(make_maps(np.stack([np.where(allowed, weights, 0)] * 2), allowed))  # two heads
+    page = open_page("#/inspect/watched", color_scheme=theme)
     page.until("() => document.querySelector('.map-grid canvas')?.dataset.painted")
     small = picture(page, ".map-grid canvas")
     shown = page.page.evaluate("() => document.querySelector('.map-grid canvas').clientHeight")
     assert abs(len(small) - shown) <= 1  # the browser does not scale it down
     rows, columns = (np.floor(np.arange(side) * 4 / side + 1e-9).astype(int) for side in small.shape[:2])
-    is_allowed, wanted = allowed[rows][:, columns], expected_colours(weights)[rows][:, columns]
+    is_allowed, wanted = allowed[rows][:, columns], expected_colours(weights, scale)[rows][:, columns]
     np.testing.assert_array_equal(small[is_allowed], wanted[is_allowed])
-    assert {tuple(pixel) for pixel in small[~is_allowed].tolist()} == {tuple(row) for row in MASKED.tolist()}
+    assert {tuple(pixel) for pixel in small[~is_allowed].tolist()} == {tuple(row) for row in striped.tolist()}
 
     left, top, width, height = box_of_map(page)
     large = picture(page, ".map-canvas")
     for row, column in np.argwhere(allowed):
         y, x = round(top + (row + 0.5) * height / 4), round(left + (column + 0.5) * width / 4)
-        np.testing.assert_array_equal(large[y, x], expected_colours(weights)[row, column])
+        np.testing.assert_array_equal(large[y, x], expected_colours(weights, scale)[row, column])
+
+    # The other theme repaints both maps; in dark mode, no map is glaring.
+    page.page.locator("#theme").click()
+    for selector in (".map-grid canvas", ".map-canvas"):
+        end = time.monotonic() + PATIENCE_SECONDS
+        while (_brightness(page, selector) < 128) == (theme == "dark"):
+            assert time.monotonic() < end, selector
+            page.page.wait_for_timeout(50)
+
+
+def _brightness(page: Page, selector: str) -> float:
+    """Median brightness of a map, without the margin of a large map."""
+    shown = picture(page, selector)
+    if selector == ".map-canvas":
+        left, top, width, height = map(round, box_of_map(page))
+        shown = shown[top : top + height, left : left + width]
+    return float(np.median(shown))
+
+
+def test_a_small_map_uses_its_card_and_no_column_stays_empty(open_page: OpenPage, look_at: ShowMaps) -> None:
+    look_at(make_maps(np.full((6, 6), 1 / 6, dtype=np.float32)))
+    page = open_page("#/inspect/watched")
+    _, _, width, _ = box_of_map(page)
+    card = page.page.locator(".map-detail").bounding_box()
+    assert width > 0.6 * card["width"]
+    assert not page.page.locator(".overview").count()  # one map needs no overview
+    lows = page.page.evaluate(
+        "() => [...document.querySelector('.inspector').children].map((column) =>"
+        " column.lastElementChild.getBoundingClientRect().bottom)"
+    )
+    assert len(lows) == 2 and min(lows) > 0.6 * max(lows)
 
 
 def test_a_thousand_tokens_open_and_respond_within_a_frame(open_page: OpenPage, look_at: ShowMaps) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(1000), size=1000).astype(np.float32)
     weights[777] = 0
     weights[777, 333] = 1
-    look_at(make_maps(weights))
+    look_at(make_maps(np.stack([weights, weights])))
     page = open_page("#/runs")
     page.see("table.runs")
     page.open("#/inspect/watched")  # loads the model, which is not part of the measurement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -34,18 +35,25 @@ def command_of(page: Page, panel: str) -> str:
 
 
 def test_runs_are_listed_with_curves_and_differences(open_page: OpenPage) -> None:
-    page = open_page("#/runs")
+    page = open_page("#/runs?select=watched,other,writing")
     page.see("table.runs tr[data-run=watched] .status-done", "done")
     page.see("table.runs tr[data-run=writing]")
     assert "%" in page.see("tr[data-run=watched] td strong").inner_text()
     points = page.until("() => Number(document.querySelector('.chart')?.dataset.points ?? 0)")
     assert page.see(".legend", "watched")
-    page.see(".differences", "task.kind")
+    page.see(".differences", "model.position.kind")
     rows = check_exports(page, "Curves")
     assert rows[0] == ["series", "step", "value"] and len(rows) > points
     assert ["watched", "done"] in [row[:2] for row in check_exports(page, "All runs")]
-    assert check_exports(page, "Differences")[0][0] == "option"
+    assert check_exports(page, "Differences")[0] == ["task", "option", "watched", "other"]
     assert command_of(page, "All runs").startswith("glassformer runs")
+    # Runs of one task are a group, and only their options are compared.
+    assert page.page.locator("tbody[data-task=reversal] tr[data-run]").count() == 2
+    assert page.see("tbody[data-task=arithmetic] .task-head", "arithmetic").is_visible()
+    assert page.page.locator(".differences").count() == 1
+    assert "task.kind" not in page.see(".differences").inner_text()
+    page.see("tr[data-run=other] .chip", "position rotary")
+    page.see("tr[data-run=watched] .chip", "position sinusoidal")
     # One run less, a log axis, no smoothing: the address stores them.
     page.page.locator("tr[data-run=writing] input").uncheck()
     page.until(f"() => Number(document.querySelector('.chart').dataset.points ?? 0) < {points}")
@@ -56,6 +64,46 @@ def test_runs_are_listed_with_curves_and_differences(open_page: OpenPage) -> Non
     page.until("() => document.querySelector('.chart .ytick')")
     assert page.page.get_by_label("Log axis").is_checked()
     assert not page.page.locator("tr[data-run=writing] input").is_checked()
+
+
+def test_runs_are_found_by_name_task_status_and_option(open_page: OpenPage) -> None:
+    page = open_page("#/runs")
+    page.see("tr[data-run=writing]")
+    shown = "() => [...document.querySelectorAll('tr[data-run]')].map((row) => row.dataset.run).sort().join()"
+    assert page.page.evaluate(shown) == "other,watched,writing"
+    for text, found in (
+        ("wat", "watched"),
+        ("arith", "writing"),
+        ("position=rotary", "other"),
+        ("num_layers=2 done", "watched"),
+        ("crashed", ""),
+    ):
+        page.page.get_by_label("Search").fill(text)
+        page.until(f"{shown.replace('=> [', '=> [')} === {found!r}".replace("() => ", "() => (", 1) + ")")
+    page.see("table.runs", "No run matches")
+    page.page.get_by_label("Search").fill("")
+    page.page.get_by_label("Task").select_option("reversal")
+    page.see(".run-filter", "2 of 3 runs")
+    page.until("() => location.hash.includes('task=reversal')")
+    page.page.reload()
+    page.see("tr[data-run=watched]")
+    assert page.page.evaluate(shown) == "other,watched"
+
+
+def test_a_colour_belongs_to_the_run_not_to_its_place(open_page: OpenPage) -> None:
+    def colour(page: Page, name: str) -> str:
+        page.until(f"() => document.querySelector('.legend li[data-run={name}]')")
+        script = f"() => document.querySelector('.legend li[data-run={name}] .swatch').dataset.colour"
+        return str(page.page.evaluate(script))
+
+    page = open_page("#/runs?select=watched,other,writing")
+    colours = {name: colour(page, name) for name in ("watched", "other", "writing")}
+    assert len(set(colours.values())) == 3
+    page.open("#/runs?select=writing")
+    page.page.reload()
+    assert colour(page, "writing") == colours["writing"]
+    page.open("#/run/other")
+    assert colour(page, "other") == colours["other"]
 
 
 def test_a_run_shows_its_results_and_options(open_page: OpenPage) -> None:
@@ -158,6 +206,83 @@ def test_the_probe_walks_through_the_decoding(open_page: OpenPage) -> None:
 def test_the_probe_shows_an_input_error(open_page: OpenPage) -> None:
     page = open_page("#/probe/watched?input=nonsense", may_be_refused=True)
     page.see(".failure", "nonsense")
+
+
+RESULTS = {
+    "#/inspect/watched": (".map-canvas", "Input"),
+    "#/probe/watched": (".output .best", "Input"),
+    "#/film/watched": (".map-canvas", "Input"),
+    "#/compare?a=watched": (".three .map-canvas", "Input"),
+}
+
+
+@pytest.mark.parametrize("route", RESULTS)
+def test_a_bad_input_leaves_the_last_result_in_place(open_page: OpenPage, route: str) -> None:
+    selector, label = RESULTS[route]
+    page = open_page(route, may_be_refused=True)
+    page.see(selector)
+    page.page.evaluate("(selector) => { document.querySelector(selector).id = 'before'; }", selector)
+    typed = page.page.get_by_label(label).first
+    typed.fill("1 2 x 77")
+    typed.press("Enter")
+    error = page.see(".attempt .failure")
+    page.see(".attempt", "Below: the last result")
+    assert page.page.locator("#before").is_visible()  # the same element, not a new one
+    assert error.bounding_box()["y"] < page.page.locator("#before").bounding_box()["y"]
+    assert typed.input_value() == "1 2 x 77"
+    # A good input replaces both.
+    typed.fill(typed.get_attribute("placeholder") or "")
+    typed.press("Enter")
+    page.until("() => !document.querySelector('.attempt') && !document.getElementById('before')")
+    page.see(selector)
+    page.until("() => location.hash.includes('input=')")
+
+
+def test_statistics_are_explained_on_hover_and_focus(open_page: OpenPage) -> None:
+    page = open_page("#/inspect/watched?layer=0&head=1")
+    page.see(".statistic .term", "entropy")
+    terms = page.page.locator(".statistic .term")
+    names = terms.all_inner_texts()
+    assert {"diagonal", "anti-diagonal", "previous token", "entropy", "value share"} <= set(names)
+    for number, name in enumerate(names):
+        term = terms.nth(number)
+        sentence = page.page.locator(f"#{term.get_attribute('aria-describedby')}")
+        assert not sentence.is_visible()
+        term.hover()
+        assert sentence.is_visible() and len(sentence.inner_text()) > 20, name
+        page.page.mouse.move(0, 0)
+        assert not sentence.is_visible()
+        term.focus()
+        assert sentence.is_visible()
+        page.page.keyboard.press("Escape")
+        assert not sentence.is_visible()
+    page.see(".explained", "mean distance")
+
+
+def test_buttons_have_names(open_page: OpenPage) -> None:
+    """No button is called by a bare sign, such as "["; what is read aloud is what is shown, or more."""
+    page = open_page()
+    for route, selector in {
+        "#/runs": "table.runs",
+        "#/inspect/watched": "[aria-label='Next head']",
+        "#/probe/writing": ".output .best",
+        "#/film/watched": ".map-canvas",
+        "#/compare?a=watched": ".map-canvas",
+    }.items():
+        page.open(route)
+        page.see(selector)
+        names = page.page.evaluate(
+            "() => [...document.querySelectorAll('button:not(.step-chip)')]"
+            ".map((one) => one.getAttribute('aria-label') ?? one.textContent)"
+        )
+        assert all(re.search(r"\w{2}", name) for name in names), (route, names)
+        texts = page.page.locator("button:not(.step-chip)").all_inner_texts()
+        assert not {"[", "]", "{", "}"} & set(texts), route
+    page.open("#/inspect/watched")
+    page.see("button", "Head ›").click()
+    page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 0, head 1')")
+    page.see("button", "‹ Layer").click()
+    page.until("() => document.querySelector('.map-detail h2').innerText.includes('layer 1, head 1')")
 
 
 def test_the_film_moves_map_scores_and_loss_together(open_page: OpenPage) -> None:

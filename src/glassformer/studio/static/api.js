@@ -24,7 +24,25 @@ const wait = (milliseconds, signal) => new Promise((resolve, reject) => {
   signal?.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
 });
 
+const prepared = new Map();
+
+/** Send requests, `[path, body]`, before the view that needs their replies is shown: the next `ask` of each gets its reply. */
+export async function prepare(requests, signal) {
+  const replies = [];
+  for (const [path, body] of requests) replies.push([path + JSON.stringify(body), await ask(path, { body, signal })]);
+  prepared.clear(); // only for the view that is shown next
+  for (const [key, reply] of replies) prepared.set(key, reply);
+}
+
+function takePrepared(key) {
+  const reply = prepared.get(key);
+  prepared.delete(key);
+  return reply;
+}
+
 export async function ask(path, { body, method = body ? "POST" : "GET", signal, as = "json" } = {}) {
+  const ready = body && takePrepared(path + JSON.stringify(body));
+  if (ready) return ready;
   for (let attempt = 1; ; attempt++) {
     const reply = await send(path, { body, method, signal });
     window.dispatchEvent(new CustomEvent("glassformer:replied"));

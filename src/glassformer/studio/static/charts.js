@@ -27,8 +27,8 @@ export function bars(rows, { most = 1, width = 360, label = LABEL_WIDTH, value =
 /** Draw one bar; a stacked bar has its label above it, over the full width. */
 function drawBar(svg, row, above, { isStacked, label, room, width, x }) {
   const top = isStacked ? above + 18 : above;
-  svg.append(isStacked ? draw("text.bar-label", { x: 0, y: above + 13 }, shorten(row.label, Math.floor(width / 7)))
-    : draw("text.bar-label", { x: label - 10, y: top + 14, "text-anchor": "end" }, shorten(row.label, 20)));
+  if (isStacked) svg.append(draw("text.bar-label", { x: 0, y: above + 13 }, shorten(row.label, Math.floor(width / 7))));
+  else if (label) svg.append(draw("text.bar-label", { x: label - 10, y: top + 14, "text-anchor": "end" }, shorten(row.label, 20)));
   svg.append(draw("rect.bar-ground", { x: label, y: top + 4, width: room, height: 12, rx: 2 }));
   if (row.value !== null) {
     svg.append(draw(`rect.bar${row.isChosen ? ".is-chosen" : ""}`, { x: label, y: top + 4, width: Math.max(x(row.value) - label, 1), height: 12, rx: 2 }));

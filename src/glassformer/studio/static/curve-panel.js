@@ -1,7 +1,7 @@
 // Panel of training curves: metric, log axis, smoothing; several runs in one chart.
 
 import { poll } from "./api.js";
-import { Chart, seriesColour, smoothed } from "./curves.js";
+import { Chart, seriesColour, seriesDash, smoothed, swatch } from "./curves.js";
 import { choice, field, make, words } from "./dom.js";
 import { panel } from "./panel.js";
 import { EventLog } from "./event-log.js";
@@ -12,9 +12,9 @@ const SECONDS = 1;
 const SECONDS_AT_REST = 5;
 
 export class CurvePanel {
-  /** `onStatus(eventLog)` is called for every run that has changed. */
-  constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, command = null, commandOf = null } = {}) {
-    Object.assign(this, { signal, onStatus, commandOf, eventLogs: new Map(), shown: [] });
+  /** `onStatus(eventLog)` is called for every run that has changed; `colourOf(name)` is the colour number of a run. */
+  constructor(params, signal, { height = 320, title = "Curves", onStatus = () => {}, colourOf = () => 0, command = null, commandOf = null } = {}) {
+    Object.assign(this, { signal, onStatus, colourOf, commandOf, eventLogs: new Map(), shown: [] });
     this.metric = params.get("metric") ?? "loss";
     this.isLog = params.get("log") === "1";
     this.smoothness = Math.min(Math.max(Number(params.get("smooth") ?? 0.5) || 0, 0), 0.99);
@@ -87,25 +87,20 @@ export class CurvePanel {
       }
       return;
     }
-    const series = eventLogs.map((eventLog, index) => {
+    const series = eventLogs.map((eventLog) => {
+      const index = this.colourOf(eventLog.name);
       const { training, validation } = eventLog.curve(this.metric);
       const usable = this.isLog ? training.filter(([, value]) => value > 0) : training;
       const values = smoothed(usable.map(([, value]) => value), this.smoothness);
       return {
-        name: eventLog.name, colour: seriesColour(index), raw: this.smoothness ? usable : null,
+        name: eventLog.name, colour: seriesColour(index), dash: seriesDash(index), raw: this.smoothness ? usable : null,
         points: usable.map(([step], at) => [step, values[at]]), dots: this.isLog ? validation.filter(([, value]) => value > 0) : validation,
       };
     });
     if (!this.chart.element.isConnected) this.body.replaceChildren(this.chart.element, this.legend);
-    this.legend.replaceChildren(...eventLogs.map((eventLog, index) => this.entry(eventLog, index)),
+    this.legend.replaceChildren(...eventLogs.map(({ name }) => make("li", { data: { run: name } }, swatch(this.colourOf(name)), name)),
       make("li.muted", {}, "line: training, smoothed above the raw values · rings: validation"));
     this.chart.show(series, { isLog: this.isLog, y: words(this.metric), revision: `${this.metric}${this.isLog}` });
-  }
-
-  entry(eventLog, index) {
-    const swatch = make("span.swatch");
-    swatch.style.background = seriesColour(index);
-    return make("li", {}, swatch, eventLog.name);
   }
 
   offer(names) {

@@ -1,6 +1,7 @@
 // Training curves drawn by plotly: a faint raw line, a smoothed line above it, and validation results as dots.
 
 import { make } from "./dom.js";
+import { onTheme } from "./painting.js";
 import { csv } from "./panel.js";
 
 const MAX_POINTS = 2000;
@@ -30,6 +31,16 @@ function plotly() {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export const seriesColour = (index) => colour(`--series-${index % SERIES}`);
+
+/** Line style of a run by its colour number: the colours are used twice, first solid and then dashed. */
+export const seriesDash = (index) => (index >= SERIES ? "dash" : "solid");
+
+/** Make a sample of a run's line; hollow if the run is not drawn. */
+export function swatch(index, isDrawn = true) {
+  const made = make(`span.swatch${isDrawn ? "" : ".is-hollow"}${index >= SERIES ? ".is-dashed" : ""}`, { data: { colour: String(index) } });
+  made.style.setProperty("--colour", `var(--series-${index % SERIES})`);
+  return made;
+}
 
 /** Exponential moving average, with bias correction for the first values. */
 export function smoothed(values, strength) {
@@ -62,16 +73,11 @@ export class Chart {
     this.element = make("div.chart", { role: "img", "aria-label": label, tabIndex: 0 });
     this.element.style.height = `${height}px`;
     Object.assign(this, { height, x, series: [], options: {}, queue: Promise.resolve() });
-    this.redraw = () => this.show(this.series, this.options);
-    this.themes = new MutationObserver(this.redraw);
-    this.themes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    this.darkness.addEventListener("change", this.redraw);
+    this.forgetTheme = onTheme(() => this.show(this.series, this.options));
   }
 
   close() {
-    this.themes.disconnect();
-    this.darkness.removeEventListener("change", this.redraw);
+    this.forgetTheme();
     if (this.isDrawn) window.Plotly.purge(this.element);
   }
 

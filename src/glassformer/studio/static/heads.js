@@ -4,7 +4,7 @@ import { ask, path, stoppable } from "./api.js";
 import { bars } from "./charts.js";
 import { button, change, choice, field, make, measure, metric, words } from "./dom.js";
 import { headTitle } from "./overview.js";
-import { commandLine, figureFiles, panel, trust } from "./panel.js";
+import { commandLine, explained, figureFiles, panel, trust } from "./panel.js";
 import { here, remember } from "./route.js";
 import { failure, working } from "./states.js";
 
@@ -12,8 +12,8 @@ const EXAMPLES = 64;
 
 /** Panel with statistics of a head for this input and, on request, averaged over examples and for the untrained model. */
 export class HeadPanel {
-  constructor(run, request, detail, signal) {
-    Object.assign(this, { run, request, detail, signal, measured: null, figure: null, rows: [] });
+  constructor(run, request, detail, explanations, signal) {
+    Object.assign(this, { run, request, detail, explanations, signal, measured: null, figure: null, rows: [] });
     this.body = make("div");
     this.more = make("div");
     this.element = panel("Statistics of this head", {
@@ -100,12 +100,14 @@ export class HeadPanel {
     this.rows = rows.map((row) => [row.label, row.value, row.mark, row.other, row.dot]);
     this.figure = bars(rows, { width: 320, label: 112, value: 44, title: "this head" });
     const distance = this.at(of.distance).value;
+    const explain = (name, text = name) => explained(text, this.explanations[name]);
     const legend = [make("span.key-mark", {}), "uniform weights", control ? [make("span.key-other", {}), "untrained"] : null,
-      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot", { title: "Each weight times the norm of its value vector, because a bright cell may read almost nothing" }), "value-weighted"] : null];
+      rows.some(({ dot }) => dot !== null) ? [make("span.key-dot"), explain("value-weighted")] : null];
+    const lines = rows.map((row) => make("div.statistic", {}, explain(row.label), bars([row], { width: 300, label: 0, value: 44, title: row.label })));
     this.body.replaceChildren(
       make("p.note", {}, isMeasured ? `attention mass on a pattern, over ${this.measured.examples} examples` : "attention mass on a pattern, for this input"),
-      this.figure, make("p.note.bar-legend", {}, legend),
-      distance === null ? "" : make("p.note", {}, `mean distance ${measure(distance)} positions`));
+      make("div.statistics", {}, ...lines), make("div.note.bar-legend", {}, legend),
+      distance === null ? "" : make("div.note", {}, explain("distance", "mean distance"), ` ${measure(distance)} positions`));
   }
 }
 

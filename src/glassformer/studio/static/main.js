@@ -5,6 +5,7 @@ import { setPlotlyStyles } from "./curves.js";
 import { button, make } from "./dom.js";
 import { setScale } from "./maps.js";
 import { KEYS } from "./overview.js";
+import { isDark } from "./painting.js";
 import { here, link, takeToken } from "./route.js";
 import { empty, failure, skeleton } from "./states.js";
 import { showCompare } from "./view-compare.js";
@@ -69,7 +70,7 @@ async function show() {
 
 async function loadStudio(signal) {
   const about = await ask("studio", { signal });
-  setScale(about);
+  await setScale(about);
   setPlotlyStyles(about.plotly_styles);
   return about;
 }
@@ -96,11 +97,6 @@ function showTheme() {
   toggle.textContent = dark ? "Light" : "Dark";
   toggle.title = dark ? "Switch to light" : "Switch to dark";
 }
-
-const isDark = () => {
-  const { theme } = document.documentElement.dataset;
-  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-};
 
 function switchTheme() {
   const wanted = isDark() ? "light" : "dark";

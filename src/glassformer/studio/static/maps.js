@@ -2,7 +2,7 @@
 
 import { ask, path } from "./api.js";
 import { MapMemory } from "./overview.js";
-import { differenceBytes, differenceScale, weightScale } from "./painting.js";
+import { differenceBytes, differenceScale, readScale } from "./painting.js";
 
 const MAX_CONCURRENT = 4;
 const MAX_ROWS = 400;
@@ -11,8 +11,8 @@ const memory = new MapMemory();
 let scale = null;
 
 /** Set the colour scale of weights, as in the files that the server draws. */
-export function setScale({ colours, masked }) {
-  scale = weightScale(Uint8Array.from(atob(colours), (character) => character.charCodeAt(0)), masked);
+export async function setScale({ scales }) {
+  scale = await readScale(scales);
 }
 
 export const currentScale = () => scale;

@@ -11,6 +11,19 @@ const TRUST = {
 
 export const trust = (kind) => make(`span.trust.trust-${kind}`, { title: TRUST[kind] }, kind);
 
+let numbered = 0;
+
+/** Make a term with a sentence that explains it, shown when the term is pointed at or has the focus; Escape hides it. */
+export function explained(term, sentence) {
+  if (!sentence) return make("span", {}, term);
+  const id = `explanation-${++numbered}`;
+  const name = make("button.term", { type: "button", "aria-describedby": id }, term);
+  const made = make("span.explained", {}, name, make("span.explanation", { id, role: "tooltip" }, sentence));
+  name.addEventListener("keydown", (event) => { if (event.key === "Escape") made.classList.add("is-closed"); });
+  for (const again of ["pointerenter", "focusin"]) made.addEventListener(again, () => made.classList.remove("is-closed"));
+  return made;
+}
+
 /** Make a panel. `files` maps an export format to a function that returns a promise of a Blob. */
 export function panel(title, { trust: kind = null, about = null, files = {}, name = "glassformer", command = null, tools = [] } = {}, ...children) {
   const made = make("section.panel", { "aria-label": title },

@@ -39,6 +39,31 @@ export function failure(error, again = null) {
 
 const listed = (allowed) => (Array.isArray(allowed) ? allowed.join(", ") : allowed);
 
+/**
+ * Do `act` while the last result in `body` stays visible, and return true if it succeeded. If it fails, the error is
+ * shown above the result; `about` says what the result is for.
+ */
+export async function attempt(body, act, about, signal) {
+  const notice = body.previousElementSibling?.matches(".attempt") ? body.previousElementSibling : make("div.attempt");
+  body.before(notice);
+  if (notice.dataset.busy) return false;
+  notice.dataset.busy = "1";
+  notice.replaceChildren(working("Running the model…"));
+  body.setAttribute("aria-busy", "true");
+  try {
+    await act();
+    notice.remove();
+    return true;
+  } catch (error) {
+    if (signal.aborted || error.name === "AbortError") return false;
+    notice.replaceChildren(failure(error), about && body.querySelector(".panel") ? make("p.note", {}, `Below: the last result, for ${about}.`) : "");
+    return false;
+  } finally {
+    delete notice.dataset.busy;
+    body.removeAttribute("aria-busy");
+  }
+}
+
 /** Fill `root` with the result of `act`. Show `sign` until then, and an error if `act` fails. */
 export async function fill(root, sign, act, signal) {
   root.replaceChildren(sign);

@@ -2,7 +2,7 @@
 
 import { choice, field, make } from "./dom.js";
 import { currentScale } from "./maps.js";
-import { paint } from "./painting.js";
+import { onTheme, paint } from "./painting.js";
 import { remember } from "./route.js";
 import { chosenIn } from "./subject.js";
 import { failure, skeleton } from "./states.js";
@@ -13,6 +13,7 @@ export class AttentionRow {
   constructor(signal) {
     this.signal = signal;
     this.element = make("div.attention-row", {}, skeleton(3, "Loading the attention"));
+    signal.addEventListener("abort", onTheme(() => this.show(this.step)), { once: true });
   }
 
   fail(error) {

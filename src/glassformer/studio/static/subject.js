@@ -1,8 +1,9 @@
 // Bar above the inspection views, in which the user chooses run, checkpoint and input.
 
-import { ask, path } from "./api.js";
+import { ask, path, prepare } from "./api.js";
 import { button, choice, field, make } from "./dom.js";
-import { wholeNumber } from "./route.js";
+import { go, link, wholeNumber } from "./route.js";
+import { attempt } from "./states.js";
 import { MapDetail } from "./viewer.js";
 
 export const describeRun = (name, signal) => ask(`runs/${path(name)}`, { signal });
@@ -58,6 +59,17 @@ export function subjectBar({ about, runs, params, extra = [], hasCheckpoint = tr
     form.requestSubmit();
   }, { title: "Use the next example from the test set" }) : null);
   return form;
+}
+
+/**
+ * Show a view for another input or checkpoint. `requests(params)` are the requests of the view, `[path, body]`. They are
+ * sent first: if one is refused, the last result in `body`, which is for the input `shown`, stays with the error above it.
+ */
+export async function goIfAccepted(view, name, params, { requests, body, shown, signal }) {
+  const target = link(view, name, params);
+  const asked = requests(new URLSearchParams(target.split("?")[1] ?? ""));
+  const about = shown ? `the input “${shown}”` : "the first test example";
+  if (await attempt(body, () => prepare(asked, signal), about, signal)) go(view, name, params);
 }
 
 /** Handle the keys of the map everywhere in the page, except while the user types. */

@@ -1,11 +1,12 @@
 // View that compares the maps of two runs, checkpoints or inputs: A, B and B − A.
 
+import { path } from "./api.js";
 import { choice, field, make } from "./dom.js";
 import { Difference, StudioMaps } from "./maps.js";
 import { csv, panel, shellWords } from "./panel.js";
 import { go, here, link, remember } from "./route.js";
 import { empty, fill, skeleton, working } from "./states.js";
-import { checkpointOptions, chosenIn, loadRun, listenToKeys, makeDetail, runNames } from "./subject.js";
+import { checkpointOptions, chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, runNames } from "./subject.js";
 
 const SIDES = ["a", "b"];
 
@@ -17,8 +18,11 @@ export async function showCompare(root, { params, studio, signal }) {
   if (!runs.length) return body.replaceChildren(empty("Nothing to compare yet", "Train a model first.", make("a.button.primary", { href: link("new") }, "New run")));
   const names = { a: params.get("a") ?? runs[0], b: params.get("b") ?? params.get("a") ?? runs[0] };
   const abouts = await Promise.all(SIDES.map((side) => loadRun(names[side], signal)));
-  const bars = SIDES.map((side, index) => sideBar(side, abouts[index], runs, params, names));
-  const result = make("div");
+  const result = make("div.result");
+  const submit = (values) => goIfAccepted("compare", null, values, {
+    requests: (of) => SIDES.map((side) => [`runs/${path(names[side])}/attention`, requestOf(side, of)]), body: result, shown: params.get("a-input"), signal,
+  });
+  const bars = SIDES.map((side, index) => sideBar(side, abouts[index], runs, params, names, submit));
   body.replaceChildren(make("div.sides", {}, ...bars), result);
   await fill(result, working("Running both models…"), async () => {
     const sources = [];
@@ -37,7 +41,7 @@ function requestOf(side, params) {
   };
 }
 
-function sideBar(side, about, runs, params, names) {
+function sideBar(side, about, runs, params, names, submit) {
   const request = requestOf(side, params);
   const state = () => {
     const current = Object.fromEntries(here().params);
@@ -52,7 +56,7 @@ function sideBar(side, about, runs, params, names) {
     "aria-label": side.toUpperCase(),
     onsubmit: (event) => {
       event.preventDefault();
-      go("compare", null, { ...state(), [`${side}-input`]: input.value, [`${side}-checkpoint`]: checkpoint.value, [`${side}-untrained`]: untrained.checked ? "1" : "0" });
+      submit({ ...state(), [`${side}-input`]: input.value, [`${side}-checkpoint`]: checkpoint.value, [`${side}-untrained`]: untrained.checked ? "1" : "0" });
     },
   }, make(`span.side-name.side-${side}`, {}, side.toUpperCase()),
   field("Run", choice(runs.map((name) => [name, name]), about.name, (run) => go("compare", null, { ...state(), [side]: run, [`${side}-checkpoint`]: null }))),

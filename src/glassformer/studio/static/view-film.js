@@ -7,7 +7,7 @@ import { StudioMaps } from "./maps.js";
 import { panel } from "./panel.js";
 import { go, here, remember, wholeNumber } from "./route.js";
 import { empty, failure, fill, working } from "./states.js";
-import { chosenIn, loadRun, listenToKeys, makeDetail, runNames, subjectBar } from "./subject.js";
+import { chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, runNames, subjectBar } from "./subject.js";
 
 const PLAY_EVERY = 700;
 const COMMAND = "glassformer train reversal inspection.probe_heads=true inspection.keep_snapshots=true";
@@ -17,18 +17,27 @@ export async function showFilm(root, { name, params, studio, signal }) {
   const bar = subjectBar({
     about, runs, params, hasCheckpoint: false, submit: "Show",
     onRun: (run) => go("film", run),
-    onSubmit: (asked) => { const current = here().params; go("film", name, { ...asked, site: current.get("site"), layer: current.get("layer"), head: current.get("head") }); },
+    onSubmit: (asked) => {
+      const kept = Object.fromEntries(["site", "layer", "head", "step"].map((key) => [key, here().params.get(key)]));
+      goIfAccepted("film", name, { ...asked, ...kept }, {
+        requests: (of) => (shown ? [[`runs/${path(name)}/attention`, mapRequest(of.get("input"), shown.checkpoint)]] : []), body, shown: params.get("input"), signal,
+      });
+    },
   });
-  const body = make("div");
+  let shown = null;
+  const body = make("div.result");
   root.replaceChildren(make("h1.unseen", {}, "Film"), bar, body);
   await fill(body, working("Looking for checkpoints…"), async () => {
     const film = await ask(`runs/${path(name)}/film`, { signal });
     if (!film.checkpoints.length) {
       return empty("No checkpoints to show", "A film needs checkpoints from the whole training. These options keep them:", make("code", {}, COMMAND));
     }
-    return new Film(name, film, about.command, params, studio, signal).element;
+    shown = new Film(name, film, about.command, params, studio, signal);
+    return shown.element;
   }, signal);
 }
+
+const mapRequest = (input, checkpoint) => ({ input: input || null, checkpoint: checkpoint.name });
 
 class Film {
   constructor(name, film, command, params, studio, signal) {
@@ -76,7 +85,7 @@ class Film {
   source(at) {
     const { name } = this.film.checkpoints[at];
     if (!this.sources.has(name)) {
-      const asked = StudioMaps.take(this.name, { input: this.input, checkpoint: name }, this.signal);
+      const asked = StudioMaps.take(this.name, mapRequest(this.input, this.film.checkpoints[at]), this.signal);
       asked.catch(() => this.sources.delete(name));
       this.sources.set(name, asked);
     }

@@ -8,7 +8,7 @@ import { failure, fill, skeleton } from "./states.js";
 
 const CHECK_AFTER = 350;
 /** Groups that are expanded by default. The others contain options that are seldom changed. */
-const OPEN = new Set(["task", "model", "general", "seed", ""]);
+const isOpen = (group) => ["", "model", "task", "task.data", "task.data.columns"].includes(group);
 
 export async function showNew(root, { params, studio, signal }) {
   const source = params.get("source") ?? studio.presets[0].name;
@@ -68,7 +68,7 @@ class RunForm {
       const fields = groups.get(name);
       const changed = fields.filter(({ path }) => path in this.values).length;
       const wrong = fields.some(({ path }) => this.errorAt(path));
-      return make("details.group", { open: wrong || (open.get(name) ?? OPEN.has(name)), data: { group: name } },
+      return make("details.group", { open: wrong || (open.get(name) ?? isOpen(name)), data: { group: name } },
         make("summary", {}, make("span", {}, words(name || "general").split(".").join(" · ")), changed ? make("span.chip", {}, `${changed} changed`) : null, wrong ? make("span.chip.alarm", {}, "has an error") : null),
         make("div.group-fields", {}, fields.map((field) => this.row(field))));
     }));
@@ -92,28 +92,40 @@ class RunForm {
       make("label", { htmlFor: id, title: field.path }, field.label ?? field.path.split(".").at(-1)),
       make("div", {}, control,
         error ? make("p.field-error", { id: `${id}-error` }, [error.message, error.hint, error.allowed?.length && `allowed: ${[error.allowed].flat().join(", ")}`].filter(Boolean).join(" · ")) : null,
-        make("p.note", { id: `${id}-about` }, field.description ?? "")));
+        make("p.note", { id: `${id}-about` }, field.description ?? ""),
+        field.about_choice ? make("p.note.about-choice", {}, make("strong", {}, option(this.valueOf(field))), `: ${field.about_choice}`) : null));
+  }
+
+  valueOf(field) {
+    return field.path in this.values ? this.values[field.path] : field.value;
   }
 
   control(field, id) {
-    const value = field.path in this.values ? this.values[field.path] : field.value;
+    const value = this.valueOf(field);
     const common = { id, name: field.path };
+    if (field.type === "boolean" && field.is_optional) return this.select(field, common, [[true, "yes"], [false, "no"]], value);
     if (field.type === "boolean") {
       const box = make("input", { ...common, type: "checkbox", checked: value === true, onchange: () => this.change(field, box.checked) });
       return box;
     }
     if (field.type === "list" && field.choices?.length) return this.boxes(field, id, value);
-    if (field.choices?.length) {
-      const select = make("select", { ...common, onchange: () => this.change(field, JSON.parse(select.value)) },
-        field.choices.map((of) => make("option", { value: JSON.stringify(of), selected: of === value }, of === null ? "none" : option(of))));
-      return select;
-    }
+    if (field.choices?.length) return this.select(field, common, field.choices.map((of) => [of, option(of)]), value);
     const input = make("input", {
       ...common, type: "text", inputMode: field.type === "integer" ? "numeric" : field.type === "number" ? "decimal" : "text",
-      value: value === null || value === undefined ? "" : option(value), placeholder: field.default === null ? "none" : option(field.default),
+      value: value === null || value === undefined ? "" : option(value), placeholder: field.is_optional ? unsetText(field) : option(field.default ?? ""),
       autocomplete: "off", spellcheck: false, oninput: () => this.change(field, parseInput(input.value, field)),
     });
+    if (field.type === "columns") input.setAttribute("list", "columns");
     return input;
+  }
+
+  /** Make a select of `[value, text]` pairs. An option that may be unset has an empty choice, which states what that means. */
+  select(field, common, options, value) {
+    const isUnset = value === null || value === undefined;
+    const offered = [...(field.is_optional || isUnset ? [[null, field.is_optional ? unsetText(field) : ""]] : []), ...options];
+    const select = make(`select${isUnset ? ".is-unset" : ""}`, { ...common, onchange: () => this.change(field, JSON.parse(select.value)) },
+      offered.map(([of, text]) => make("option", { value: JSON.stringify(of), selected: of === (value ?? null) }, text)));
+    return select;
   }
 
   /** Make one checkbox per choice. */
@@ -126,7 +138,7 @@ class RunForm {
   }
 
   change(field, value) {
-    if (JSON.stringify(value) === JSON.stringify(field.original ?? field.value) && !(field.path in this.values)) return;
+    if (JSON.stringify(value) === JSON.stringify(field.value) && !(field.path in this.values)) return;
     this.values[field.path] = value;
     this.save();
     clearTimeout(this.timer);
@@ -174,6 +186,9 @@ class RunForm {
     }
   }
 }
+
+/** Describe an unset option: "unset: no limit". */
+const unsetText = (field) => (field.unset ? `unset: ${field.unset}` : "unset");
 
 /** Order the groups so that a section comes before its subsections. */
 function parentsFirst(groups) {

@@ -8,28 +8,33 @@ import { figureFiles, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
 import { empty, fill, working } from "./states.js";
 import { AttentionRow } from "./strip.js";
-import { loadRun, requestOf, runNames, subjectBar } from "./subject.js";
+import { goIfAccepted, loadRun, requestOf, runNames, subjectBar } from "./subject.js";
 import { beamTree, treeRows } from "./tree.js";
 
 const ALTERNATIVES = 6;
 
 export async function showProbe(root, { name, params, signal }) {
   const [about, runs] = await Promise.all([loadRun(name, signal), runNames(signal)]);
-  const kinds = about.decoding ?? [];
+  const kinds = about.decoding ?? [], address = `runs/${path(name)}/trace`;
   const decoding = choice([["", "as evaluated"], ...kinds.map((kind) => [kind, kind])], params.get("decoding") ?? "", () => bar.requestSubmit());
   const bar = subjectBar({
     about, runs, params, submit: "Run", extra: kinds.length ? [field("Decoding", decoding)] : [],
-    onRun: (run) => go("probe", run), onSubmit: (asked) => go("probe", name, { ...asked, decoding: decoding.value }),
+    onRun: (run) => go("probe", run), onSubmit: (asked) => goIfAccepted("probe", name, { ...asked, decoding: decoding.value }, {
+      requests: (of) => [[address, traceRequest(of)]], body, shown: params.get("input"), signal,
+    }),
   });
-  const body = make("div");
+  const body = make("div.result");
   root.replaceChildren(make("h1.unseen", {}, "Probe"), bar, body);
-  const { input, checkpoint } = requestOf(params);
-  const kind = params.get("decoding");
   await fill(body, working("Running the model…"), async () => {
-    const request = { input, checkpoint, decoding: kind ? { kind } : null, alternatives: ALTERNATIVES };
-    const trace = await ask(`runs/${path(name)}/trace`, { body: request, signal });
+    const request = traceRequest(params);
+    const trace = await ask(address, { body: request, signal });
     return new Probe(name, trace, request, params, signal).element;
   }, signal);
+}
+
+function traceRequest(params) {
+  const { input, checkpoint, decoding } = requestOf(params);
+  return { input, checkpoint, decoding, alternatives: ALTERNATIVES };
 }
 
 class Probe {

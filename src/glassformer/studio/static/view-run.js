@@ -11,8 +11,9 @@ import { describeRun, isRun } from "./subject.js";
 import { progress, statusPill } from "./view-runs.js";
 
 export async function showRun(root, { name, params, studio, signal }) {
-  let about = await waitForRun(root, name, signal);
-  if (!about) return;
+  const row = await waitForRun(root, name, signal);
+  if (row?.status === "failed") return showFailed(root, name, row);
+  let about = await describeRun(name, signal);
   const state = make("div.run-state", { role: "status" });
   const rest = make("div.stack");
   const acts = make("div.actions");
@@ -22,11 +23,12 @@ export async function showRun(root, { name, params, studio, signal }) {
     acts.replaceChildren(
       ...(isLive ? [stopButton(name, acts)] : []),
       make("a.button", { href: link("inspect", name) }, "Inspect"), make("a.button", { href: link("probe", name) }, "Probe"),
-      make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"));
+      make("a.button", { href: link("film", name) }, "Film"), make("a.button", { href: link("compare", null, { a: name }) }, "Compare"),
+      FAILED.has(status) && about.form ? tryAgain(about.form) : make("a.button", { href: link("new", null, { source: name }) }, "New run from this one"));
   };
   const showRest = () => rest.replaceChildren(...[logPanel(about), resultsPanel(about, studio), optionsPanel(about)].filter(Boolean));
   const curves = new CurvePanel(params, signal, {
-    height: 340, command: about.command,
+    height: 340, command: about.command, colourOf: () => row?.colour ?? 0,
     onStatus: async (eventLog) => {
       const hasChanged = eventLog.status !== about.status;
       showStatus(eventLog.status, eventLog.step, eventLog.total);
@@ -44,25 +46,38 @@ export async function showRun(root, { name, params, studio, signal }) {
   showRest();
 }
 
-/** Load a run, and wait for it if its training was just started. */
+/** Return the row of a run, and wait for the run if its training was just started. */
 async function waitForRun(root, name, signal) {
   for (;;) {
     const row = (await ask("runs", { signal })).runs.find((run) => run.name === name);
-    if (!row || isRun(row)) return describeRun(name, signal);
-    if (row.status === "failed") {
-      root.replaceChildren(make("h1", {}, name), failure({ message: "The training failed before it created a run. Its output:" }), make("pre.log", {}, row.error ?? ""));
-      return null;
-    }
+    if (!row || isRun(row) || row.status === "failed") return row;
     if (!root.querySelector(".working")) root.replaceChildren(make("h1", {}, name), working("The training is starting…"));
     await new Promise((resolve) => setTimeout(resolve, 500));
     signal.throwIfAborted();
   }
 }
 
-/** Show the last output of a run that failed. */
+/** Show a training that failed before it created a run: its error, its output, and the way back to the form. */
+function showFailed(root, name, { error, log, form }) {
+  root.replaceChildren(
+    make("div.view-head", {}, make("div", {}, make("p.crumb", {}, make("a", { href: link("runs") }, "← Runs")), make("h1", {}, name), make("div.run-state", {}, statusPill("failed"))),
+      make("div.actions", {}, form ? tryAgain(form) : make("a.button.primary", { href: link("new") }, "New run"))),
+    make("div.stack", {}, errorBox("The training failed before it created a run.", error), panel("Output", {}, make("pre.log", {}, log || "The training printed nothing."))));
+}
+
+const FAILED = new Set(["crashed", "diverged", "damaged"]);
+
+/** Link to the form of a run, with everything that was filled in. */
+const tryAgain = ({ source, values }) => make("a.button.primary", {
+  href: link("new", null, { source, set: Object.keys(values).length ? JSON.stringify(values) : null }),
+}, "Change and try again");
+
+const errorBox = (title, error) => make("div.failure", { role: "alert" }, make("p.failure-message", {}, title), error ? make("pre.log", {}, error) : null);
+
+/** Show the error and the last output of a run that failed. */
 function logPanel(about) {
-  if (!about.log || !["crashed", "diverged", "damaged"].includes(about.status)) return null;
-  return panel("Last output", {}, make("pre.log", {}, about.log));
+  if (!about.log || !FAILED.has(about.status)) return null;
+  return make("div.stack", {}, errorBox(`The run ${about.status}.`, about.error), panel("Last output", {}, make("pre.log", {}, about.log)));
 }
 
 function stopButton(name, acts) {

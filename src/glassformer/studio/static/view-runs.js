@@ -3,8 +3,8 @@
 import { ask, poll } from "./api.js";
 import { tableFigure } from "./charts.js";
 import { CurvePanel } from "./curve-panel.js";
-import { seriesColour } from "./curves.js";
-import { duration, make, metric, number, option, words } from "./dom.js";
+import { swatch } from "./curves.js";
+import { choice, duration, field, make, metric, number, option, words } from "./dom.js";
 import { figureFiles, panel, shellWords } from "./panel.js";
 import { link, remember } from "./route.js";
 import { empty, skeleton } from "./states.js";
@@ -12,7 +12,8 @@ import { isRun } from "./subject.js";
 
 const SECONDS = 1.5;
 const INITIAL_CHOICE = 3;
-const MAX_DIFFERENCES = 3;
+const MAX_DIFFERENCES = 4;
+const COLUMNS = ["", "Run", "Status", "Result", "Loss", "Seed", "Parameters", "Time", "Options that differ within the task"];
 
 const STATUS = {
   starting: "is starting", failed: "failed before it created a run", new: "has not started", running: "is training", stalled: "its process is alive, but has made no progress for a while", stopped: "was stopped and can be resumed",
@@ -22,19 +23,23 @@ const STATUS = {
 export const statusPill = (status) => make(`span.status.status-${status}`, { title: STATUS[status] ?? "" }, status);
 
 export async function showRuns(root, { params, studio, signal }) {
-  const view = { table: make("tbody"), chosen: null, known: "", signal };
+  const view = { table: make("table.runs"), chosen: null, known: "", signal };
   const differing = make("div");
-  const curves = new CurvePanel(params, signal, { commandOf: (names) => shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html", ...studio.plugin_words]) });
-  let runs = [];
+  const colours = new Map();
+  const curves = new CurvePanel(params, signal, {
+    colourOf: (name) => colours.get(name) ?? 0,
+    commandOf: (names) => shellWords(["glassformer", "report", ...names.map((name) => `${studio.runs_shown}/${name}`), "--out", "report.html", ...studio.plugin_words]),
+  });
+  let runs = [], tasks = {};
   const rows = () => tableRows(runs);
+  const filter = new RunFilter(params, () => fillTable(view, runs, tasks, filter, choose));
   const table = panel("All runs", { files: figureFiles(() => tableFigure(rows()), rows), name: "runs", command: shellWords(["glassformer", "runs", "--runs", studio.runs_shown]) },
-    make("div.scroll", {}, make("table.runs", {}, make("thead", {}, make("tr", {},
-      ["", "Run", "Status", "Result", "Loss", "Task", "Seed", "Parameters", "Time", "Options that differ"].map((name) => make("th", { scope: "col" }, name)))), view.table)));
+    filter.element, make("div.scroll", {}, view.table));
   const chosen = () => [...view.chosen].filter((name) => runs.some((run) => run.name === name && isRun(run)));
   const choose = () => {
     remember({ select: chosen().join(",") || "none" });
     curves.show(chosen());
-    fillTable(view, runs, choose);
+    fillTable(view, runs, tasks, filter, choose);
     showDifferences(differing, chosen(), studio, signal);
   };
   root.replaceChildren(
@@ -42,7 +47,7 @@ export async function showRuns(root, { params, studio, signal }) {
       make("a.button.primary", { href: link("new") }, "New run")),
     make("div.stack", {}, skeleton(6, "Loading the runs")));
   await poll(async () => {
-    runs = (await ask("runs", { signal })).runs;
+    ({ runs, tasks } = await ask("runs", { signal }));
     if (signal.aborted) return;
     if (!runs.length) {
       view.chosen = null;
@@ -50,21 +55,75 @@ export async function showRuns(root, { params, studio, signal }) {
         make("a.button.primary", { href: link("new") }, "Start one"), make("code", {}, "glassformer train reversal")));
       return;
     }
+    for (const run of runs) colours.set(run.name, run.colour);
+    filter.offer(runs);
     if (!view.chosen) {
       view.chosen = new Set(firstChoice(params, runs));
       root.lastChild.replaceChildren(curves.element, table, differing);
       curves.show(chosen());
       showDifferences(differing, chosen(), studio, signal);
     }
-    fillTable(view, runs, choose);
+    fillTable(view, runs, tasks, filter, choose);
   }, SECONDS, signal);
+}
+
+/** Filter of the table: words to search for, a task and a status. The address stores them. */
+class RunFilter {
+  constructor(params, act) {
+    this.search = make("input", {
+      type: "search", value: params.get("search") ?? "", placeholder: "name, status or option, such as position=rotary", oninput: () => this.change(act),
+    });
+    this.task = choice([["", "all tasks"]], "", () => this.change(act));
+    this.status = choice([["", "every status"]], "", () => this.change(act));
+    this.asked = { task: params.get("task") ?? "", status: params.get("status") ?? "" };
+    this.count = make("p.note", { role: "status" });
+    this.element = make("div.run-filter", {}, field("Search", this.search, "grow"), field("Task", this.task), field("Status", this.status), this.count);
+  }
+
+  change(act) {
+    this.asked = { task: this.task.value, status: this.status.value };
+    remember({ search: this.search.value || null, ...this.asked });
+    act();
+  }
+
+  /** Offer the tasks and states of these runs; a choice of the user stays, even if no run has it any more. */
+  offer(runs) {
+    for (const [name, all] of [["task", "all tasks"], ["status", "every status"]]) {
+      const values = [...new Set([...runs.map((run) => run[name]), this.asked[name]])].filter(Boolean).sort();
+      if (this[name].dataset.offered === values.join()) continue;
+      this[name].dataset.offered = values.join();
+      this[name].replaceChildren(...[["", all], ...values.map((value) => [value, value])].map(([value, text]) =>
+        make("option", { value, selected: value === this.asked[name] }, text)));
+    }
+  }
+
+  /** Return the runs that match: every word occurs in the name, task, status or an option `path=value`. */
+  apply(runs, tasks) {
+    const asked = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = runs.filter((run) => (!this.asked.task || run.task === this.asked.task)
+      && (!this.asked.status || run.status === this.asked.status)
+      && (!asked.length || matches(run, tasks[run.task], asked)));
+    this.count.textContent = found.length === runs.length ? "" : `${found.length} of ${runs.length} runs`;
+    return found;
+  }
+}
+
+function matches(run, task, asked) {
+  const options = Object.entries({ ...task?.common, ...run.differences });
+  const texts = [run.name, run.task ?? "", run.status, ...options.flatMap(([path, value]) => {
+    const shown = option(value);
+    return path.endsWith(".kind") ? [`${path}=${shown}`, `${path.slice(0, -5)}=${shown}`] : [`${path}=${shown}`];
+  })].map((text) => text.toLowerCase());
+  return asked.every((word) => texts.some((text) => text.includes(word)));
 }
 
 function firstChoice(params, runs) {
   const asked = params.get("select");
   if (asked !== null) return asked.split(",");
   const live = runs.filter((run) => run.status === "running"), others = runs.filter((run) => run.status !== "running" && isRun(run));
-  return [...live, ...others].slice(0, INITIAL_CHOICE).map((run) => run.name);
+  const [newest, ...older] = [...live, ...others];
+  if (!newest) return [];
+  return [newest, ...older.filter((run) => run.task === newest.task)].slice(0, INITIAL_CHOICE).map((run) => run.name); // curves of one task
 }
 
 function tableRows(runs) {
@@ -74,40 +133,43 @@ function tableRows(runs) {
       Object.entries(run.differences).map(([path, value]) => `${path}=${option(value)}`).join(" ")])];
 }
 
-function fillTable(view, runs, choose) {
-  const state = JSON.stringify([runs, [...view.chosen]]);
+function fillTable(view, all, tasks, filter, choose) {
+  const runs = filter.apply(all, tasks);
+  const state = JSON.stringify([runs, tasks, [...view.chosen]]);
   if (state === view.known) return;
   view.known = state;
   const focused = document.activeElement?.dataset?.run;
-  const colours = new Map([...view.chosen].filter((name) => runs.some((run) => run.name === name)).map((name, index) => [name, index]));
-  view.table.replaceChildren(...runs.map((run) => row(run, view, colours, choose)));
+  const groups = Map.groupBy(runs, (run) => run.task);
+  view.table.replaceChildren(
+    make("thead", {}, make("tr", {}, COLUMNS.map((name) => make("th", { scope: "col" }, name)))),
+    ...[...groups].map(([task, of]) => make("tbody", { data: { task: option(task) } },
+      make("tr.task-head", {}, make("th", { scope: "rowgroup", colSpan: COLUMNS.length }, task ?? "not known yet", make("span.note", {}, `${of.length} ${of.length === 1 ? "run" : "runs"}`))),
+      of.map((run) => row(run, view, tasks[task]?.labels ?? {}, choose)))),
+    ...(runs.length ? [] : [make("tbody", {}, make("tr", {}, make("td.muted", { colSpan: COLUMNS.length }, "No run matches the search.")))]));
   if (focused) view.table.querySelector(`input[data-run="${CSS.escape(focused)}"]`)?.focus();
 }
 
-function row(run, view, colours, choose) {
+function row(run, view, labels, choose) {
   const box = make("input", {
     type: "checkbox", checked: view.chosen.has(run.name), disabled: !isRun(run), "aria-label": `curves of ${run.name}`, data: { run: run.name },
     onchange: () => { if (box.checked) view.chosen.add(run.name); else view.chosen.delete(run.name); choose(); },
   });
-  const swatch = make("span.swatch");
-  if (colours.has(run.name)) swatch.style.background = seriesColour(colours.get(run.name));
   const { primary_metric: primary } = run;
   return make("tr", { data: { run: run.name, status: run.status } },
-    make("td.pick", {}, box, swatch),
+    make("td.pick", {}, box, isRun(run) ? swatch(run.colour, view.chosen.has(run.name)) : null),
     make("th", { scope: "row" }, make("a", { href: link("run", run.name) }, run.name)),
     make("td", {}, statusPill(run.status), progress(run)),
     make("td.number", {}, primary ? [make("strong", {}, metric(primary.name, primary.value)), make("div.note", {}, `${words(primary.name)}, ${primary.split}`)] : "–"),
     make("td.number", {}, run.last?.loss === undefined ? "–" : metric("loss", run.last.loss)),
-    make("td", {}, option(run.task)),
     make("td.number", {}, option(run.seed)),
     make("td.number", {}, number(run.parameters)),
     make("td.number", {}, duration(run.seconds)),
-    make("td", {}, run.error ? make("span.alarm.log", {}, run.error) : differences(run.differences)));
+    make("td", {}, run.error ? make("span.alarm.log", {}, run.error.split("\n")[0]) : differences(run.differences, labels)));
 }
 
-function differences(of) {
+function differences(of, labels) {
   const entries = Object.entries(of).filter(([path]) => path !== "seed");
-  const shown = entries.slice(0, MAX_DIFFERENCES).map(([path, value]) => make("span.chip", { title: `${path}=${option(value)}` }, make("span.muted", {}, path.split(".").at(-1)), ` ${option(value)}`));
+  const shown = entries.slice(0, MAX_DIFFERENCES).map(([path, value]) => make("span.chip", { title: `${path}=${option(value)}` }, make("span.muted", {}, labels[path] ?? path), ` ${option(value)}`));
   if (entries.length > MAX_DIFFERENCES) {
     shown.push(make("span.chip.more", { title: entries.map(([path, value]) => `${path}=${option(value)}`).join("\n") }, `+${entries.length - MAX_DIFFERENCES}`));
   }
@@ -120,22 +182,34 @@ export function progress({ step, total_steps: total, status }) {
   return make("div.progress-line", { title: `step ${text}` }, make("progress", { max: total, value: step, "aria-label": `step ${text}` }), make("span.note", {}, text));
 }
 
-/** Show the options in which the chosen runs differ. */
+/** Show the options in which the chosen runs of each task differ. */
 async function showDifferences(root, names, studio, signal) {
   root.asked = names;
   if (names.length < 2) return root.replaceChildren();
   const query = names.map((name) => `run=${encodeURIComponent(name)}`).join("&");
   try {
-    const { differences: found } = await ask(`compare?${query}`, { signal });
+    const { tasks } = await ask(`compare?${query}`, { signal });
     if (root.asked !== names) return;
-    const rows = [["option", ...names], ...Object.entries(found).map(([path, values]) => [path, ...names.map((name) => (name in values ? option(values[name]) : "–"))])];
+    const comparable = tasks.filter(({ runs }) => runs.length > 1);
+    const rows = comparable.flatMap(({ task, runs, differences: found }) => [
+      ["task", "option", ...runs], ...Object.entries(found).map(([path, values]) => [task, path, ...runs.map((name) => (name in values ? option(values[name]) : "–"))]),
+    ]);
     root.replaceChildren(panel("Differences", {
-      files: figureFiles(() => tableFigure(rows), () => rows), name: "differences", command: shellWords(["glassformer", "runs", "compare", ...names.map((name) => `${studio.runs_shown}/${name}`)]),
-    }, rows.length > 1
-      ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, rows[0].map((name) => make("th", { scope: "col" }, name)))),
-        make("tbody", {}, rows.slice(1).map(([path, ...values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)), values.map((value) => make("td", {}, make("code", {}, value))))))))
-      : make("p.muted", {}, "These runs have the same options.")));
+      files: comparable.length ? figureFiles(() => tableFigure(rows), () => rows) : {}, name: "differences",
+      command: shellWords(["glassformer", "runs", "compare", ...names.map((name) => `${studio.runs_shown}/${name}`)]),
+      about: tasks.length > 1 ? "Runs of different tasks are compared within their task." : null,
+    }, comparable.length ? comparable.map((group) => differenceTable(group, tasks.length > 1))
+      : make("p.muted", {}, "Each of these runs has another task. Select two runs of the same task to compare their options.")));
   } catch (error) {
     if (!signal.aborted) root.replaceChildren(empty("The differences cannot be loaded", error.message));
   }
+}
+
+function differenceTable({ task, runs, differences: found }, isNamed) {
+  const entries = Object.entries(found);
+  return make("section", { data: { task } }, isNamed ? make("h3", {}, task) : null, entries.length
+    ? make("div.scroll", {}, make("table.differences", {}, make("thead", {}, make("tr", {}, ["option", ...runs].map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, entries.map(([path, values]) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, path)),
+        runs.map((name) => make("td", {}, make("code", {}, name in values ? option(values[name]) : "–"))))))))
+    : make("p.muted", {}, "These runs have the same options."));
 }
