@@ -97,7 +97,7 @@ def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str, owner: type[No
     """Yield the fields of a section. `owner` is the innermost kind that contains the section."""
     for option in options_of(node):
         path = f"{prefix}{option.name}"
-        value = tree[option.name] if option.name in tree else option.default
+        value = tree.get(option.name, option.default)
         section = value if isinstance(value, Mapping) else {}
         roles = getattr(owner, option.keys_in, {}) if option.keys_in else {}
         if roles:
