@@ -109,6 +109,12 @@ def test_every_verb_has_examples_that_it_accepts(verb: str, capsys: pytest.Captu
             resolve(arguments.source, arguments.overrides)
 
 
+def test_the_page_of_all_options_is_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "write-options"), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
 # ---------------------------------------------------------------- the README
 
 
