@@ -106,6 +106,17 @@ def test_every_next_command_runs(name: str, folder: Path, capfd: pytest.CaptureF
     assert any(len(arguments) > 3 for arguments in words)  # an input of the data is filled in
 
 
+def test_the_next_commands_load_the_same_plugins(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my plugin.py").write_text("", encoding="utf-8")
+    assert main(["train", str(tiny_file), "--plugin", "my plugin.py", "--run", "run", "--json"]) == 0
+    for line in json.loads(capfd.readouterr().out)["next"]:
+        assert line.endswith(" --plugin 'my plugin.py'")
+        assert main(shlex.split(line)[1:]) == 0
+
+
 @pytest.mark.parametrize(
     "text", ["good", "it's good", 'a "good" book', "costs $5 `now`", "back\\slash", "wow!", 'it\'s "5" $']
 )
@@ -142,6 +153,7 @@ class Texts(SequenceClassificationTask):
         (["is it?", "it is"], "it is"),
         (["long " * 30], "long " * 11 + "long"),
         (["b" * 90], "b" * 60),
+        (["A room. A view! But " + "then " * 20], "A room. A view!"),
         (["one two? " + "three " * 30], "three " * 9 + "three"),  # the first words that give no warning
         (["long? " * 30], ("long? " * 30).strip()),
         (["long? " * 99], None),

@@ -114,7 +114,7 @@ def test_a_killed_rank_is_replaced_once_and_then_named(
     (error,) = document["errors"]
     expected = f"rank 1 (process {killed}) was killed by SIGKILL; the other ranks were stopped"
     assert error["message"] == expected
-    assert error["hint"] == f"continue from the last checkpoint: glassformer train {run} --resume"
+    assert error["hint"] == f"glassformer train {run} --resume  # from the last checkpoint"
     assert "restart 1" in child.errors and "Traceback" not in child.errors
     assert f"rank 1 of 2 is gone (process {killed} on " in child.errors
     steps = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]

@@ -113,9 +113,9 @@ def _fail(
 
 
 def _lost(message: str, run: Path | None) -> UserError:
-    return user_error(
-        message, hint=f"continue from the last checkpoint: glassformer train {run or 'RUN'} --resume"
-    )
+    from glassformer.runs.ending import resume_command
+
+    return user_error(message, hint=f"{resume_command(run or Path('RUN'))}  # from the last checkpoint")
 
 
 def _launch(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:

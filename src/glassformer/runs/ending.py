@@ -134,7 +134,8 @@ def _typed(task: Task, split: str, index: int) -> str:
 def _cut(task: Task, text: str) -> str:
     """Return a few words of a long input that the model reads without a warning; if there are none, all.
 
-    The first words are preferred, and for a masked language model those with the fewest masks.
+    The first words are preferred, whole sentences if possible. For a masked language model, those with the
+    fewest masks are preferred.
     """
     width = SHORT_PROMPT if isinstance(task, CausalLanguageTask) else SHORT
     if len(text) <= width:
@@ -142,7 +143,8 @@ def _cut(task: Task, text: str) -> str:
     readable = []
     for start in [0, *(match.end() for match in re.finditer(" ", text))][:MAX_TRIES]:
         words = text[start : start + width + 1]
-        cut = words.rpartition(" ")[0] or words[:width]
+        sentences = re.match(r".*[.!?](?= )", words)
+        cut = sentences[0] if sentences else words.rpartition(" ")[0] or words[:width]
         with contextlib.suppress(ErrorDetail):
             if not _has_warning(task, cut):
                 readable.append(cut)

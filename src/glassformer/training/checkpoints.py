@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,7 +257,7 @@ class CheckpointStore:
             raise user_error(
                 "no checkpoint yet",
                 path=str(self.folder),
-                hint="continue the run: glassformer train … --resume",
+                hint=f"glassformer train {shlex.quote(str(self.folder.parent))} --resume",
             )
         if which in POINTERS:
             damage = self.damaged_pointer(which)

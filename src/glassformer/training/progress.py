@@ -131,7 +131,8 @@ class BarReporter(Reporter):
         from rich.console import Console
 
         console = self._display.console if self._display else Console(stderr=True, highlight=False)
-        console.print(text, markup=False, style="bold red" if text.startswith("WARNING") else None)
+        style = "bold red" if text.startswith("WARNING") else None
+        console.print(text, markup=False, style=style, soft_wrap=True)  # a wrapped command cannot be copied
 
     def end(self) -> None:
         if self._display is not None:
