@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from glassformer.cli import main
+from glassformer.cli.predict import BAR_WIDTH
 from glassformer.core.config import validate
 from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
@@ -133,6 +134,12 @@ def test_predict_shows_the_effect_of_each_word(say: Say, classifier: Path) -> No
     assert max(effects, key=lambda word: effects[word]) == "good" and effects["good"] > 0.3
     code, out, _ = say("predict", classifier, "this actor good film", "oops", "--why")
     assert code == 2 and "disliked 0." in out and "█" in out and "error" in out
+    assert "what each word adds to the probability of liked (a full bar is 1):" in out
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("    ")}
+    for word in prediction["words"]:
+        assert lines[word["word"]].count("█") == max(0, round(BAR_WIDTH * word["probability_effect"]))
+    out = say("predict", classifier, "good", "--why")[1]
+    assert "no word can be left out" in out and "█" not in out
     (plain,) = document(say, "predict", classifier, "good")["predictions"]
     assert "words" not in plain and plain["probabilities"].keys() == {"liked", "disliked"}
 

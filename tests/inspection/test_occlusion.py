@@ -16,7 +16,7 @@ from glassformer.inspection import attribution
 from glassformer.inspection.attribution import outputs, word_effects
 from glassformer.models.base import Model
 from glassformer.models.task_types import SequenceClassification
-from glassformer.tasks.base import SequenceClassificationTask
+from glassformer.tasks.base import Piece, SequenceClassificationTask
 
 GOOD = {"good": 2.0, "fine": 1.0, "bad": -3.0}
 
@@ -37,6 +37,16 @@ class Letters(SequenceClassificationTask):
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return [chr(token) for token in tokens]
+
+    def pieces(self, text: str) -> list[Piece]:
+        return [Piece(index, index + 1) for index, letter in enumerate(text) if letter.strip()]
+
+
+class Words(Letters):
+    """Task in which every word is a token."""
+
+    def pieces(self, text: str) -> list[Piece]:
+        return SequenceClassificationTask.pieces(self, text)
 
 
 class WordSum(Model):
@@ -68,6 +78,21 @@ def test_the_one_word_that_matters() -> None:
     fall = np.log(torch.sigmoid(torch.tensor(2.0)).item()) - np.log(0.5)
     assert [effect.effect for effect in effects] == pytest.approx([0, 0, fall, 0, 0], abs=1e-6)
     assert model.batches == [6]
+
+
+def test_the_effect_on_the_probability() -> None:
+    effects = word_effects(WordSum(), Letters(), "so good")
+    probability = torch.sigmoid(torch.tensor(2.0)).item()
+    assert [effect.probability_effect for effect in effects] == pytest.approx(
+        [0, probability - 0.5], abs=1e-6
+    )
+    numbers = word_effects(WordSum(is_regression=True), Letters(is_regression=True), "so good")
+    assert [effect.probability_effect for effect in numbers] == [None, None]
+
+
+def test_a_single_word_is_not_split_into_letters_by_a_word_model() -> None:
+    (alone,) = word_effects(WordSum(), Words(), "good")
+    assert (alone.word, alone.effect, alone.probability_effect) == ("good", None, None)
 
 
 def test_a_word_against_the_decision_has_a_negative_effect() -> None:

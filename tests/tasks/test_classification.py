@@ -99,7 +99,8 @@ class TestLabels:
         assert task.warning(task.parse(exact).tolist(), exact) is None
         long = "xyzzy " + long
         message = task.warning(task.parse(long).tolist(), long)
-        assert message == "only the first 7 of 9 tokens are read; 1 of 8 tokens are unknown to the model"
+        unknown = "1 of 8 tokens are unknown to the model: ‹xyzzy›"
+        assert message == f"only the first 7 of 9 tokens are read; {unknown}"
 
     def test_the_output_is_a_label(self, make: Make) -> None:
         task = make()

@@ -351,24 +351,31 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
 
 
 def _show_words(prediction: dict[str, Any], output: Output) -> None:
-    """Print the effect of each word in text order, or only the strongest effects of a long text."""
+    """Print the effect of each word in text order, or only the strongest effects of a long text.
+
+    A bar of full width is a change of the probability by 1, so that weak evidence looks weak. The effects on
+    a predicted number have no such scale, and the longest bar is the largest of them.
+    """
     words = [word for word in prediction["words"] if word["effect"] is not None]
+    unit = "word" if len(prediction["input"].split()) > 1 else "part"
     if not words:
-        output.print("    the effect of the words is unknown, because no word can be left out")
+        output.print("    the effect of the words is unknown: no word can be left out")
         return
-    quantity = "log-probability" if prediction.get("probabilities") else "value"
-    output.print(f"    contribution of each word to the {quantity} of {prediction['output']}:")
-    strongest = sorted(range(len(words)), key=lambda index: -abs(words[index]["effect"]))
+    is_class = bool(prediction.get("probabilities"))
+    name = "probability_effect" if is_class else "effect"
+    strongest = sorted(range(len(words)), key=lambda index: -abs(words[index][name]))
     shown = [words[index] for index in sorted(strongest[:MOST_WORDS_SHOWN])]
-    largest = abs(words[strongest[0]]["effect"]) or 1.0
+    scale = 1.0 if is_class else abs(words[strongest[0]][name]) or 1.0
+    quantity = f"probability of {prediction['output']}" if is_class else "predicted number"
+    output.print(f"    what each {unit} adds to the {quantity} (a full bar is {scale:.3g}):")
     names = [shorten(word["word"], WORD_WIDTH) for word in shown]
     width = max(map(len, names))
-    for name, word in zip(names, shown, strict=True):
-        effect = word["effect"]
-        bar = ("█" if effect > 0 else "░") * round(BAR_WIDTH * abs(effect) / largest)
-        output.print(f"    {name:<{width}} {effect:+8.3f}  {bar}", "green" if effect > 0 else "red")
+    for label, word in zip(names, shown, strict=True):
+        effect = word[name]
+        bar = ("█" if effect > 0 else "░") * round(BAR_WIDTH * min(1.0, abs(effect) / scale))
+        output.print(f"    {label:<{width}} {effect:+8.3f}  {bar}".rstrip(), "green" if effect > 0 else "red")
     if len(words) > len(shown):
-        output.print(f"    and {len(words) - len(shown)} words with weaker effects")
+        output.print(f"    and {len(words) - len(shown)} {unit}s with weaker effects")
 
 
 def _show_unread(words: list[dict[str, Any]], output: Output) -> None:

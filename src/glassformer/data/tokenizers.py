@@ -208,6 +208,18 @@ class Tokenizer:
             ) from None
         return [self._outer_ids[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
 
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """Return id, start and end of each token of `encode(text)`: `text[start:end]` is what it encodes.
+
+        The space before a word is left out. A character of several tokens is the span of each of them.
+        """
+        found = self._inner.encode(_encodable(text), add_special_tokens=False)
+        spans = []
+        for number, (start, end) in zip(found.ids, found.offsets, strict=True):
+            start += len(text[start:end]) - len(text[start:end].lstrip()) if text[start:end].strip() else 0
+            spans.append((int(self._outer_ids[number]), start, end))
+        return spans
+
     def decode(self, ids: Iterable[int]) -> str:
         """Convert ids to text, without padding, begin and end tokens."""
         kept = [number for number in map(int, ids) if number not in (PAD, BEGIN, END)]

@@ -159,6 +159,9 @@ class WordEffect:
     word is empty or invalid, or if the word is beyond the maximum length."""
     is_read: bool = True
     """False if the word is entirely beyond the model's maximum length."""
+    probability_effect: float | None = None
+    """Decrease of the predicted class's probability if the word is removed; None if the effect is unknown or
+    the model predicts a number."""
 
 
 def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.ndarray]) -> Tensor:
@@ -177,26 +180,37 @@ def outputs(model: Model, task: SequenceClassificationTask, rows: Sequence[np.nd
 
 
 def word_effects(model: Model, task: SequenceClassificationTask, text: str) -> list[WordEffect]:
-    """Remove each word in turn, or each character of a single word; return the effects in text order."""
-    spans = [match.span() for match in re.finditer(r"\S+", text)]
-    if len(spans) == 1:
-        spans = [match.span() for match in re.finditer(r"\S", text)]
+    """Remove each word in turn, or each token of a single word; return the effects in text order."""
+    spans = word_spans(task, text)
     row = task.parse(text)
     # Truncate first: otherwise the next word of a long text would fill the gap that a word leaves.
     part = text[: _read_to(task, text, row, spans)]
     read = [span for span in spans if span[0] < len(part)]
     without = [_parse(task, _leave_out(part, *span)) for span in read]
     readable = [other for other in without if other is not None]
-    values = outputs(model, task, [row, *readable])
-    effects = iter((values[0] - values[1:])[:, int(values[0].argmax())].tolist())
+    every = outputs(model, task, [row, *readable])
+    values = every[:, int(every[0].argmax())]
+    is_class = not isinstance(model.head, RegressionHead)
+    effects = iter((values[0] - values[1:]).tolist())
+    changes = iter((values[0].exp() - values[1:].exp()).tolist() if is_class else [None] * len(readable))
     words = [text[start:end] for start, end in spans]
     return [
         *(
-            WordEffect(word, None if other is None else next(effects))
+            WordEffect(word, None)
+            if other is None
+            else WordEffect(word, next(effects), probability_effect=next(changes))
             for word, other in zip(words, without, strict=False)
         ),
         *(WordEffect(word, None, is_read=False) for word in words[len(read) :]),
     ]
+
+
+def word_spans(task: Task, text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each word between white space, or of each token of a single word."""
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
+    if len(spans) != 1:
+        return spans
+    return list(dict.fromkeys((piece.start, piece.end) for piece in task.pieces(text)))
 
 
 def _leave_out(text: str, start: int, end: int) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,19 @@ from glassformer.generation.predict import (
 )
 from glassformer.models.base import Model
 from glassformer.models.task_types import TaskType
+
+UNKNOWN_MARKS = ("‹", "›")
+"""Signs around a part of a text that the model does not know, in a terminal and on the axes of a map."""
+_WORD = re.compile(r"\S+")
+
+
+class Piece(NamedTuple):
+    """Part of a text that becomes one token: `text[start:end]`."""
+
+    start: int
+    end: int
+    is_known: bool = True
+
 
 Splits = Mapping[str, Examples]
 Inputs = Sequence[np.ndarray]
@@ -63,6 +77,23 @@ def check_length(tokens: Sequence[int] | np.ndarray, longest: int) -> np.ndarray
     if len(tokens) > longest:
         raise ErrorDetail(f"too long: {len(tokens)} tokens, and the model reads at most {longest}")
     return np.array(tokens, dtype=np.int64)
+
+
+def mark_piece(text: str) -> str:
+    return text.join(UNKNOWN_MARKS)
+
+
+def mark_unknown(task: Task, text: str) -> list[tuple[str, bool]]:
+    """Split a text into parts. Each is a pair of a text and True if the model does not know it."""
+    parts: list[tuple[str, bool]] = []
+    at = 0
+    for start, end, is_known in task.pieces(text):
+        if is_known or end <= at:
+            continue
+        parts += [(text[at:start], False)] if start > at else []
+        parts.append((text[max(start, at) : end], True))
+        at = end
+    return [*parts, (text[at:], False)] if at < len(text) else parts
 
 
 class TaskConfig(Kind):
@@ -136,6 +167,30 @@ class Task:
     def show_input(self, tokens: Sequence[int]) -> str:
         """Return the input as the text that a user would type."""
         return " ".join(self.input_symbols(tokens))
+
+    def input_texts(self, split: str, indices: Sequence[int]) -> list[str] | None:
+        """Return the inputs of examples as they are written in the data.
+
+        Return None if the tokens are all there is, so that `show_input` loses nothing or is all that is left.
+        """
+        return None
+
+    def pieces(self, text: str) -> list[Piece]:
+        """Return the part of a text that each token encodes, in order, without begin and end tokens."""
+        return [Piece(*match.span()) for match in _WORD.finditer(text)]
+
+    def is_unknown(self, token: int) -> bool:
+        """Return True for the token id that replaces every unknown piece of a text."""
+        return False
+
+    def input_labels(self, tokens: Sequence[int], text: str | None = None) -> list[str]:
+        """Return a label per token: its symbol, or, for an unknown token, its piece of the text, marked."""
+        labels = self.input_symbols(tokens)
+        unknown = [] if text is None else [piece for piece in self.pieces(text) if not piece.is_known]
+        places = [index for index, token in enumerate(tokens) if self.is_unknown(token)]
+        for index, piece in zip(places, unknown, strict=False):
+            labels[index] = mark_piece(str(text)[piece.start : piece.end])
+        return labels
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         """Return the output in readable form: one string per token, or the label of a classifier."""

@@ -168,6 +168,7 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         report.count(columns.facts["long"], len(texts), f"{split}: truncated to {limit} tokens")
         report.count(columns.facts["empty"], len(texts), f"WARNING: {split}: texts without tokens")
         columns.report_unknown(split, report)
+        self.texts[split] = texts
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
@@ -201,7 +202,7 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         if len(tokens) == self.config.max_length:  # a shorter input is complete
             read, total = len(tokens) - 1, len(self.tokenizer.encode(text))  # without the begin token
             cut = f"only the first {read:,} of {total:,} tokens are read" if total > read else None
-        return "; ".join(reason for reason in (cut, super().warning(tokens)) if reason) or None
+        return "; ".join(reason for reason in (cut, super().warning(tokens, text)) if reason) or None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.labels.decode(tokens)

@@ -47,7 +47,7 @@ from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.generation.predict import Prediction, predict_continuations, predict_tokens
 from glassformer.models.base import Model
 from glassformer.models.task_types import CausalLM, MaskedLM
-from glassformer.tasks.base import CausalLMTask, Inputs, Predictions, check_length
+from glassformer.tasks.base import CausalLMTask, Inputs, Piece, Predictions, check_length
 from glassformer.tasks.text import (
     MIN_WORDS_PER_LINE,
     SPLITS,
@@ -344,6 +344,15 @@ class MaskedLanguageTask(LanguageTask):
         word, whole = (self.tokenizer.encode(joined).tolist() for joined in ("a", f"a{text}"))
         is_separate = whole[: len(word)] == word
         return whole[len(word) :] if is_separate else self.tokenizer.encode(text).tolist()
+
+    def pieces(self, text: str) -> list[Piece]:
+        found, at = [], 0
+        for number, part in enumerate(text.split(RESERVED[MASK])):
+            if number:
+                found.append(Piece(at - len(RESERVED[MASK]), at))
+            found += [Piece(at + start, at + end, is_known) for start, end, is_known in super().pieces(part)]
+            at += len(part) + len(RESERVED[MASK])
+        return found
 
     def show_input(self, tokens: Sequence[int]) -> str:
         parts = [list(run) for is_mask, run in groupby(tokens, key=lambda token: token == MASK)]

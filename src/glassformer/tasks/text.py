@@ -24,7 +24,7 @@ from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_error, cache_folder, open_or_build
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.models.task_types import TaskType
-from glassformer.tasks.base import Task, TaskConfig
+from glassformer.tasks.base import Piece, Task, TaskConfig, mark_piece
 
 SPLITS = ("train", "validation", "test")
 TEXTS_PER_BLOCK = 256
@@ -32,6 +32,8 @@ RECORDS_PER_BLOCK = 1 << 16
 MIN_WORDS_PER_LINE = 5
 """Minimum number of words for a line to be compared between splits. Shorter lines repeat by chance."""
 MAX_LINE_CHARACTERS = 1 << 18
+UNKNOWN_WIDTH = 60
+"""Maximum number of characters of a warning that lists the unknown pieces of a text."""
 
 
 class TextTaskConfig(TaskConfig):
@@ -69,6 +71,13 @@ class Texts:
     def rows(self, roles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield one tuple per example, with the values of these roles."""
         return zip(*(self.column(role) for role in roles), strict=True)
+
+    def select(self, role: str, indices: Sequence[int]) -> list[Any]:
+        """Return the values of a role at some indices, reading no further than the last of them."""
+        wanted = set(indices)
+        column = islice(self.column(role), max(wanted, default=-1) + 1)
+        found = {index: value for index, value in enumerate(column) if index in wanted}
+        return [found[index] for index in indices]
 
     def take(self, is_taken: np.ndarray) -> Texts:
         """Return the examples for which a boolean mask is True."""
@@ -423,9 +432,20 @@ class TextTask(Task):
     def show_input(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
 
+    def pieces(self, text: str) -> list[Piece]:
+        return [Piece(start, end, token != UNKNOWN) for token, start, end in self.tokenizer.spans(text)]
+
+    def is_unknown(self, token: int) -> bool:
+        return token == UNKNOWN
+
     def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
         unknown = sum(token == UNKNOWN for token in tokens)
-        return f"{unknown} of {len(tokens)} tokens are unknown to the model" if unknown else None
+        if not unknown:
+            return None
+        warning = f"{unknown} of {len(tokens)} tokens are unknown to the model"
+        pieces = (text[piece.start : piece.end] for piece in self.pieces(text) if not piece.is_known)
+        shown = dict.fromkeys(map(mark_piece, islice(pieces, unknown)))
+        return f"{warning}: {shorten(' '.join(shown), UNKNOWN_WIDTH)}" if shown else warning
 
 
 class PairConfig(TextTaskConfig):
@@ -454,6 +474,8 @@ class PairTask(TextTask):
 
     def __init__(self, config: PairConfig, tokenizer: Tokenizer, task_type: TaskType) -> None:
         self.tokenizer = tokenizer
+        self.texts: dict[str, Texts] = {}
+        """Texts of the examples of each split that has been encoded."""
         super().__init__(task_type, lambda: self.encode(config.texts(DataReport()), DataReport()))
 
     def encode(self, texts: Mapping[str, Texts], report: DataReport) -> dict[str, Examples]:
@@ -461,6 +483,10 @@ class PairTask(TextTask):
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         raise NotImplementedError
+
+    def input_texts(self, split: str, indices: Sequence[int]) -> list[str] | None:
+        _ = self.splits[split]  # encodes the texts, and omits those that are not used
+        return self.texts[split].select("input", indices)
 
 
 class Corpus:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +24,7 @@ from glassformer.data.readers import DataConfig, Rows
 from glassformer.data.splits import split_off
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.tasks.base import (
+    Piece,
     Seq2SeqTask,
     SequenceClassificationTask,
     Task,
@@ -201,12 +203,34 @@ class TokensTask(Task):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)
 
+    def input_texts(self, split: str, indices: Sequence[int]) -> list[str] | None:
+        inputs = self._original_inputs[split]
+        return [self._joined(inputs[index]) for index in indices]
+
+    @cached_property
+    def _original_inputs(self) -> dict[str, list[list[str]]]:
+        return {split: rows.values["input"] for split, rows in self.read(self.config).items()}
+
+    def pieces(self, text: str) -> list[Piece]:
+        found, at = [], 0
+        for token in self.config.tokens(text):
+            start = text.index(token, at)
+            at = start + len(token)
+            found.append(Piece(start, at, token in self.vocabulary.ids and token not in RESERVED))
+        return found
+
+    def is_unknown(self, token: int) -> bool:
+        return token == self.vocabulary.ids[UNKNOWN]
+
+    def _joined(self, symbols: Sequence[str]) -> str:
+        return (" " if self.config.separator is None else self.config.separator).join(symbols)
+
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_vocabulary.decode(tokens)
 
     def show_output(self, tokens: Sequence[int]) -> str:
         symbols = [symbol for symbol in self.output_symbols(tokens) if symbol not in (BEGIN, END)]
-        return (" " if self.config.separator is None else self.config.separator).join(symbols)
+        return self._joined(symbols)
 
 
 class TokenLabelTask(TokensTask, TokenClassificationTask):

@@ -81,7 +81,6 @@ class TranslationTask(PairTask, Seq2SeqTask):
     def __init__(self, config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> None:
         self.config = config
         self.target_tokenizer = target
-        self.texts: dict[str, Texts] = {}
         task_type = Seq2Seq(
             vocabulary=len(source),
             max_length=config.max_length,
