@@ -212,7 +212,7 @@ class _Check:
         if stream.layout() is not None:
             summary = self.scanned[stream.sources[0].path].summary
             summary.read_as, summary.notes = stream.read_as, list(stream.notes)
-            summary.columns = _column_uses(stream)
+            summary.columns = column_uses(stream)
 
     def _check_corpus(
         self, corpus: Corpus, splits: Mapping[str, Sequence[Stream]], has_classes: bool | None
@@ -348,7 +348,7 @@ class _Check:
         counts = Counter[str]()
         for ledger in ledgers.values():
             counts.update({label: len(rows) for label, rows in ledger.labels.items()})
-        if len(counts) > MAX_LABELS or _are_real_values(counts):
+        if len(counts) > MAX_LABELS or are_real_values(counts):
             return
         for ledger in ledgers.values():
             self.classes += ledger.class_counts(corpus.part)
@@ -390,7 +390,7 @@ class _Reader:
         return None if (split, source) == self.decisive else self._reference
 
 
-def _column_uses(stream: Stream) -> list[ColumnUse]:
+def column_uses(stream: Stream) -> list[ColumnUse]:
     """Return all columns of a table or of JSON rows, with their roles and the first example."""
     layout, record = stream.layout(), next(stream.records(), None)
     if layout is None or record is None:
@@ -400,7 +400,7 @@ def _column_uses(stream: Stream) -> list[ColumnUse]:
     names = layout.names or [""] * len(columns)
     values = (record.row[column] if _has(record.row, column) else "" for column in columns)
     return [
-        ColumnUse(column, str(name), roles.get(column, ""), excerpt(_as_text(value)))
+        ColumnUse(column, str(name), roles.get(column, ""), excerpt(as_shown(value)))
         for column, name, value in zip(columns, names, values, strict=True)
     ]
 
@@ -439,7 +439,7 @@ def _guess_roles(config: DataConfig) -> Mapping[str, str]:
             return TEXT_ROLES
     if isinstance(first, list) and len(first) == 1:
         return TEXT_ROLES
-    targets = [_as_text(record.values["target"]) for record in islice(stream.records(), SAMPLE_ROWS)]
+    targets = [as_shown(record.values["target"]) for record in islice(stream.records(), SAMPLE_ROWS)]
     return LABEL_ROLES if looks_like_labels(targets) else PAIR_ROLES
 
 
@@ -464,7 +464,7 @@ def _batches(stream: Stream) -> Iterator[Batch]:
 
 def _cut(stream: Stream, records: Iterator[Record]) -> Iterator[Batch]:
     while chunk := list(islice(records, BATCH_ROWS)):
-        rows = ([_as_text(value) for value in record.values.values()] for record in chunk)
+        rows = ([as_shown(value) for value in record.values.values()] for record in chunk)
         columns = [list(column) for column in zip(*rows, strict=True)]
         yield Batch(stream, columns, [record.number for record in chunk])
 
@@ -492,11 +492,11 @@ def _running_lines(stream: Stream) -> Iterator[Record]:
         yield Record({"input": held}, number)
 
 
-def _as_text(value: Any) -> str:
+def as_shown(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return " ".join(map(_as_text, value))
+        return " ".join(map(as_shown, value))
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)
@@ -604,7 +604,7 @@ def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray
     return np.where(values[nearest] == wanted, first[nearest], -1)
 
 
-def _are_real_values(labels: Iterable[str]) -> bool:
+def are_real_values(labels: Iterable[str]) -> bool:
     """Return True if all labels are numbers, but not all integers, which may be classes such as stars."""
     return all(map(is_number, labels)) and not all(float(label).is_integer() for label in labels)
 

@@ -104,7 +104,9 @@ class DataConfig(Node):
         wanted = {"validation": self.validation_fraction, "test": self.test_fraction}
         return {split: part for split, part in wanted.items() if part and self.source(split) is None}
 
-    def stream(self, split: str, roles: Mapping[str, str]) -> Stream | None:
+    def stream(
+        self, split: str, roles: Mapping[str, str], on_read: Callable[[int], None] | None = None
+    ) -> Stream | None:
         """Return the examples of a split, or None if no data are given for it.
 
         `roles` maps each role, such as input or target, to its default column name. The training file
@@ -114,7 +116,7 @@ class DataConfig(Node):
         if source is None:
             return None
         reference = None if split == "train" else self.reference(self.train, roles, "task.data.train")
-        return self.open(source, roles, f"task.data.{split}", reference=reference)
+        return self.open(source, roles, f"task.data.{split}", on_read=on_read, reference=reference)
 
     def reference(
         self, source: Source, roles: Mapping[str, str], setting: str, on_finding: OnFinding = raise_error

@@ -27,7 +27,7 @@ from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, us
 from glassformer.inspection.maps import CAPTION
 from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES, scales
 from glassformer.runs.experiment import preset_text, presets
-from glassformer.studio import forms, limits, models, runs
+from glassformer.studio import forms, limits, models, preview, runs
 from glassformer.studio.commands import Commands
 from glassformer.studio.gate import Admission, Gate
 from glassformer.studio.maps import MapStore
@@ -60,6 +60,8 @@ class Studio:
     maps: MapStore = field(default_factory=MapStore)
     model_infos: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
     heads: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(limits.CACHED_STATISTICS))
+    shows_files: bool = True
+    """True if the page may show the beginning of data files, which are outside of the runs folder."""
     _files: anyio.CapacityLimiter | None = None
 
     def __post_init__(self) -> None:
@@ -220,6 +222,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/api/health": {"GET": health},
     "/api/studio": {"GET": about},
     "/api/form": {"GET": forms.form, "POST": forms.filled},
+    "/api/preview": {"POST": preview.preview},
     "/api/runs": {"GET": runs.table, "POST": forms.start},
     "/api/runs/{run}": {"GET": runs.run},
     "/api/runs/{run}/events": {"GET": runs.events},
@@ -239,6 +242,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
 
 
 def create_app(studio: Studio, admission: Admission) -> ASGIApp:
+    studio.shows_files = admission.is_loopback
     routes = [
         Route(path, _dispatch(studio, handlers), methods=list(handlers)) for path, handlers in ROUTES.items()
     ]

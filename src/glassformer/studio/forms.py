@@ -201,7 +201,9 @@ class Draft:
     def errors(self) -> list[dict[str, Any]]:
         """Return each error as a JSON-serialisable dict that also names the form field with the error."""
         paths = [form_field.path for form_field in self.fields]
-        return [error_document(detail) | {"field": _nearest(detail.path, paths)} for detail in self.details]
+        return [
+            error_document(detail) | {"field": nearest_field(detail.path, paths)} for detail in self.details
+        ]
 
 
 def draft(folder: RunsFolder, name: str, values: Mapping[str, Any]) -> Draft:
@@ -311,7 +313,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _nearest(path: str, fields: list[str]) -> str:
+def nearest_field(path: str, fields: list[str]) -> str:
     """Return the form field for the path of an error: `training.freeze` for `training.freeze.0`."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):

@@ -36,6 +36,14 @@ EVENTS_BYTES = 64 << 20
 """Maximum number of bytes of an event log that one reply reads."""
 STEPS = 12_000
 """Maximum number of step events in one reply. A curve has fewer pixels."""
+PREVIEW_BYTES = 16 << 20
+"""Maximum number of bytes that the preview reads of one data file."""
+PREVIEW_SECONDS = 3.0
+PREVIEW_ROWS = 5
+PREVIEW_CHARACTERS = 200
+"""Maximum number of characters that the preview shows of one value."""
+PREVIEW_COLUMNS = 30
+PREVIEW_CLASSES = 20
 CONCURRENT_TRAININGS = 8
 """Maximum number of training runs that the studio keeps running at the same time."""
 COLOURS = 8

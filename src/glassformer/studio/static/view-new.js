@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { button, make, option, words } from "./dom.js";
 import { commandLine } from "./panel.js";
+import { PREVIEWED, previewPanel } from "./preview.js";
 import { go, link, remember } from "./route.js";
 import { failure, fill, skeleton } from "./states.js";
 
@@ -32,7 +33,7 @@ const firstSentence = (text) => /^.*?[.:](\s|$)/.exec(text)?.[0].replace(/:\s*$/
 
 class RunForm {
   constructor(source, preset, document, params, signal) {
-    Object.assign(this, { source, signal, values: valuesIn(params), errors: [], fields: document.fields });
+    Object.assign(this, { source, signal, values: valuesIn(params), errors: [], fields: document.fields, preview: make("div.previews"), names: make("datalist", { id: "columns" }), fileErrors: [] });
     this.groups = make("div.groups");
     this.command = commandLine(document.command ?? preset?.command);
     this.start = make("button.primary", { type: "submit" }, "Start training");
@@ -40,9 +41,10 @@ class RunForm {
     this.element = make("form.run-form", { noValidate: true, onsubmit: (event) => { event.preventDefault(); this.startTraining(); } },
       make("div.about-preset", {}, make("h2", {}, source), make("p", {}, preset?.about ?? ""),
         make("p.note", {}, [preset?.expected && `Expected: ${preset.expected}`, preset?.time && `Time: ${preset.time}`].filter(Boolean).join(" · "))),
-      this.groups, make("div.form-foot", {}, this.otherErrors, make("div.form-acts", {}, this.command, button("Undo changes", () => this.undo()), this.start)));
+      this.groups, this.names, make("div.form-foot", {}, this.otherErrors, make("div.form-acts", {}, this.command, button("Undo changes", () => this.undo()), this.start)));
     this.show();
     if (Object.keys(this.values).length) this.check();
+    else this.showPreview();
   }
 
   undo() {
@@ -72,6 +74,8 @@ class RunForm {
         make("summary", {}, make("span", {}, words(name || "general").split(".").join(" · ")), changed ? make("span.chip", {}, `${changed} changed`) : null, wrong ? make("span.chip.alarm", {}, "has an error") : null),
         make("div.group-fields", {}, fields.map((field) => this.row(field))));
     }));
+    const last = [...this.groups.children].findLast((group) => group.dataset.group.startsWith(PREVIEWED));
+    last?.after(this.preview);
     if (focused) {
       const again = this.groups.querySelector(`[name="${CSS.escape(focused)}"]`);
       again?.focus();
@@ -80,7 +84,7 @@ class RunForm {
   }
 
   errorAt(path) {
-    return this.errors.find((error) => error.field === path);
+    return [...this.errors, ...this.fileErrors].find((error) => error.field === path);
   }
 
   row(field) {
@@ -156,6 +160,32 @@ class RunForm {
     } catch (error) {
       if (this.signal.aborted) return;
       this.showErrors(error);
+    }
+    this.show();
+    this.showPreview();
+  }
+
+  /** Show the first rows of the data files, and the errors of reading them at their fields. */
+  async showPreview() {
+    const options = this.fields.filter(({ path }) => path.startsWith(PREVIEWED)), state = JSON.stringify(options.map(({ value }) => value));
+    if (state === this.previewed) return;
+    this.previewed = state;
+    if (!options.some(({ is_required: isRequired, value }) => isRequired && value)) {
+      this.preview.replaceChildren();
+      this.fileErrors = [];
+      return;
+    }
+    try {
+      const found = await ask("preview", { body: { source: this.source, values: this.values }, signal: this.signal });
+      if (this.previewed !== state) return;
+      this.fileErrors = found.errors;
+      this.preview.replaceChildren(...found.files.map(previewPanel));
+      const names = (found.files[0]?.columns ?? []).filter(({ column }) => column !== null).map(({ column, name }) => name || String(column));
+      this.names.replaceChildren(...names.map((value) => make("option", { value })));
+    } catch (error) {
+      if (this.signal.aborted || this.previewed !== state) return;
+      this.fileErrors = [];
+      this.preview.replaceChildren(failure(error));
     }
     this.show();
   }
