@@ -100,7 +100,7 @@ class TaskConfig(Kind):
     """Config of the task to learn, and of its data. Each kind of task has its own subclass."""
 
     needs_absolute_positions: ClassVar[bool] = False
-    """True if an output depends on where a token is, and not only on distances between tokens."""
+    """True if the task needs the exact position of a token: distances between tokens do not suffice."""
 
     def build(self, seed: int) -> Task:
         """Build the task. The `seed` of a run never affects the examples or their splits."""

@@ -243,7 +243,6 @@ class SortConfig(TokenSequencesConfig):
     """
 
     kind: Literal["sort"] = "sort"
-    needs_absolute_positions = True
 
     def targets(self, inputs: np.ndarray) -> np.ndarray:
         return np.sort(inputs, axis=1, kind="stable")  # a radix sort
