@@ -183,8 +183,8 @@ def test_without_a_task_the_check_rejects_what_no_task_could_read(tmp_path: Path
 
 
 TOO_FEW: dict[str, tuple[str, str, list[str], int]] = {
-    "classification": ("classification", "text{0}\tlabel{0}\n", [], 1),
-    "three ways": ("classification", "text{0}\tlabel{0}\n", ["task.data.test_fraction=0.2"], 2),
+    "classification": ("classification", "text{0}\tlabel{2}\n", [], 1),
+    "three ways": ("classification", "text{0}\tlabel{2}\n", ["task.data.test_fraction=0.2"], 2),
     "translation": ("translation", "text{0}\tlabel{0}\n", [], 1),
     "arithmetic": ("arithmetic", "{0} + 1\t{1}\n", [], 2),
     "language-model": ("language-model", "text{0}\n", ["task.data.format=text"], 1),
@@ -201,7 +201,7 @@ def test_too_few_examples_to_split(
     path = tmp_path / "a.tsv"
     settings = [f"task.data.train={path}", *options]
     for number in (too_few, 40):
-        path.write_text("".join(line.format(index, index + 1) for index in range(number)))
+        path.write_text("".join(line.format(index, index + 1, index % 2) for index in range(number)))
         code = main(["data", "check", preset, *settings, "--json"])
         found = [finding["kind"] for finding in json.loads(capfd.readouterr().out)["findings"]]
         assert ("too-few" in found, code) == ((True, 2) if number == too_few else (False, 0))

@@ -83,8 +83,32 @@ class TestLabels:
         assert make(train=[("a", 1), ("b", 0)], test=[("d", "1")]).labels.symbols == ["0", "1"]
         assert make(train=[("a", True), ("b", False)], test=[("d", True)]).labels.symbols == ["False", "True"]
 
-    def test_a_label_that_only_test_has_is_a_label(self, make: Make) -> None:
-        assert "other" in make(test=[*TEST, ("odd", "other")]).labels.symbols
+    def test_a_label_that_only_test_has_is_not_a_class(self, make: Make) -> None:
+        task = make(test=[*TEST, ("odd", "other")])
+        assert task.labels.symbols == ["bad", "good", "so so"]
+        assert len(task.splits["test"]) == len(TEST)
+        (note,) = [note for note in task.notes if note.startswith("WARNING: test: left out")]
+        assert "1 of 4 rows, 'other' (" in note and "test.jsonl, line 4)" in note
+        restored = task.config.restore(json.loads(json.dumps(task.state())))
+        assert restored.checksum() == task.checksum()
+
+    def test_many_rows_with_labels_that_train_does_not_have_are_refused(self, make: Make) -> None:
+        with pytest.raises(UserError) as error:
+            make(test=[(label, text) for text, label in ROWS])
+        assert "rows have labels that train does not have: 'text number" in str(error.value)
+        assert "train has 'bad', 'good', 'so so'" in str(error.value)
+        few = [("a text", "good")] * 500 + [("a text", "other")] * 5
+        assert len(make(test=few).splits["test"]) == 500, "5 of 505 rows are at most 1 %"
+        with pytest.raises(UserError, match="5 of 405 rows have labels"):
+            make(test=few[100:])
+
+    def test_a_label_of_the_split_off_part_alone_is_not_a_class(self, make: Make) -> None:
+        rows = [(f"text {n}", f"label {n}" if n > 150 else f"{n % 2}") for n in range(200)]
+        task = make(train=rows, test=None)
+        assert set(labels_of(task)) == set(task.labels.symbols)
+        left_out = 49 - sum(symbol.startswith("label") for symbol in task.labels.symbols)
+        assert left_out and len(task.splits["validation"]) == 20 - left_out
+        assert any(note.startswith("WARNING: validation: left out") for note in task.notes)
 
     def test_metrics_are_named_by_label(self, make: Make) -> None:
         task = make()
@@ -174,12 +198,17 @@ class TestWhichExamples:
             (30, {"rare": 10, "common": 10, "some": 10}),
             (60, {"rare": 10, "common": 30, "some": 20}),
         ):
-            task = make(train=self.LOPSIDED, train_limit=limit)
+            task = make(train=self.LOPSIDED, test=self.LOPSIDED, train_limit=limit)
             assert Counter(labels_of(task)) == counts
             assert f"train: omitted by task.train_limit: {100 - limit} of 100" in task.notes
-        assert len(make(train=self.LOPSIDED, train_limit=1000).splits["train"]) == 100
+        whole = make(train=self.LOPSIDED, test=self.LOPSIDED, train_limit=1000)
+        assert len(whole.splits["train"]) == 100
 
-    @pytest.mark.parametrize("limit", [2, 9, 31, 60, 61, 99, 100, 500])
+    def test_a_limit_keeps_every_label(self, make: Make) -> None:
+        with pytest.raises(UserError, match="fewer examples than labels: train has 3 labels"):
+            make(train=self.LOPSIDED, test=None, train_limit=2)
+
+    @pytest.mark.parametrize("limit", [3, 9, 31, 60, 61, 99, 100, 500])
     def test_a_limit_takes_those_that_it_always_took(self, make: Make, limit: int) -> None:
         """Sort a fixed order by the number of preceding examples with the same label; take the first ones."""
         seen = Counter[object]()
@@ -189,10 +218,11 @@ class TestWhichExamples:
             ranked.append((seen[label], len(ranked), index))
             seen[label] += 1
         expected = [self.LOPSIDED[i][0] for i in sorted(index for *_, index in sorted(ranked)[:limit])]
-        assert texts_of(make(train=self.LOPSIDED, train_limit=limit)) == expected
+        task = make(train=self.LOPSIDED, test=self.LOPSIDED, train_limit=limit)
+        assert texts_of(task) == expected
 
     def test_a_smaller_part_is_a_part_of_the_larger(self, make: Make) -> None:
-        parts = [set(texts_of(make(train=self.LOPSIDED, train_limit=n, test=None))) for n in (2, 9, 40, 80)]
+        parts = [set(texts_of(make(train=self.LOPSIDED, train_limit=n, test=None))) for n in (3, 9, 40, 80)]
         assert all(small < large for small, large in pairwise(parts))
         other = make(train=self.LOPSIDED, train_limit=9, test=None, data_seed=1)
         assert set(texts_of(other)) != parts[1]
@@ -238,9 +268,9 @@ class TestWhichExamples:
 
     def test_some_of_a_training_text_is_hidden(self, make: Make) -> None:
         rows = [(" ".join(f"w{i * j % 90}" for j in range(1 + i % 9)), f"{i % 2}") for i in range(200)]
-        task = make(train=rows, masked_fraction=0.3, max_length=12)
+        task = make(train=rows, test=rows, masked_fraction=0.3, max_length=12)
         every = np.arange(len(rows))
-        plain = make(train=rows, max_length=12).batch("train", every)
+        plain = make(train=rows, test=rows, max_length=12).batch("train", every)
         first, later = (task.batch("train", every, epoch) for epoch in (1, 2))
         seen, tokens = first.inputs["tokens"], plain.inputs["tokens"]
         assert seen is not None and tokens is not None

@@ -166,13 +166,25 @@ class TestSplitting:
 def test_what_train_does_not_have_is_reported(tmp_path: Path) -> None:
     train, test = [("a b", "x"), ("b", "y")], [("a q q", "x"), ("b", "z")]
     task = build(tmp_path, {"train": train, "validation": train, "test": test}, target="label")
-    assert shown(task, "test") == [("a <unknown> <unknown>", "x"), ("b", "z")]
-    assert task.notes[3:] == [
+    assert shown(task, "test") == [("a <unknown> <unknown>", "x")]
+    assert task.target_vocabulary.symbols == ["x", "y"], "the labels of train alone"
+    *notes, left_out = task.notes[3:]
+    assert left_out == (
+        "WARNING: test: left out, because train does not have their labels: 1 of 2 rows, 'z' "
+        f"({tmp_path / 'test.tsv'}, line 3)"
+    )
+    assert notes == [
         "test: input symbols that train does not have: 'q' (2 in total)",
         "test: target symbols that train does not have: 'z' (1 in total)",
         "WARNING: test: 1 of 2 inputs also appear in train",
         "WARNING: validation: 2 of 2 inputs also appear in train",
     ]
+
+
+def test_many_labels_that_train_does_not_have_are_refused(tmp_path: Path) -> None:
+    train, test = [("a b", "x y"), ("b", "y")], [("a b", "x y"), *[("b a", "z q")] * 4]
+    with pytest.raises(UserError, match="4 of 5 rows have labels that train does not have: 'z', 'q'"):
+        build(tmp_path, {"train": train, "validation": train, "test": test})
 
 
 def test_unknown_target_symbols_of_a_sequence_are_marked(tmp_path: Path) -> None:

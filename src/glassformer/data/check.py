@@ -46,7 +46,8 @@ from glassformer.data.findings import (
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
 from glassformer.data.scan import ScannedFile, scan
-from glassformer.data.splits import are_too_many_unknown, check_split
+from glassformer.data.splits import check_split
+from glassformer.data.unknown_labels import are_too_many
 
 BATCH_ROWS = 8192
 MAX_LABELS = 1000
@@ -537,7 +538,7 @@ class Ledger:
     def is_other(self, known: Container[str]) -> bool:
         """Return True if too many examples have a label that is not known."""
         unknown = sum(len(rows) for label, rows in self.labels.items() if label not in known)
-        return are_too_many_unknown(unknown, len(self))
+        return are_too_many(unknown, len(self))
 
     def class_counts(self, scope: str) -> list[ClassCount]:
         """Return the number of examples of each class, the most frequent class first."""

@@ -121,6 +121,13 @@ class TableLayout:
             self.names[column] if isinstance(column, int) and self.names else column for column in columns
         ]
 
+    def columns_hint(self) -> str:
+        """Return the option that requests other columns, with the columns that this file has."""
+        word = "NAME" if self.names else "NUMBER"
+        present = ", ".join(self.names) if self.names else ", ".join(map(str, range(self.width)))
+        form = ", ".join(f"{role}: {word}" for role in self.columns)
+        return f"task.data.columns='{{{form}}}'; its columns are {shorten(present, 60)}"
+
     def document(self) -> dict[str, Any]:
         """Return what prediction needs to read other files in the same way, as a JSON value."""
         return {

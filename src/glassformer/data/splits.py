@@ -23,16 +23,6 @@ from glassformer.data.formats import MORE_DATA, Record, RunningText, Stream
 KEYS_PER_BLOCK = 1 << 16
 KEYS_IN_MEMORY = 1 << 18
 KEY_BYTES = 8
-MAX_UNKNOWN_ROWS = 3
-MAX_UNKNOWN_FRACTION = 0.01
-
-
-def are_too_many_unknown(rows: int, total: int) -> bool:
-    """Return True if a split has too many rows with labels that train does not have to leave them out.
-
-    More than 3 rows and more than 1 % of the split are probably another column or another data set.
-    """
-    return rows > MAX_UNKNOWN_ROWS and rows > MAX_UNKNOWN_FRACTION * total
 
 
 class RowKeys:

@@ -12,17 +12,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import ErrorDetail, user_error
+from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, generator, shuffled
 from glassformer.data.columns import LABEL_ROLES
 from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
+from glassformer.data.unknown_labels import UnknownRows
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
 from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number
 from glassformer.tasks.text import (
     DataReport,
     Encoded,
+    FileTexts,
     PairConfig,
     PairTask,
     Texts,
@@ -47,6 +49,12 @@ class ClassificationConfig(PairConfig):
     kind: Literal["classification"] = "classification"
     roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = Field(WordsConfig(), description="tokenizer, trained on the train split")
+    max_length: int = Field(
+        128,
+        ge=2,
+        le=100_000,
+        description="maximum tokens per text; of a longer text, the beginning is read, in every split",
+    )
     target: Literal["label", "number"] = Field(
         "label", description="type of target: one of several labels, or a real number"
     )
@@ -66,12 +74,12 @@ class ClassificationConfig(PairConfig):
 
     def learn(self, texts: Mapping[str, Texts]) -> ClassificationTask:
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
-        labels = [] if self.target == "number" else _distinct_labels(texts)
+        labels = [] if self.target == "number" else _distinct_labels(texts["train"])
         return _TASKS[self.target](self, tokenizer, labels)
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
         task = _TASKS[self.target](self, Tokenizer.from_json_tree(state["tokenizer"]), state["labels"])
-        task.layout = state.get("layout")
+        task.layout, task.left_out, task.is_restored = state.get("layout"), state.get("left_out", []), True
         return task
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
@@ -95,6 +103,9 @@ class ClassificationConfig(PairConfig):
             (numbers.setdefault(label, len(numbers)) for label in labels), dtype=np.int32, count=len(texts)
         )
         counts = np.bincount(label_of_each)
+        if limit < len(counts):
+            message = f"fewer examples than labels: train has {len(counts):,} labels"
+            raise user_error(message, path="task.train_limit", value=limit, hint=f"{len(counts)} or more")
 
         def taken_in(turns: int) -> int:
             return int(np.minimum(counts, turns).sum())
@@ -120,22 +131,24 @@ def _labels(texts: Texts) -> Iterator[str]:
         yield str(value).strip()
 
 
-def _distinct_labels(splits: Mapping[str, Texts]) -> list[str]:
-    """Return the sorted labels of all splits; raise UserError if a label is empty or there is only one."""
+def _distinct_labels(train: Texts) -> list[str]:
+    """Return the sorted labels of train; raise UserError if a label is empty or there is only one."""
     found = set()
-    hint = "task.data.columns={input: NAME, target: NAME}"
-    for texts in splits.values():
-        for index, label in enumerate(_labels(texts)):
-            if not label:
-                raise user_error("the label is empty", path=texts.location(index), hint=ADD_LABEL)
-            found.add(label)
-            if len(found) > MAX_LABELS:
-                message = f"more than {MAX_LABELS:,} different labels: is this the right column?"
-                raise user_error(message, path=splits["train"].name, hint=f"{hint}, or task.target=number")
+    for index, label in enumerate(_labels(train)):
+        if not label:
+            raise _empty_label(train, index)
+        found.add(label)
+        if len(found) > MAX_LABELS:
+            message = f"more than {MAX_LABELS:,} different labels: is this the right column?"
+            raise user_error(message, path=train.name, hint=f"{train.columns_hint}, or task.target=number")
     if len(found) < 2:
         message = f"only one label, {next(iter(found))!r}: nothing to classify"
-        raise user_error(message, path=splits["train"].name, hint=hint)
+        raise user_error(message, path=train.name, hint=train.columns_hint)
     return sorted(found)
+
+
+def _empty_label(texts: Texts, index: int) -> UserError:
+    return user_error("the label is empty", path=texts.location(index), hint=ADD_LABEL)
 
 
 class ClassificationTask(PairTask, SequenceClassificationTask):
@@ -146,6 +159,9 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
         self.labels = Vocabulary(labels)
+        self.left_out: list[str] = []
+        """Labels that train does not have. Their rows in other splits are left out."""
+        self.is_restored = False
         outputs = 1 if self.is_regression else len(labels)
         task_type = SequenceClassification(
             len(tokenizer), config.max_length, outputs=outputs, is_regression=self.is_regression
@@ -153,10 +169,12 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         super().__init__(config, tokenizer, task_type)
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"labels": self.labels.symbols}
+        left_out = {"left_out": sorted(set(self.left_out))} if self.left_out else {}
+        return super().state() | {"labels": self.labels.symbols} | left_out
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         limit = self.config.max_length
+        texts = self._with_known_labels(split, texts, report)
 
         def arrange(sides: Sequence[Encoded], facts: Counter[str]) -> tuple[np.ndarray, ...]:
             ((_, row),) = sides
@@ -171,14 +189,28 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         self.texts[split] = texts
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
-    def _encode_targets(self, texts: Texts) -> np.ndarray:
-        def number(index: int, label: str) -> int:
+    def _with_known_labels(self, split: str, texts: Texts, report: DataReport) -> Texts:
+        """Return the texts whose labels train has. A few others are left out with a warning."""
+        unknown: dict[int, list[str]] = {}
+        for index, label in enumerate(_labels(texts)):
+            if not label:
+                raise _empty_label(texts, index)
             if label not in self.labels.ids:
-                path, allowed = texts.location(index), self.labels.symbols
-                raise user_error("unknown label", path=path, value=label, allowed=allowed)
-            return self.labels.ids[label]
+                unknown[index] = [label]
+        if not unknown:
+            return texts
+        rows, known = UnknownRows(split, unknown, len(texts), texts.locations), self.labels.symbols
+        if self.is_restored:
+            rows.reject_new(self.left_out, known)
+        is_split_off = isinstance(texts, FileTexts) and texts.split != split
+        report.notes.append(rows.leave_out(known, is_split_off=is_split_off))
+        self.left_out += rows.distinct
+        is_taken = np.ones(len(texts), dtype=bool)
+        is_taken[list(unknown)] = False
+        return texts.take(is_taken)
 
-        numbers = (number(index, label) for index, label in enumerate(_labels(texts)))
+    def _encode_targets(self, texts: Texts) -> np.ndarray:
+        numbers = (self.labels.ids[label] for label in _labels(texts))
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
@@ -213,6 +245,9 @@ class RegressionTask(ClassificationTask):
 
     primary_metric = "mean_absolute_error"
     is_regression = True
+
+    def _with_known_labels(self, split: str, texts: Texts, report: DataReport) -> Texts:
+        return texts
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
         numbers = np.empty(len(texts), dtype=np.float32)

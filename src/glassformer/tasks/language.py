@@ -66,6 +66,12 @@ class LanguageConfig(TextTaskConfig):
 
     roles: ClassVar[Mapping[str, str]] = ROLES
     tokenizer: TokenizerConfig = Field(WordsConfig(), description="tokenizer, trained on the train split")
+    max_length: int = Field(
+        128,
+        ge=2,
+        le=100_000,
+        description="tokens per window; texts are joined and cut into windows, so nothing is left out",
+    )
     examples: int = Field(40_000, ge=10, description="training texts to generate, unless data is set")
     across_texts: bool = Field(True, description="let windows continue from one text into the next")
 

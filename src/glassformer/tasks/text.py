@@ -44,9 +44,7 @@ class TextTaskConfig(TaskConfig):
 
     data: DataConfig | None = Field(None, description="your own files; none: generated texts")
     tokenizer: TokenizerConfig = Field(BPEConfig(), description="tokenizer, trained on the train split")
-    max_length: int = Field(
-        128, ge=2, le=100_000, description="maximum tokens per example; longer ones are omitted or truncated"
-    )
+    max_length: int = Field(128, ge=2, le=100_000, description="maximum tokens per example")
     data_seed: int = Field(
         0, ge=0, description="seed for generated texts and for choosing the examples that are split off"
     )
@@ -89,6 +87,11 @@ class Texts:
     def locations(self, indices: Sequence[int]) -> list[str]:
         """Return the file and line of each example, or only its number if it is generated."""
         return [f"example {index + 1}" for index in indices]
+
+    @property
+    def columns_hint(self) -> str:
+        """Option that names the columns: by number if the file has no names for them."""
+        return "task.data.columns='{input: NAME, target: NAME}'"
 
     def identity(self) -> Any:
         """Return a JSON value that, with the bytes of the files, identifies these texts in the cache."""
@@ -148,6 +151,11 @@ class FileTexts(Texts):
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.is_selected))
+
+    @property
+    def columns_hint(self) -> str:
+        layout = self.stream.layout()
+        return super().columns_hint if layout is None else layout.columns_hint()
 
     def _records(self) -> Iterator[Record]:
         for is_selected, record in zip(self.is_selected.data, self.stream, strict=False):

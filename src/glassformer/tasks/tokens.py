@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import ErrorDetail, near_match, shorten, user_error
+from glassformer.core.errors import ErrorDetail, near_match, shorten
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Sequences, Vocabulary
 from glassformer.data.readers import DataConfig, Rows
 from glassformer.data.splits import split_off
+from glassformer.data.unknown_labels import UnknownRows
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.tasks.base import (
     Piece,
@@ -73,8 +74,8 @@ class TokensConfig(TaskConfig):
         layout = splits["train"].stream.layout()
         saved = {} if layout is None else {"layout": layout.document()}
         task = kind(self, kind.learn(self, splits) | saved)
-        task.splits = task.encode(splits)
         task.notes += task.describe(splits)
+        task.splits = task.encode(splits, task.notes)
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> TokensTask:
@@ -127,10 +128,10 @@ class TokensTask(Task):
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
-        """Return the state: the input symbols of train, the labels of all splits, and the maximum length."""
+        """Return the state: the symbols and labels of train, and the maximum length in all splits."""
         return {
             "symbols": [UNKNOWN, *_distinct(chain.from_iterable(splits["train"].values["input"]))],
-            "target_symbols": _distinct(chain.from_iterable(map(cls.target_symbols, splits.values()))),
+            "target_symbols": _distinct(cls.target_symbols(splits["train"])),
             "max_length": max(len(tokens) for rows in splits.values() for tokens in rows.values["input"]),
         }
 
@@ -165,11 +166,33 @@ class TokensTask(Task):
                 raise at_location(detail, rows.location(index)) from None
         return replace(rows, values={"input": inputs, "target": targets})
 
-    def encode(self, splits: Mapping[str, Rows]) -> dict[str, Examples]:
+    def encode(self, splits: Mapping[str, Rows], notes: list[str] | None = None) -> dict[str, Examples]:
+        """Encode all splits. Rows with a label that train does not have are left out, with a note."""
+        known = {split: self._with_known_labels(split, rows, notes) for split, rows in splits.items()}
         return {
             split: Examples(_pack(self.vocabulary, rows.values["input"]), self.encode_targets(rows))
-            for split, rows in splits.items()
+            for split, rows in known.items()
         }
+
+    def unknown_labels(self, target: Any) -> Sequence[str]:
+        """Return the labels of one target that train does not have. A number or a sequence has none."""
+        return ()
+
+    def _with_known_labels(self, split: str, rows: Rows, notes: list[str] | None) -> Rows:
+        """Return the rows whose labels train has. `notes` is None for a restored task."""
+        labels = (self.unknown_labels(target) for target in rows.values["target"])
+        unknown = {index: found for index, found in enumerate(labels) if found}
+        if not unknown:
+            return rows
+        found = UnknownRows(split, unknown, len(rows), lambda indices: list(map(rows.location, indices)))
+        known, left_out = self.target_vocabulary.symbols, self._state.setdefault("left_out", [])
+        if notes is None:
+            found.reject_new(left_out, known)
+        else:
+            is_split_off = split == "validation" and self.config.data.validation is None
+            notes.append(found.leave_out(known, is_split_off=is_split_off))
+            self._state["left_out"] = sorted({*left_out, *found.distinct})
+        return rows.take(index for index in range(len(rows)) if index not in unknown)
 
     def describe(self, splits: Mapping[str, Rows]) -> list[str]:
         """Return notes for the user: how files were read, symbols missing from train, overlapping splits."""
@@ -251,8 +274,11 @@ class TokenLabelTask(TokensTask, TokenClassificationTask):
             )
         return labels
 
+    def unknown_labels(self, target: list[str]) -> Sequence[str]:
+        return [label for label in target if label not in self.target_vocabulary.ids]
+
     def encode_targets(self, rows: Rows) -> Sequences:
-        return _pack(self.target_vocabulary, rows.values["target"], rows)
+        return _pack(self.target_vocabulary, rows.values["target"])
 
 
 class SequenceLabelTask(TokensTask, SequenceClassificationTask):
@@ -274,8 +300,11 @@ class SequenceLabelTask(TokensTask, SequenceClassificationTask):
     def target_symbols(cls, rows: Rows) -> Iterable[str]:
         return rows.values["target"]
 
+    def unknown_labels(self, target: str) -> Sequence[str]:
+        return () if target in self.target_vocabulary.ids else (target,)
+
     def encode_targets(self, rows: Rows) -> Sequences:
-        one_each = _pack(self.target_vocabulary, [[label] for label in rows.values["target"]], rows)
+        one_each = _pack(self.target_vocabulary, [[label] for label in rows.values["target"]])
         return np.asarray(one_each)[:, 0]
 
 
@@ -370,17 +399,13 @@ def _reject_reserved(tokens: list[str]) -> list[str]:
     return tokens
 
 
-def _pack(vocabulary: Vocabulary, sequences: list[list[str]], rows: Rows | None = None) -> Sequences:
-    """Convert symbols to ids. Unknown symbols become UNKNOWN, or are an error if `rows` is given."""
+def _pack(vocabulary: Vocabulary, sequences: list[list[str]]) -> Sequences:
+    """Convert symbols to ids. Unknown symbols become UNKNOWN; a vocabulary of labels does not have it."""
     number_of = vocabulary.ids
-    unknown = number_of[UNKNOWN] if rows is None else None
+    unknown = number_of.get(UNKNOWN)
     dtype = np.min_scalar_type(len(vocabulary))
-    packed = []
-    for index, symbols in enumerate(sequences):
-        numbers = [number_of.get(symbol, unknown) for symbol in symbols]
-        if None in numbers and rows is not None:
-            label, path = symbols[numbers.index(None)], rows.location(index)
-            raise user_error("unknown label", path=path, value=label, allowed=vocabulary.symbols)
-        packed.append(np.array(numbers, dtype=dtype))
+    packed = [
+        np.array([number_of.get(symbol, unknown) for symbol in symbols], dtype=dtype) for symbols in sequences
+    ]
     is_even = len({len(row) for row in packed}) == 1
     return np.stack(packed) if is_even else packed

@@ -41,6 +41,12 @@ class TranslationConfig(PairConfig):
 
     kind: Literal["translation"] = "translation"
     roles: ClassVar[Mapping[str, str]] = ROLES
+    max_length: int = Field(
+        128,
+        ge=2,
+        le=100_000,
+        description="maximum tokens per text; longer pairs are left out of training and truncated elsewhere",
+    )
     shared_vocabulary: bool = Field(True, description="one tokenizer and one embedding for source and target")
     examples: int = Field(100_000, ge=10, description="training pairs to generate, unless data is set")
     unseen_only: bool = Field(
