@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,8 +175,34 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     report.findings[:0] = damaged
     output.show(*render(report, output.console.width))
     output.print(summary(report))
+    command = _training_command(arguments, report.source)
+    if command and report.passed:
+        output.print(f"train on it: {command}")
     output.exit_code = 0 if report.passed else 2
-    return report.document()
+    return report.document() | {"command": command}
+
+
+def _training_command(arguments: argparse.Namespace, source: str) -> str:
+    """Return the command that trains on the checked files; empty if it is not known."""
+    from glassformer.core.config import format_value
+
+    if not source:
+        return ""
+    given = {"train": arguments.items, "validation": arguments.validation, "test": arguments.test}
+    options: dict[str, str] = {
+        split: names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+        for split, names in given.items()
+        if names
+    }
+    options |= {
+        name: getattr(arguments, name) for name in ("format", "columns", "header") if getattr(arguments, name)
+    }
+    if arguments.encoding != "utf-8":
+        options["encoding"] = arguments.encoding
+    if arguments.separator != " | ":
+        options["separator"] = format_value(arguments.separator)
+    settings = [shlex.quote(f"task.data.{name}={value}") for name, value in options.items()]
+    return " ".join(["glassformer train", source, *settings])
 
 
 def _is_config(name: str) -> bool:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.data.catalogue import short_name
-from glassformer.data.findings import KINDS, SEVERITIES, Finding, Location, Report
+from glassformer.data.findings import KINDS, SEVERITIES, ClassCount, Finding, Location, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,12 +21,19 @@ MARKS = {"error": "✗", "warning": "!", "note": "–"}
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 MEGABYTE = 1_000_000
 MOST_FILES = 20
+MOST_COLUMNS = 20
+MOST_CLASSES = 20
 LEAST_EXCERPT = 30
 """Minimum width of an excerpt in characters. A narrower excerpt is printed on its own line."""
 
 
 def render(report: Report, width: int) -> list[RenderableType]:
-    parts: list[RenderableType] = [_file_table(report), *_readings(report)]
+    parts: list[RenderableType] = [
+        _file_table(report),
+        *_readings(report),
+        *_column_tables(report),
+        *_class_table(report),
+    ]
     if report.findings:
         parts += [_finding_table(report), *(_locations(finding, width) for finding in report.findings)]
     if report.leaks:  # last, so that it is what the reader sees first on the terminal
@@ -49,15 +56,61 @@ def _file_table(report: Report) -> RenderableType:
 
 
 def _readings(report: Report) -> list[RenderableType]:
-    """Return one line per format in which table files were read, with the names of the files."""
-    files: dict[str, list[str]] = {}
-    for file in report.files:
-        if file.read_as:
-            files.setdefault(file.read_as, []).append(_short(file.file))
-    lines = [
-        f"{', '.join(names[:3])}{', …' if names[3:] else ''}: read {how}" for how, names in files.items()
-    ]
+    """Return the sentences that training prints about each file, too."""
+    lines = [note for file in report.files[:MOST_FILES] for note in file.notes]
     return [Text("\n".join(lines) + "\n", overflow="fold")] if lines else []
+
+
+def _column_tables(report: Report) -> list[RenderableType]:
+    """Return a table of used and ignored columns for the first file with each set of columns."""
+    shown: list[list[tuple[str | int, str, str]]] = []
+    tables: list[RenderableType] = []
+    for file in report.files:
+        columns = [(each.column, each.name, each.role) for each in file.columns]
+        if not columns or columns in shown:
+            continue
+        shown.append(columns)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("column", overflow="fold")
+        table.add_column("used as", no_wrap=True)
+        table.add_column(f"first example of {_short(file.file)}", overflow="fold")
+        for each in file.columns[:MOST_COLUMNS]:
+            style = "" if each.role else "dim"
+            name = (
+                f"{each.column} {each.name}" if each.name and each.name != each.column else str(each.column)
+            )
+            table.add_row(Text(name, style), each.role or "ignored", Text(each.example, style), style=style)
+        if len(file.columns) > MOST_COLUMNS:
+            table.add_row(f"and {len(file.columns) - MOST_COLUMNS} more")
+        tables.append(table)
+    return tables
+
+
+def _class_table(report: Report) -> list[RenderableType]:
+    """Return the most frequent classes with their counts and shares in each split."""
+    tables: list[RenderableType] = []
+    for scope in dict.fromkeys(each.scope for each in report.classes):
+        counts = [each for each in report.classes if each.scope == scope]
+        splits = list(dict.fromkeys(each.split for each in counts))
+        labels = list(dict.fromkeys(each.label for each in counts))
+        found = {(each.split, each.label): each for each in counts}
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column(f"class of {scope}" if scope else "class", overflow="fold")
+        for split in splits:
+            table.add_column(split, justify="right", no_wrap=True)
+        for label in labels[:MOST_CLASSES]:
+            cells = [_count_cell(found.get((split, label))) for split in splits]
+            table.add_row(Text(label), *cells)
+        if len(labels) > MOST_CLASSES:
+            table.add_row(f"and {len(labels) - MOST_CLASSES:,} more")
+        top = counts[0]
+        always = f"always {top.label!r} is right for {100 * top.share:.1f} % of {top.split}"
+        tables += [table, Text(f"{len(labels):,} classes; {always}\n", overflow="fold")]
+    return tables
+
+
+def _count_cell(found: ClassCount | None) -> str:
+    return "–" if found is None else f"{found.count:,}  {100 * found.share:5.1f} %"
 
 
 def _leak_panel(report: Report) -> RenderableType:

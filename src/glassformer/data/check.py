@@ -158,6 +158,8 @@ class _Check:
         self._reported: dict[tuple[Path, str, str], int] = {}
         """Last reported line by file, kind and unit, because a file is read several times."""
         self.classes: list[ClassCount] = []
+        self.has_values = False
+        """True if the targets are real numbers instead of labels."""
         self._done, self._phase_end, self._total = 0.0, 0.0, 0
 
     def run(self, corpora: Sequence[Corpus]) -> Report:
@@ -173,7 +175,8 @@ class _Check:
         for reader, splits in zip(readers, opened, strict=True):
             self._check_corpus(reader.corpus, splits, reader.has_classes)
         summaries = [scanned.summary for scanned in self.scanned.values()]
-        return Report(summaries, self.findings.in_order(), self.leaks, self.classes)
+        source = readers[0].source(self.has_values) if len(readers) == 1 else ""
+        return Report(summaries, self.findings.in_order(), self.leaks, self.classes, source)
 
     def _open(self, reader: _Reader, split: str, source: Source) -> Stream:
         config, reference = reader.corpus.config(split, source), reader.reference_for(split, source)
@@ -349,7 +352,8 @@ class _Check:
         counts = Counter[str]()
         for ledger in ledgers.values():
             counts.update({label: len(rows) for label, rows in ledger.labels.items()})
-        if len(counts) > MAX_LABELS or are_real_values(counts):
+        self.has_values = are_real_values(counts)
+        if len(counts) > MAX_LABELS or self.has_values:
             return
         for ledger in ledgers.values():
             self.classes += ledger.class_counts(corpus.part)
@@ -386,6 +390,15 @@ class _Reader:
         if corpus.roles is None and self.roles == LABEL_ROLES:
             self.has_classes = True
         self._reference = config.reference(source, self.roles, "", _ignore)
+
+    def source(self, has_values: bool) -> str:
+        """Return a preset that fits files without a task, with its options; empty if a task is known."""
+        split, _ = self.decisive
+        if self.corpus.roles is not None or len(self.corpus.sources(split)) > 1:
+            return ""
+        if self.has_classes:
+            return "classification task.target=number" if has_values else "classification"
+        return {1: "language-model", 2: "translation"}.get(len(self.roles), "")
 
     def reference_for(self, split: str, source: Source) -> Reference | None:
         return None if (split, source) == self.decisive else self._reference

@@ -159,8 +159,8 @@ class Report:
     leaks: list[Leak]
     classes: list[ClassCount] = field(default_factory=list)
     """Number of examples per class and split, the most frequent class of each split first."""
-    command: str = ""
-    """Command that trains on files that were checked without a task."""
+    source: str = ""
+    """Preset and options that fit files without a task, such as `classification`; else empty."""
 
     @property
     def passed(self) -> bool:

@@ -70,7 +70,7 @@ class LanguageConfig(TextTaskConfig):
         128,
         ge=2,
         le=100_000,
-        description="tokens per window; texts are joined and cut into windows, so nothing is left out",
+        description="tokens per window; longer texts are cut into several windows, and no token is left out",
     )
     examples: int = Field(40_000, ge=10, description="training texts to generate, unless data is set")
     across_texts: bool = Field(True, description="let windows continue from one text into the next")
