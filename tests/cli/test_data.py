@@ -216,7 +216,8 @@ def test_nothing_is_wider_than_the_terminal(
     line = "a rather long line with [brackets] and 日本語, " * 4
     (folder / "long name [1] of a file.txt").write_text(f"{line}\n{line}\nbad\0\n" * 3, encoding="utf-8")
     text = see(capfd, "check", "long name [1] of a file.txt", "--max-words", "5")
-    assert all(cell_len(shown) <= width for shown in text.split("\n"))
+    *lines, command, _ = text.split("\n")  # a command is not wrapped, so that it can be copied
+    assert all(cell_len(shown) <= width for shown in lines) and command.startswith("train on it: glassformer")
     assert "[1]" in text and "[brackets]" in text
     assert "duplicate example" in text and "long name" in text
 
@@ -225,3 +226,89 @@ def test_every_kind_is_described_on_one_line() -> None:
     assert [
         name for name, kind in KINDS.items() if len(f"{kind.severity}: {kind.title} · {kind.advice}") > 80
     ] == []
+
+
+SMALL = ["model.num_layers=1", "model.num_heads=2", "model.hidden_dim=8", "model.feed_forward_dim=8"]
+TABLES = {
+    "a header with known names": ("a.tsv", "label\tid\tsentence\n", "{}\t{}\ta text of words {}\n", []),
+    "a header with other names": (
+        "a.csv",
+        "kind,title,body\n",
+        "{},title {},a text of words {}\n",
+        ["columns={input: [title, body], target: kind}", "separator=/"],
+    ),
+    "labels first": ("a.csv", "", "{},title of {},a text of words {}\n", []),
+    "semicolons": ("a.csv", "text;label\n", "a text of words {1}, and {2};{0}\n", []),
+    "numbers": ("a.tsv", "", "{1}\t{0}\ttext {2}\n", ["columns={input: 2, target: 1}"]),
+    "json": ("a.jsonl", "", '{{"label": "{}", "id": {}, "review": "text {}"}}\n', []),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_check_and_training_print_the_same_sentence(
+    ask: Ask, capfd: pytest.CaptureFixture[str], folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(folder / "cache"))
+    file, header, line, options = TABLES[name]
+    (folder / file).write_text(header + "".join(line.format("xy"[n % 2], n, n) for n in range(40)))
+    settings = [f"task.data.train={file}", *(f"task.data.{option}" for option in options)]
+    flags = [
+        part for option in options for part in (f"--{option.partition('=')[0]}", option.partition("=")[2])
+    ]
+    by_files, by_task = ask("check", file, *flags), ask("check", "classification", *settings)
+    sentence, *others = by_files["files"][0]["notes"]
+    assert sentence.startswith(f"{file} is read ") and [sentence, *others] == by_task["files"][0]["notes"]
+    capfd.readouterr()
+    assert main(["train", "classification", *settings, *SMALL, "training.max_steps=1", "--run", "run"]) == 0
+    assert {sentence, *others} <= set(capfd.readouterr().err.splitlines())
+    monkeypatch.setenv("COLUMNS", "300")
+    assert sentence in see(capfd, "check", file, *flags)
+
+
+def test_columns_and_classes_are_shown(ask: Ask, capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+    rows = "".join(f'"{min(n % 5, 2)}","A title of {n}","Some words of a text, {n}"\n' for n in range(50))
+    (folder / "ag.csv").write_text(rows)
+    document = ask("check", "ag.csv")
+    (file,) = document["files"]
+    assert [(each["column"], each["role"], each["example"]) for each in file["columns"]] == [
+        (0, "target", "0"),
+        (1, "input", "A title of 0"),
+        (2, "", "Some words of a text, 0"),
+    ]
+    assert [(each["label"], each["count"], each["share"]) for each in document["classes"]] == [
+        ("2", 30, 0.6),
+        ("0", 10, 0.2),
+        ("1", 10, 0.2),
+    ]
+    assert document["command"] == "glassformer train classification task.data.train=ag.csv"
+    shown = see(capfd, "check", "ag.csv")
+    assert "ignored   Some words of a text, 0" in shown
+    assert "always '2' is right for 60.0 % of train" in shown and "30   60.0 %" in shown
+    assert "task.data.columns='{input: [1, 2], target: 0}'" in shown
+    columns = "{input: [1, 2], target: 0}"
+    assert ask("check", "ag.csv", "--columns", columns)["command"].endswith(f"'task.data.columns={columns}'")
+
+
+def test_a_header_is_not_an_overlap(ask: Ask, folder: Path) -> None:
+    """The header of the test file was compared with the examples of train."""
+    rows = "".join(f"text {n}\t{'xy'[n % 2]}\n" for n in range(30))
+    (folder / "train.tsv").write_text(f"{rows}content\tx\n")
+    (folder / "test.tsv").write_text("content\tlabel\n" + "".join(f"other {n}\tx\n" for n in range(30)))
+    document = ask("check", "train.tsv", "--test", "test.tsv")
+    assert document["leaks"] == []
+    assert [finding["kind"] for finding in document["findings"]] == ["maybe-header"]
+    (folder / "train.tsv").write_text(f"text\tlabel\n{rows}content\tx\n")
+    (finding,) = ask("check", "train.tsv", "--test", "test.tsv", code=2)["findings"]
+    assert finding["kind"] == "other-layout"
+
+
+def test_labels_that_train_does_not_have(ask: Ask, folder: Path) -> None:
+    (folder / "train.tsv").write_text("".join(f"text {n}\t{'xy'[n % 2]}\n" for n in range(30)))
+    for unknown, kind, code in ((3, "new-label", 0), (4, "other-labels", 2)):
+        rows = [f"other {n}\t{'z' if n < unknown else 'x'}\n" for n in range(20)]
+        (folder / "test.tsv").write_text("".join(rows))
+        (finding,) = ask("check", "train.tsv", "--test", "test.tsv", code=code)["findings"]
+        assert (finding["kind"], finding["count"]) == (kind, unknown)
+        options = ["task.data.train=train.tsv", "task.data.test=test.tsv"]
+        (finding,) = ask("check", "classification", *options, code=code)["findings"]
+        assert finding["kind"] == kind

@@ -127,6 +127,7 @@ CASES: dict[str, Case] = {
     "too-many-threads": of_override("training.threads=100000"),
     "unknown-device": Case(["train", "counting-classifier", "training.device=gpu", "--quiet"]),
     # Files.
+    "data-file": Case(["train", "my data.csv"], {"my data.csv": b"text,label\na,x\n"}),
     "missing-file": Case(["train", "none.yaml"]),
     "missing-file-with-a-near-match": Case(["train", "folder/min.yaml"], {"folder/mine.yaml": TASK}),
     "directory": Case(["train", "folder/"], {"folder/file.txt": b""}),
@@ -188,6 +189,22 @@ CASES: dict[str, Case] = {
     "text-set-without-this-file": of_text("shakespeare", {}, "task.data.train=tinyshakespeare/inputs.txt"),
     "text-stride-too-long": of_text("language-model", {}, "task.stride=97"),
     "label-empty": of_text("classification", {"a.tsv": b"one\tgood\ntwo\t\n"}, "task.data.train=a.tsv"),
+    "label-only-in-test": of_text(
+        "classification",
+        {"a.tsv": b"one\tgood\ntwo\tbad\n" * 5, "b.tsv": b"one\tso so\n" * 4 + b"two\tbad\n"},
+        "task.data.train=a.tsv",
+        "task.data.validation=a.tsv",
+        "task.data.test=b.tsv",
+    ),
+    "text-other-header": of_text(
+        "classification",
+        {"a.tsv": b"label\tsentence\n" + b"x\tone\ny\ttwo\n" * 5, "b.tsv": b"label\tcontent\nx\tone\n"},
+        "task.data.train=a.tsv",
+        "task.data.validation=b.tsv",
+    ),
+    "text-columns-of-another-type": of_text(
+        "classification", {}, "task.data.train=a.tsv", "task.data.columns={input: [1, 2.5], target: 0}"
+    ),
     "label-only-one": of_text(
         "classification", {"a.tsv": b"one\tgood\ntwo\tgood\n"}, "task.data.train=a.tsv"
     ),

@@ -370,11 +370,12 @@ class ColumnSpec:
             if self.header is None and self.has_header(first):
                 raise mismatch("it has a header line", "add a header line to all files, or to none")
             return dict(train.columns)
+        is_example = len(first) == train.width and looks_like_example(first, rows, train.columns)
+        if tuple(first) != train.names and is_example:
+            raise mismatch("its first line is an example", f"add the header line, {', '.join(train.names)}")
         if self._requests(int):
             if self.header is None and not self.has_header(first):
                 raise mismatch("its first line is not a known header line", same_meaning)
-            if tuple(first) != train.names and looks_like_example(first, rows, train.columns):
-                raise mismatch("its first line is an example", "add the header line to it")
             return dict(train.columns)
         found: dict[str, tuple[Column, ...]] = {}
         for role, wanted in names.items():
@@ -405,9 +406,9 @@ class ColumnSpec:
         first = layout.first
         has_name = any(self.name_in(role, first) is not None for role in self.requested)
         target = layout.columns.get("target", ())
-        is_label = not self.expects_labels or not target or not _is_new_label(first, rows, int(target[0]))
+        is_known = not self.expects_labels or not target or not _is_new_label(first, rows, int(target[0]))
         if self.header is not None or (
-            not has_name and is_label and not _is_word_above_numbers(first, rows[:HEADER_ROWS])
+            not has_name and is_known and not _is_word_above_numbers(first, rows[:HEADER_ROWS])
         ):
             return ""
         numbers = f"'{format_columns(layout.columns)}'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -24,6 +25,7 @@ from glassformer.core.config import (
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.cost.estimate import Estimate, estimate
 from glassformer.data.batching import generator
+from glassformer.data.readers import file_ending
 from glassformer.evaluation.evaluate import EvaluationConfig
 from glassformer.models.base import Model, ModelConfig
 from glassformer.models.transformer import TransformerConfig
@@ -74,6 +76,12 @@ class ExperimentConfig(Node):
         return tree | {"training": {k: v for k, v in tree["training"].items() if k not in NO_EFFECT}}
 
 
+DATA_ENDINGS = dict.fromkeys((".tsv", ".csv", ".jsonl", ".ndjson"), "classification") | {
+    ".txt": "language-model"
+}
+"""Endings of data files that a user may name instead of a config, each with a preset that reads it."""
+
+
 def presets() -> list[str]:
     """Return the sorted names of the presets (configs that ship with the package)."""
     folder = resources.files("glassformer") / "presets"
@@ -102,6 +110,10 @@ def read_source(source: str) -> Tree:
         tree = parse_yaml(preset_text(source), f"preset {source}")
     elif RunFolder(path).exists():
         tree = RunFolder(path).config()
+    elif file_ending(path) in DATA_ENDINGS and path.is_file():
+        preset = DATA_ENDINGS[file_ending(path)]
+        hint = f"glassformer train {preset} {shlex.quote(f'task.data.train={source}')}"
+        raise user_error("this is a data file, not a preset, a YAML file or a run", path=source, hint=hint)
     elif path.suffix in (".yaml", ".yml") or "/" in source or os.path.exists(path):
         tree = read_yaml_file(path)
     else:
