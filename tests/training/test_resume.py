@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -418,6 +419,28 @@ def test_what_is_resumed_is_reported(
     assert "\nresuming from step 11 of 24, epoch 2, saved 0 s ago\n" in resume_by_command(tmp_path, capfd)
     again = resume_by_command(tmp_path, capfd)
     assert "this training ended at step 24 of 24: the limit of 3 epochs is reached" in again
+
+
+def test_the_printed_command_resumes(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM during step 3: the shortest command, without options, resumes a run that had options."""
+    monkeypatch.chdir(tmp_path)
+    step = Trainer.step
+
+    def with_a_signal(trainer: Trainer, batches: Any) -> None:
+        step(trainer, batches)
+        if trainer.context.store is not None and trainer.state.step == 3:  # not while steps are timed
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", with_a_signal)
+        assert main(["train", str(tiny_file), "model.hidden_dim=8", "--run", "my run"]) == 143
+    stopped, command = capfd.readouterr().out.splitlines()
+    assert stopped == "stopped by SIGTERM at step 3, after saving a checkpoint; continue with:"
+    assert command == "  glassformer train 'my run' --resume"
+    assert main(shlex.split(command)[1:]) == 0
+    assert "resuming from step 3 of 24" in capfd.readouterr().err
 
 
 def test_a_restart_is_reported(tiny_config: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
