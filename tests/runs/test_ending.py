@@ -19,7 +19,7 @@ from glassformer.data.batching import Examples
 from glassformer.models.task_types import SequenceClassification
 from glassformer.runs.ending import _quote, example_input, next_commands, resume_command
 from glassformer.runs.folder import RunFolder
-from glassformer.runs.session import TrainingSession, train
+from glassformer.runs.session import TrainingSession, open_session, train
 from glassformer.tasks.base import SequenceClassificationTask, TaskConfig
 from glassformer.training.progress import Reporter
 from glassformer.training.trainer import Trainer
@@ -54,6 +54,12 @@ TASKS: dict[str, Tree] = {
     "tokens, a label per token": {"kind": "tokens", "data": {"train": "tokens.tsv"}},
     "tokens, a label": {"kind": "tokens", "target": "label", "data": {"train": "labels.tsv"}},
     "tokens, a number": {"kind": "tokens", "target": "number", "data": {"train": "numbers.tsv"}},
+    "tokens, one per character": {
+        "kind": "tokens",
+        "target": "label",
+        "separator": "",
+        "data": {"train": "genes.tsv"},
+    },
     "tokens, a sequence": {"kind": "tokens", "target": "sequence", "data": {"train": "tokens.tsv"}},
 }
 
@@ -78,6 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write("tokens.tsv", lambda n: (f"{n % 3} {n % 5} {n % 7}", f"{n % 2} {n % 3} {n % 2}"))
     write("labels.tsv", lambda n: (f"{n % 3} {n % 5} {n % 7}", "odd" if n % 2 else "even"))
     write("numbers.tsv", lambda n: (f"{n % 3} {n % 5} {n % 7}", n % 7 / 2))
+    write("genes.tsv", lambda n: ("".join("ACGT"[n // 4**k % 4] for k in range(4)), "ab"[n % 2]))
     speech = "".join(f'ROMEO:\nI take thee at word {n}, and "all" of it.\n\n' for n in range(60))
     Path("play.txt").write_text(speech, encoding="utf-8")
     return tmp_path
@@ -115,6 +122,18 @@ def test_the_next_commands_load_the_same_plugins(
     for line in json.loads(capfd.readouterr().out)["next"]:
         assert line.endswith(" --plugin 'my plugin.py'")
         assert main(shlex.split(line)[1:]) == 0
+
+
+def test_the_input_is_as_the_user_wrote_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The words tokenizer separates punctuation, and the data file may have gone at the end."""
+    tree = {"task": TASKS["regression"], "model": MODEL, "training": TRAINING}
+    Path("config.yaml").write_text(dump_yaml(tree), encoding="utf-8")
+    session = open_session("config.yaml", run="run")
+    session.run()
+    predict, *_ = session.next_commands()
+    assert shlex.split(predict)[3] in Path("ratings.tsv").read_text(encoding="utf-8")
+    Path("ratings.tsv").unlink()
+    assert len(session.next_commands()) == 3
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any] | None:
         )
         results = session.run()
         plugins = " ".join(map(shlex.quote, plugin_arguments([str(path) for path in arguments.plugin])))
-        results["next"] = [f"{line} {plugins}".strip() for line in results["next"]]
+        results["next"] = [f"{line} {plugins}".strip() for line in session.next_commands()]
         # Our launcher prints the result itself, and would take the exit code of a signal for a failure.
         if not is_launched_by_us():
             output.exit_code = session.exit_code

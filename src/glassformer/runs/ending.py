@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +100,14 @@ def example_input(task: Task) -> str | None:
     The first input is preferred that is short and that the model reads without a warning.
     """
     split = "test" if "test" in task.splits else "validation"
+    indices = range(min(len(task.splits[split]), EXAMINED))
+    written: Sequence[str] | None = None
+    with contextlib.suppress(OSError, UserError, ErrorDetail):  # a file may have gone since it was read
+        written = task.input_texts(split, indices)
     found: list[tuple[bool, bool, int, str]] = []
-    for index in range(min(len(task.splits[split]), EXAMINED)):
+    for index in indices:
         try:
-            text = _typed(task, split, index)
+            text = _typed(task, _shown(task, split, index) if written is None else written[index])
             cut = _cut(task, text)
             is_doubtful = _has_warning(task, cut)
         except (ErrorDetail, UserError, NotImplementedError):  # not every input can be typed
@@ -115,12 +119,15 @@ def example_input(task: Task) -> str | None:
     return best if 0 < len(best) <= MAX_CHARACTERS else None
 
 
-def _typed(task: Task, split: str, index: int) -> str:
-    """Return an example's input on one line; raise ErrorDetail if it cannot be typed in a command."""
-    pairs = task.text_pairs(split)
+def _shown(task: Task, split: str, index: int) -> str:
+    """Return an example's input as its tokens show it."""
     tokens_BL = task.batch(split, np.array([index])).inputs["tokens"]
     assert tokens_BL is not None
-    text = task.show_input(tokens_BL[0].tolist()) if pairs is None else pairs[0][index]
+    return task.show_input(tokens_BL[0].tolist())
+
+
+def _typed(task: Task, text: str) -> str:
+    """Return an input on one line; raise ErrorDetail if it cannot be typed in a command."""
     if isinstance(task, CausalLanguageTask):
         lines = [line.strip() for line in text.split("\n")]
         whole = [line for line in lines[1:-1] if line]  # the first and the last line may be cut

@@ -118,7 +118,7 @@ class TrainingSession:
         if self.trainer.state.ended:
             self.reporter.info(f"{show_metric(results)}; the run is in {self.folder.path}")
         else:
-            self.reporter.info(f"a checkpoint is saved; continue with: {results['next'][0]}")
+            self.reporter.info(f"a checkpoint is saved; continue with: {self.next_commands()[0]}")
 
     def _prepare(self) -> None:
         """Build the trainer, create or check the run folder, and restore the newest checkpoint if any."""
@@ -292,10 +292,13 @@ class TrainingSession:
             # Privacy: without the path, which may name a user.
             self.folder.write_results({name: value for name, value in results.items() if name != "run"})
         self._heartbeat("done" if state.ended else "stopped")
-        return results | {"next": self._next_commands(), "resumed_from": self.resumed_from}
+        return results | {"resumed_from": self.resumed_from}
 
-    def _next_commands(self) -> list[str]:
-        """Return commands to try with the trained run, or the one that resumes a run that was stopped."""
+    def next_commands(self) -> list[str]:
+        """Return commands to try with the trained run, or the one that resumes a run that was stopped.
+
+        They contain an input of the data, for which the data may be read again.
+        """
         if not self.process_group.is_rank_zero:
             return []
         if not self.trainer.state.ended:
