@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -17,12 +18,14 @@ from starlette.testclient import TestClient
 from torch import nn
 
 from glassformer.cli import main
+from glassformer.runs.experiment import resolve
 from glassformer.runs.run import Run
 from glassformer.storage.files import finite
 from glassformer.studio.app import Studio, create_app
 from glassformer.studio.gate import Admission
-from glassformer.studio.models import Cancelled
+from glassformer.studio.models import Cancelled, _examples
 from glassformer.studio.runs import RunsFolder
+from glassformer.tasks.base import mark_unknown
 
 from .conftest import ADDRESS, TOKEN
 
@@ -209,3 +212,14 @@ def test_the_command_gives_the_same(
     shared = printed.keys() & document.keys()
     assert {"trust"} < shared
     assert rounded({key: printed[key] for key in shared}) == rounded({key: document[key] for key in shared})
+
+
+def test_examples_are_texts_as_the_user_wrote_them(tmp_path: Path) -> None:
+    lines = [f"Zebra{number} is VERY good\tyes\n" * 2 + f"a bad one {number}\tno\n" for number in range(40)]
+    (tmp_path / "data.tsv").write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+    overrides = {"task.data.train": str(tmp_path / "data.tsv"), "task.tokenizer.kind": "words"}
+    task = resolve("classification", overrides | {"task.tokenizer.vocabulary_size": 8}).task.build(0)
+    texts = _examples(task)
+    assert texts and all(re.fullmatch(r"Zebra\d+ is VERY good|a bad one \d+", text) for text in texts)
+    marked = [text for part in texts for text, is_unknown in mark_unknown(task, part) if is_unknown]
+    assert any(text.startswith("Zebra") or text.isdecimal() for text in marked)

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from glassformer import __version__
 from glassformer.core.cache import LRUCache
 from glassformer.core.errors import ErrorDetail, UserError, is_out_of_memory, user_error
+from glassformer.evaluation.metrics import EXPLANATIONS
 from glassformer.inspection.maps import CAPTION
 from glassformer.plotting.page import SHARED_SCRIPTS, SHARED_STYLES, scales
 from glassformer.runs.experiment import preset_text, presets
@@ -186,6 +187,7 @@ async def about(studio: Studio, request: Request) -> Response:
         "presets": list(_presets()),
         "scales": await studio.read(scales),
         "caption": CAPTION,
+        "metrics": EXPLANATIONS,
     }
     return json_reply(request, document)
 

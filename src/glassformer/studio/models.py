@@ -48,7 +48,7 @@ from glassformer.studio.messages import (
     read_body,
     refusal,
 )
-from glassformer.tasks.base import CausalLMTask, Task
+from glassformer.tasks.base import CausalLMTask, Task, mark_unknown
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -270,11 +270,14 @@ def _sites(model: Model) -> dict[str, dict[str, int]]:
 
 
 def _examples(task: Task) -> list[str]:
-    """Return the texts of the first test inputs, as far as the task can parse them again."""
+    """Return the first test inputs as they are written in the data, as far as the task can parse them."""
     found: list[str] = []
-    examples = task.splits.get("test") or task.splits["validation"]
-    for number in range(min(len(examples), 4 * EXAMPLES)):
-        text = task.show_input([int(token) for token in examples.inputs[number]])
+    split = "test" if task.splits.get("test") else "validation"
+    examples = task.splits[split]
+    numbers = range(min(len(examples), 4 * EXAMPLES))
+    written = task.input_texts(split, numbers)
+    shown = (task.show_input([int(token) for token in examples.inputs[number]]) for number in numbers)
+    for text in shown if written is None else written:
         if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _is_parsable(task, text):
             found.append(text)
     return found[:EXAMPLES]
@@ -306,7 +309,8 @@ def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[s
             path="rollout",
             hint="leave layers, heads and rows out",
         )
-    maps = studio.loaded.get(folder, body.checkpoint).attention(
+    run = studio.loaded.get(folder, body.checkpoint)
+    maps = run.attention(
         body.input,
         layers=body.layers,
         heads=body.heads,
@@ -317,11 +321,18 @@ def _attention(studio: Studio, folder: RunFolder, body: AttentionBody) -> dict[s
     )
     if body.rollout:
         maps = rollout(maps)
-    return _shown(studio, maps) | {"command": studio.commands.attention(folder, body)}
+    return _shown(studio, run, maps) | {"command": studio.commands.attention(folder, body)}
 
 
-def _shown(studio: Studio, maps: AttentionMaps) -> dict[str, Any]:
-    return {"map": studio.maps.add(maps), "about": maps.about, **describe(maps)}
+def _shown(studio: Studio, run: Run, maps: AttentionMaps) -> dict[str, Any]:
+    parts = mark_unknown(run.task, maps.about.get("input", ""))
+    input_parts = [{"text": text, "is_unknown": is_unknown} for text, is_unknown in parts]
+    return {
+        "map": studio.maps.add(maps),
+        "about": maps.about,
+        "input_parts": input_parts,
+        **describe(maps),
+    }
 
 
 def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]:
@@ -331,7 +342,7 @@ def _trace(studio: Studio, folder: RunFolder, body: TraceBody) -> dict[str, Any]
     decoding = None if traced.nodes is None else body.decoding or {}
     document = traced.document() | {"command": studio.commands.trace(folder, body)}
     try:
-        shown = _shown(studio, run.attention(body.input, decoding=decoding))
+        shown = _shown(studio, run, run.attention(body.input, decoding=decoding))
     except ErrorDetail as detail:  # such as too little memory for the maps: the trace is still useful
         return document | {"map": None, "attention": None, "map_error": error_document(detail)}
     return document | {"map": shown["map"], "attention": shown}

@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from glassformer.studio.app import Studio
+
 from .conftest import OpenPage, Page
 
 
@@ -81,9 +83,10 @@ def test_a_file_is_shown_as_it_will_be_read(open_page: OpenPage, table: Path) ->
 
 
 @pytest.fixture
-def no_leftovers(runs: Path) -> Iterator[None]:
+def no_leftovers(studio: Studio) -> Iterator[None]:
     yield
-    for path in (runs / ".studio").glob("*"):
+    studio.trainings._started.clear()
+    for path in (studio.folder.path / ".studio").glob("*"):
         path.unlink()
 
 

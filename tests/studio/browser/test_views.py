@@ -79,7 +79,7 @@ def test_runs_are_found_by_name_task_status_and_option(open_page: OpenPage) -> N
         ("crashed", ""),
     ):
         page.page.get_by_label("Search").fill(text)
-        page.until(f"{shown.replace('=> [', '=> [')} === {found!r}".replace("() => ", "() => (", 1) + ")")
+        page.until(f"{shown} === {found!r}")
     page.see("table.runs", "No run matches")
     page.page.get_by_label("Search").fill("")
     page.page.get_by_label("Task").select_option("reversal")
@@ -257,6 +257,9 @@ def test_statistics_are_explained_on_hover_and_focus(open_page: OpenPage) -> Non
         page.page.keyboard.press("Escape")
         assert not sentence.is_visible()
     page.see(".explained", "mean distance")
+    page.open("#/run/watched")
+    page.see("section[aria-label=Results] .term", "accuracy").focus()
+    assert "share of correct" in page.see("section[aria-label=Results] .explanation:visible").inner_text()
 
 
 def test_buttons_have_names(open_page: OpenPage) -> None:

@@ -113,8 +113,8 @@ export class HeadPanel {
 
 /** Panel “Test this”: ablates a cell or a head, or hides a token, and runs the model again. */
 export class TestPanel {
-  constructor(run, request, detail, signal) {
-    Object.assign(this, { run, request, detail, signal, results: [] });
+  constructor(run, request, detail, explanations, signal) {
+    Object.assign(this, { run, request, detail, explanations, signal, results: [] });
     this.body = make("div");
     this.list = make("div.effects");
     const { params } = here();
@@ -156,7 +156,7 @@ export class TestPanel {
         },
       });
       this.results.unshift(effect);
-      line.replaceChildren(...shown(effect));
+      line.replaceChildren(...shown(effect, this.explanations));
     } catch (error) {
       if (signal.aborted) line.remove();
       else line.replaceChildren(failure(error));
@@ -176,7 +176,7 @@ export class TestPanel {
 }
 
 /** Return the elements that show an effect: the output before and after, then each metric with its interval. */
-function shown(effect) {
+function shown(effect, explanations) {
   const { output } = effect;
   const hasChanged = output && output.before !== output.after;
   const lines = [make("header", {}, make("strong", {}, effect.intervention), trust(effect.trust ?? "cause"))];
@@ -185,22 +185,22 @@ function shown(effect) {
       ? [make("del", {}, output.before), make("span.arrow", {}, "→"), make("ins", {}, output.after)]
       : [make("span", {}, output.after), make("span.note", {}, " – the output is unchanged")]));
   }
-  if (effect.input_metrics) lines.push(...metricTable(effect.input_metrics, "this input"));
-  lines.push(...metricTable(effect.metrics, effect.examples === 1 ? "this input" : `${effect.examples} examples`));
+  if (effect.input_metrics) lines.push(...metricTable(effect.input_metrics, "this input", explanations));
+  lines.push(...metricTable(effect.metrics, effect.examples === 1 ? "this input" : `${effect.examples} examples`, explanations));
   for (const note of effect.notes ?? []) lines.push(make("p.note", {}, note));
   if (effect.command) lines.push(commandLine(effect.command));
   return lines;
 }
 
 /** Return a table of each metric before and after, with the confidence interval of its change. */
-function metricTable(metrics, title) {
+function metricTable(metrics, title, explanations) {
   const entries = Object.entries(metrics ?? {});
   if (!entries.length) return [];
   const hasInterval = entries.some(([, of]) => of.interval);
   return [
     make("p.note", {}, `${title}${hasInterval ? " · right: 95 % confidence interval of the change" : ""}`),
     make("table", {}, make("tbody", {}, entries.map(([name, of]) => make("tr", {},
-      make("th", { scope: "row" }, words(name)),
+      make("th", { scope: "row" }, explained(words(name), explanations[name])),
       make("td.number", {}, `${metric(name, of.before)} → ${metric(name, of.after)}`),
       make("td.number", { title: "95 % confidence interval of the change" }, of.interval ? `${change(name, of.interval[0])} … ${change(name, of.interval[1])}` : ""))))),
   ];

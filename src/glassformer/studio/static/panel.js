@@ -11,6 +11,10 @@ const TRUST = {
 
 export const trust = (kind) => make(`span.trust.trust-${kind}`, { title: TRUST[kind] }, kind);
 
+/** Make the text of an input, with the pieces that the model does not know marked. */
+export const inputText = ({ input_parts: parts = [], about }) => make("span.input-text", {}, parts.length
+  ? parts.map(({ text, is_unknown: isUnknown }) => (isUnknown ? make("mark", { title: "The model does not know this piece" }, text) : text)) : about?.input ?? "");
+
 let numbered = 0;
 
 /** Make a term with a sentence that explains it, shown when the term is pointed at or has the focus; Escape hides it. */
@@ -18,9 +22,17 @@ export function explained(term, sentence) {
   if (!sentence) return make("span", {}, term);
   const id = `explanation-${++numbered}`;
   const name = make("button.term", { type: "button", "aria-describedby": id }, term);
-  const made = make("span.explained", {}, name, make("span.explanation", { id, role: "tooltip" }, sentence));
+  const explanation = make("span.explanation", { id, role: "tooltip" }, sentence);
+  const made = make("span.explained", {}, name, explanation);
   name.addEventListener("keydown", (event) => { if (event.key === "Escape") made.classList.add("is-closed"); });
-  for (const again of ["pointerenter", "focusin"]) made.addEventListener(again, () => made.classList.remove("is-closed"));
+  // Fixed in the window, because a table that scrolls would cut it off.
+  const place = () => {
+    made.classList.remove("is-closed");
+    const { left, bottom } = name.getBoundingClientRect();
+    explanation.style.left = `${Math.max(8, Math.min(left, window.innerWidth - explanation.offsetWidth - 8))}px`;
+    explanation.style.top = `${bottom + 4}px`;
+  };
+  for (const shown of ["pointerenter", "focusin"]) made.addEventListener(shown, place);
   return made;
 }
 

@@ -6,7 +6,7 @@ import { HeadPanel, TestPanel } from "./heads.js";
 import { HintPanel } from "./hints.js";
 import { StudioMaps } from "./maps.js";
 import { showChecks, showGrid } from "./overview.js";
-import { panel } from "./panel.js";
+import { inputText, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
 import { fill, working } from "./states.js";
 import { chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, requestOf, runNames, subjectBar } from "./subject.js";
@@ -47,14 +47,14 @@ class Inspector {
       onChoose: (site, layer, head) => this.chosen(site, layer, head),
       onCell: (cell) => this.cellChosen(cell),
     });
-    this.tests = new TestPanel(name, request, this.detail, signal);
+    this.tests = new TestPanel(name, request, this.detail, studio.metrics, signal);
     this.heads = new HeadPanel(name, request, this.detail, about.explanations ?? {}, signal);
     const checks = make("div.checks.note", {});
     showChecks(checks, reply);
     this.map = panel("Map", {
       trust: "fact", files: source.files(() => this.detail.chosen), name: `${name}-attention`, command: reply.command,
       tools: this.turns(),
-    }, make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, make("span", {}, reply.about?.input ?? ""), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
+    }, make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, inputText(reply), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
     this.detail.element, make("p.caption", {}, studio.caption), checks);
     const hints = new HintPanel(name, request, params, signal);
     this.element = make("div.inspector", {}, make("div.stack", {}, this.map, hints.element), make("div.side", {}, this.overview(), this.tests.element, this.heads.element));

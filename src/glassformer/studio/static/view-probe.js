@@ -4,7 +4,7 @@ import { ask, path } from "./api.js";
 import { bars } from "./charts.js";
 import { button, choice, field, make, measure } from "./dom.js";
 import { StudioMaps } from "./maps.js";
-import { figureFiles, panel } from "./panel.js";
+import { figureFiles, inputText, panel } from "./panel.js";
 import { go, here, link, remember, wholeNumber } from "./route.js";
 import { empty, fill, working } from "./states.js";
 import { AttentionRow } from "./strip.js";
@@ -73,7 +73,7 @@ class Probe {
     const [best, ...others] = outputs;
     figure = bars(outputs.map((of, index) => ({ label: of.output || "∅", value: of.probability, text: share(of.probability), isChosen: index === 0 })), { width: 380, isStacked: true, title: "outputs" });
     made.querySelector("header").after(make("div.output", {},
-      make("p.mono.muted", {}, this.trace.input.join(" ")),
+      make("p.mono.muted", {}, this.trace.attention ? inputText(this.trace.attention) : this.trace.input.join(" ")),
       make("p.best", { role: "status" }, best.output || "∅"),
       make("p.note", {}, best.probability === null ? "" : `probability ${share(best.probability)}`)),
     ...(others.length ? [make("h3", {}, "All outputs"), figure] : []));

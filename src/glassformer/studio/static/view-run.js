@@ -4,7 +4,7 @@ import { ask, path } from "./api.js";
 import { CurvePanel } from "./curve-panel.js";
 import { tableFigure } from "./charts.js";
 import { button, make, metric, number, option, words } from "./dom.js";
-import { figureFiles, panel, shellWords } from "./panel.js";
+import { explained, figureFiles, panel, shellWords } from "./panel.js";
 import { link } from "./route.js";
 import { failure, working } from "./states.js";
 import { describeRun, isRun } from "./subject.js";
@@ -104,7 +104,7 @@ function resultsPanel(about, studio) {
   const names = [...new Set(splits.flatMap((split) => Object.keys(metrics[split])))];
   const rows = [["", ...names.map(words)], ...splits.map((split) => [split, ...names.map((name) => (name in metrics[split] ? metric(name, metrics[split][name]) : "–"))])];
   return tablePanel("Results", rows, "results", shellWords(["glassformer", "evaluate", `${studio.runs_shown}/${about.name}`, ...studio.plugin_words]), make("div.scroll", {}, make("table", {},
-    make("thead", {}, make("tr", {}, rows[0].map((name, column) => make(column ? "th.number" : "th", { scope: "col" }, name)))),
+    make("thead", {}, make("tr", {}, rows[0].map((name, column) => make(column ? "th.number" : "th", { scope: "col" }, column ? explained(name, studio.metrics[names[column - 1]]) : name)))),
     make("tbody", {}, rows.slice(1).map(([split, ...values]) => make("tr", {}, make("th", { scope: "row" }, split), values.map((value) => make("td.number", {}, value))))))));
 }
 
