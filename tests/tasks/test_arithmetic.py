@@ -266,7 +266,9 @@ class TestFile:
         }
         everything = [text for split in task.splits for text in expressions(task, split)]
         assert len(set(everything)) == len(everything) == 40
-        assert task.notes == ["train: 200 rows, of which 40 are new and used"]
+        sentence, note = task.notes
+        assert "sums.json is read as JSON objects: input = 'inp_expression'" in sentence
+        assert note == "train: 200 rows, of which 40 are new and used"
 
     def test_leaky_keeps_and_reports_duplicates(self, tmp_path: Path) -> None:
         data = write(tmp_path / "sums.json", pairs(40) * 5)

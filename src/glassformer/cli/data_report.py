@@ -104,8 +104,9 @@ def _class_table(report: Report) -> list[RenderableType]:
         if len(labels) > MOST_CLASSES:
             table.add_row(f"and {len(labels) - MOST_CLASSES:,} more")
         top = counts[0]
+        number = sum(each.split == top.split for each in counts)
         always = f"always {top.label!r} is right for {100 * top.share:.1f} % of {top.split}"
-        tables += [table, Text(f"{len(labels):,} classes; {always}\n", overflow="fold")]
+        tables += [table, Text(f"{number:,} classes in {top.split}; {always}\n", overflow="fold")]
     return tables
 
 

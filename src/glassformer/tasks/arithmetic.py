@@ -228,6 +228,7 @@ class ArithmeticTask(Seq2SeqTask):
         config = self.config
         given = {split: data.read(split, ROLES) for split in ("train", "validation", "test")}
         rows = {split: self._check_rows(part) for split, part in given.items() if part is not None}
+        self.notes += [note for part in given.values() if part is not None for note in part.notes]
         if not config.leaky:
             rows = self._without_duplicates(rows)
         train = rows.pop("train")
