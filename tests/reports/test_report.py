@@ -12,13 +12,15 @@ import pytest
 
 import glassformer as gf
 from glassformer.cli import main
+from glassformer.core.config import validate
 from glassformer.core.errors import UserError
 from glassformer.evaluation.intervals import student_interval
+from glassformer.runs.experiment import ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.storage.files import ChecksummedFolder, json_bytes
 
-from .conftest import TASKS, TrainedRun, read_page, small_config
+from .conftest import SMALL, TASKS, TrainedRun, read_page, small_config
 
 WITHOUT_TEST = ("numbers-of-texts", "numbers-of-tokens")
 SECTIONS = [
@@ -253,3 +255,23 @@ def test_a_folder_of_runs_is_rejected_with_a_hint(trained_once: Path, tmp_path: 
         gf.report(tmp_path / "none", tmp_path / "report.html")
     with pytest.raises(UserError, match="no run was given"):
         gf.report([], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("kind", ["classification", "language-model", "masked-language-model"])
+def test_samples_show_the_texts_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Underline words that the model does not know, instead of replacing them by a sign."""
+    monkeypatch.setenv("GLASSFORMER_CACHE", str(tmp_path / "cache"))
+    task = {
+        "kind": kind,
+        "examples": 20,
+        "max_length": 24,
+        "tokenizer": {"kind": "words", "vocabulary_size": 5},
+    }
+    config = validate(ExperimentConfig, ExperimentConfig.fill_kinds({**SMALL, "task": task}))
+    TrainingSession(config, RunFolder(tmp_path / "run")).run()
+    gf.report(tmp_path / "run", tmp_path / "report.html", samples=4, maps=1)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<u title="unknown to the model">' in page and "words are unknown to the model." in page
+    assert "⁇" not in page and "&lt;unknown&gt;" not in page

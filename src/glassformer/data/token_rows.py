@@ -220,9 +220,9 @@ class Windows(TokenRows):
         return int(self._first_windows[-1])
 
     def item(self, index: int) -> np.ndarray:
-        return self._joined(*self._span(index))
+        return self._joined(*self.span(index))
 
-    def _span(self, index: int) -> tuple[int, int]:
+    def span(self, index: int) -> tuple[int, int]:
         """Return the start and end position of a window in the concatenated rows."""
         document = self._document(index)
         begin, end = self._bounds(document)
@@ -237,7 +237,7 @@ class Windows(TokenRows):
     def outside(self, index: int) -> np.ndarray:
         """Return the tokens before and after a window: of its row if `within_documents`, else of all rows."""
         begin, end = self._bounds(self._document(index))
-        start, stop = self._span(index)
+        start, stop = self.span(index)
         return np.concatenate([self._joined(begin, start), self._joined(stop, end)])
 
     def _document(self, index: int) -> int:

@@ -37,46 +37,56 @@ class TokenProbability:
 
 
 def prepare_input(
-    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
+    model: Model,
+    task: Task,
+    tokens: np.ndarray,
+    decoding: DecodingConfig | None = None,
+    text: str | None = None,
 ) -> ModelInput:
-    """Return the tensors of one input with axis labels for its attention maps, and the best prediction."""
+    """Return the tensors of one input with axis labels for its attention maps, and the best prediction.
+
+    `text` is the input as it is written, for the labels of tokens that the model does not know.
+    """
     with evaluating(model):
         if isinstance(task, Seq2SeqTask):
-            return prepare_prediction(model, task, tokens, task.predict(model, [tokens], decoding)[0][0])
+            best = task.predict(model, [tokens], decoding)[0][0]
+            return prepare_prediction(model, task, tokens, best, text)
         inputs = {"tokens": row(model, tokens)}
         patterns = task.attention_patterns(tokens.tolist())
         if isinstance(task, TokenClassificationTask):
             prediction = task.predict(model, [tokens])[0][0]
-            labels = _self_labels(task, tokens, task.output_symbols(prediction.tokens))
+            labels = _self_labels(task, tokens, text, task.output_symbols(prediction.tokens))
             return ModelInput(inputs, {"encoder": labels}, prediction, patterns)
         is_classifier = isinstance(task, SequenceClassificationTask)
         label = task.predict(model, [tokens])[0][0] if is_classifier else None
-        return ModelInput(inputs, {"encoder": _self_labels(task, tokens)}, label, patterns)
+        return ModelInput(inputs, {"encoder": _self_labels(task, tokens, text)}, label, patterns)
 
 
 def prepare_prediction(
-    model: Model, task: Seq2SeqTask, tokens: np.ndarray, prediction: Prediction
+    model: Model, task: Seq2SeqTask, tokens: np.ndarray, prediction: Prediction, text: str | None = None
 ) -> ModelInput:
     """Return the tensors of the forward pass that generates a prediction, which need not be the best one."""
     # A truncated prediction has no probability for the end token.
     is_finished = len(prediction.probabilities) > len(prediction.tokens)
     generated = [*prediction.tokens, task.end] if is_finished else prediction.tokens
-    return replace(prepare_generated(model, task, tokens, generated), prediction=prediction)
+    return replace(prepare_generated(model, task, tokens, generated, text), prediction=prediction)
 
 
-def prepare_generated(model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int]) -> ModelInput:
+def prepare_generated(
+    model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int], text: str | None = None
+) -> ModelInput:
     """Return the tensors of the forward pass that generates these tokens, end token included if there is one.
 
     The model input leaves out the last token, because that token is only an output.
     """
     if not isinstance(task, Seq2SeqTask):
-        return _prepare_continuation(model, task, tokens, generated)
+        return _prepare_continuation(model, task, tokens, generated, text)
     target = [task.begin, *generated[:-1]]
     inputs = {"tokens": row(model, tokens), "target": row(model, np.array(target))}
-    source, previous = task.input_symbols(tokens.tolist()), task.output_symbols(target)
+    source, previous = task.input_labels(tokens.tolist(), text), task.output_symbols(target)
     outputs = task.output_symbols(generated)
     labels: dict[Site, AxisLabels] = {
-        "encoder": _self_labels(task, tokens),
+        "encoder": _self_labels(task, tokens, text),
         "decoder": AxisLabels(outputs, previous, "generated token", "previous token"),
         "cross": AxisLabels(outputs, source, "generated token", "input token"),
     }
@@ -84,19 +94,21 @@ def prepare_generated(model: Model, task: Task, tokens: np.ndarray, generated: S
 
 
 def _prepare_continuation(
-    model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int]
+    model: Model, task: Task, tokens: np.ndarray, generated: Sequence[int], text: str | None
 ) -> ModelInput:
     """Return the tensors of a prompt with its continuation; output labels begin at the last prompt token."""
     seen = np.array([*tokens.tolist(), *generated[:-1]])
     outputs = [*[""] * (len(tokens) - 1), *task.output_symbols(generated)]
     patterns = task.attention_patterns(seen.tolist())
-    labels: dict[Site, AxisLabels] = {"encoder": _self_labels(task, seen, outputs)}
+    labels: dict[Site, AxisLabels] = {"encoder": _self_labels(task, seen, text, outputs)}
     return ModelInput({"tokens": row(model, seen)}, labels, patterns=patterns)
 
 
-def _self_labels(task: Task, tokens: np.ndarray, outputs: list[str] | None = None) -> AxisLabels:
+def _self_labels(
+    task: Task, tokens: np.ndarray, text: str | None, outputs: list[str] | None = None
+) -> AxisLabels:
     """Return axis labels for self-attention, in which queries and keys are the same tokens."""
-    symbols = task.input_symbols(tokens.tolist())
+    symbols = task.input_labels(tokens.tolist(), text)
     return AxisLabels(symbols, symbols, "query token", "key token", outputs)
 
 
@@ -137,23 +149,38 @@ class ExampleGroup:
         return [task.attention_patterns(tokens, target if generates else ()) for tokens, target in rows]
 
 
+def first_input(task: Task) -> tuple[np.ndarray, str]:
+    """Return the tokens of `first_example`, and its text as it is written in the data."""
+    index, tokens = _first(task)
+    return tokens, task.input_texts(default_split(task), [index], [tokens])[0]
+
+
+def default_split(task: Task) -> str:
+    return "test" if "test" in task.splits else "validation"
+
+
 def first_example(task: Task) -> np.ndarray:
     """Return the tokens of the first test example, the default input of every inspection.
 
     For a causal language model it is half as long as the context, which leaves room for a continuation. For a
     masked language model it is the first example with a masked token.
     """
-    split = "test" if "test" in task.splits else "validation"
+    return _first(task)[1]
+
+
+def _first(task: Task) -> tuple[int, np.ndarray]:
+    """Return the index and the tokens of the default example."""
+    split = default_split(task)
     examples = task.splits[split]
     tokens = np.asarray(examples.inputs[0]).astype(np.int64)
     if isinstance(task.task_type, CausalLM):
-        return tokens[: max(1, task.task_type.max_length // 2)]
+        return 0, tokens[: max(1, task.task_type.max_length // 2)]
     if isinstance(task.task_type, MaskedLM):
         for index in range(len(examples)):
             hidden_BL = task.batch(split, np.array([index])).inputs["tokens"]
             if hidden_BL is not None and bool((hidden_BL == MASK).any()):
-                return hidden_BL[0].numpy()
-    return tokens
+                return index, hidden_BL[0].numpy()
+    return 0, tokens
 
 
 def group_examples(

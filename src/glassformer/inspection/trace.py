@@ -128,13 +128,17 @@ def trace(
     tokens: np.ndarray,
     decoding: DecodingConfig | None = None,
     alternatives: int = 5,
+    text: str | None = None,
 ) -> Trace:
-    """Decode one input and return its trace, with the `alternatives` most likely tokens at each step."""
+    """Decode one input and return its trace, with the `alternatives` most likely tokens at each step.
+
+    `text` is the input as it is written, for the labels of tokens that the model does not know.
+    """
     if alternatives < 1:
         raise ErrorDetail(
             "must be at least 1", path="alternatives", value=alternatives, hint="--alternatives 5"
         )
-    names = task.input_symbols(tokens.tolist())
+    names = task.input_labels(tokens.tolist(), text)
     with evaluating(model), tracing(alternatives) as observed:
         (predictions,) = task.predict(model, [tokens], decoding)
     if observed.rows:
@@ -143,7 +147,12 @@ def trace(
 
 
 def prepare_node(
-    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig, node: int | None
+    model: Model,
+    task: Task,
+    tokens: np.ndarray,
+    decoding: DecodingConfig,
+    node: int | None,
+    text: str | None = None,
 ) -> tuple[ModelInput, dict[str, str]]:
     """Return the model input of the forward pass that generates the tokens up to a node of the search tree.
 
@@ -159,7 +168,7 @@ def prepare_node(
         "decoding": " ".join(f"{name}={value}" for name, value in decoding.dump().items()),
         "node": f"{number} ({traced.nodes[number].state})",
     }
-    return prepare_generated(model, task, tokens, generated), about
+    return prepare_generated(model, task, tokens, generated, text), about
 
 
 def _trace_search(task: Task, names: list[str], observed: Observed, returned: int) -> Trace:

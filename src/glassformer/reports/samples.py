@@ -15,7 +15,7 @@ from glassformer.generation.predict import Prediction
 from glassformer.models.task_types import CausalLM, MaskedLM, SequenceClassification, TokenClassification
 from glassformer.plotting.markup import format_number
 from glassformer.runs.run import Run
-from glassformer.tasks.base import Seq2SeqTask, Task
+from glassformer.tasks.base import Seq2SeqTask, Task, mark_unknown
 
 EXAMINED = 32
 MAX_TOKENS = 40
@@ -25,10 +25,11 @@ MAX_CHARACTERS = 320
 
 @dataclass(frozen=True)
 class Segment:
-    """Part of an output that is marked as right or wrong."""
+    """Part of an input or output, which may be marked as unknown to the model or as wrong."""
 
     text: str
     is_wrong: bool = False
+    is_unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class ExamplePrediction:
 
     index: int
     """Index of the example in its split, from 0."""
-    input: str
+    input: list[Segment]
+    """Input as it is written in the data."""
     expected: list[Segment]
     output: list[Segment]
     verdict: str
@@ -107,18 +109,41 @@ def _predict(run: Run, split: str, count: int) -> list[ExamplePrediction]:
         targets = [row[half:] for row, half in zip(rows, halves, strict=True)]
         rows = [row[:half] for row, half in zip(rows, halves, strict=True)]
     chosen = indices.tolist()
+    texts = dict(zip(chosen, _inputs(task, split, chosen, rows), strict=True))
+    wholes = task.input_texts(split, chosen) if isinstance(task.task_type, CausalLM) else []
     predictions = task.predict(run.model, [rows[index] for index in chosen], decoding) if chosen else []
     pairs = task.text_pairs(split)
     samples = []
-    for index, (prediction, *_) in zip(chosen, predictions, strict=True):
+    for number, (index, (prediction, *_)) in enumerate(zip(chosen, predictions, strict=True)):
+        make = partial(ExamplePrediction, index, _segments(task, texts[index]))
         if pairs is not None:
-            output = task.show_output(prediction.tokens)
-            samples.append(_compare_text(index, pairs[0][index], pairs[1][index], output))
+            samples.append(_compare_text(make, pairs[1][index], task.show_output(prediction.tokens)))
+        elif wholes:
+            rest = _segments(task, wholes[number], len(texts[index]))
+            samples.append(_compare_continuation(make, task, rest, targets[index], prediction))
         else:
             tokens = [int(token) for token in rows[index]]
-            make = partial(ExamplePrediction, index, shorten(task.show_input(tokens), MAX_CHARACTERS))
             samples.append(_compare(make, task, tokens, targets[index], prediction))
     return samples
+
+
+def _inputs(task: Task, split: str, chosen: list[int], rows: Sequence[np.ndarray]) -> list[str]:
+    return task.input_texts(split, chosen, [rows[index] for index in chosen])
+
+
+def _segments(task: Task, text: str, start: int = 0) -> list[Segment]:
+    """Return a text from `start` on, shortened, with the parts that the model does not know marked.
+
+    The parts are found in the whole text, because the first word of a text may be another token.
+    """
+    segments = []
+    end = start + MAX_CHARACTERS
+    at = 0
+    for part, is_unknown in mark_unknown(task, text):
+        shown = part[max(0, start - at) : max(0, end - at)]
+        segments += [Segment(shown, is_unknown=is_unknown)] if shown else []
+        at += len(part)
+    return [*segments, Segment("…")] if len(text) > end else segments
 
 
 Make = Callable[..., ExamplePrediction]
@@ -142,10 +167,6 @@ def _compare(
     if isinstance(task, Seq2SeqTask):
         wanted = wanted[1:-1]
     expected = [Segment(_show_output(task, wanted))]
-    if isinstance(task_type, CausalLM):
-        same = sum(one == other for one, other in zip(prediction.tokens, wanted, strict=False))
-        continued = [Segment(_show_output(task, prediction.tokens[: len(wanted)]))]
-        return make(expected, continued, f"{same:,} of {len(wanted):,} tokens equal the text", None)
     is_right = list(prediction.tokens) == wanted
     output = [Segment(_show_output(task, prediction.tokens), not is_right)]
     probability = prediction.probability
@@ -153,11 +174,22 @@ def _compare(
     return make(expected, output, ("right" if is_right else "wrong") + suffix, is_right)
 
 
-def _compare_text(index: int, source: str, reference: str, output: str) -> ExamplePrediction:
+def _compare_continuation(
+    make: Make, task: Task, rest: list[Segment], target: np.ndarray, prediction: Prediction
+) -> ExamplePrediction:
+    """Compare a continuation with the rest of the text, token by token."""
+    wanted = [int(token) for token in target]
+    same = sum(one == other for one, other in zip(prediction.tokens, wanted, strict=False))
+    continued = [Segment(_show_output(task, prediction.tokens[: len(wanted)]))]
+    verdict = f"{same:,} of {len(wanted):,} tokens equal the text"
+    return make(rest, continued, verdict, None, separator="")
+
+
+def _compare_text(make: Make, reference: str, output: str) -> ExamplePrediction:
     is_right = output.split() == reference.split()
     verdict = "equals the reference" if is_right else "differs from the reference"
-    texts = [shorten(text, MAX_CHARACTERS) for text in (source, reference, output)]
-    return ExamplePrediction(index, texts[0], [Segment(texts[1])], [Segment(texts[2])], verdict, is_right)
+    texts = [shorten(text, MAX_CHARACTERS) for text in (reference, output)]
+    return make([Segment(texts[0])], [Segment(texts[1])], verdict, is_right)
 
 
 def _compare_tokens(make: Make, task: Task, target: np.ndarray, prediction: Prediction) -> ExamplePrediction:

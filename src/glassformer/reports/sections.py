@@ -146,7 +146,10 @@ def _heading(view: ModelView, label: dict[str, str]) -> Markup:
 
 def _samples(samples: SampleSet) -> list[Markup]:
     shown = [_sample(samples.split, sample) for sample in samples.shown]
-    return [tag("p", samples.description, class_="note"), tag("ol", *shown, class_="samples")]
+    note: list[Markup | str] = [samples.description]
+    if any(segment.is_unknown for sample in samples.shown for segment in (*sample.input, *sample.expected)):
+        note += [" ", tag("u", "Underlined"), " words are unknown to the model."]
+    return [tag("p", *note, class_="note"), tag("ol", *shown, class_="samples")]
 
 
 def _sample(split: str, sample: ExamplePrediction) -> Markup:
@@ -159,7 +162,7 @@ def _sample(split: str, sample: ExamplePrediction) -> Markup:
     class_ = "tokens" if len(sample.expected) > 1 and gap == " " else None
     listed = [
         part
-        for name, value in {"input": sample.input, **outputs}.items()
+        for name, value in {"input": _segments(sample.input, ""), **outputs}.items()
         for part in (tag("dt", name), tag("dd", value, class_=class_))
     ]
     verdict = tag("b", f"{sign}{sample.verdict}")
@@ -168,9 +171,15 @@ def _sample(split: str, sample: ExamplePrediction) -> Markup:
 
 
 def _segments(segments: Sequence[Segment], gap: str) -> Markup:
-    """Return an output as HTML with its wrong segments in `<mark>` elements."""
-    shown = [tag("mark", segment.text) if segment.is_wrong else segment.text for segment in segments]
+    """Return a text as HTML, with wrong segments in `<mark>` and unknown ones in `<u>` elements."""
+    shown = [_segment(segment) for segment in segments]
     return join(piece for index, part in enumerate(shown) for piece in ((gap, part) if index else (part,)))
+
+
+def _segment(segment: Segment) -> Markup | str:
+    if segment.is_wrong:
+        return tag("mark", segment.text)
+    return tag("u", segment.text, title="unknown to the model") if segment.is_unknown else segment.text
 
 
 def _figure(index: int, maps: AttentionMaps, note: str) -> Markup:

@@ -424,19 +424,19 @@ class Run:
         from glassformer.inspection.record import attention_maps
         from glassformer.inspection.trace import prepare_node
 
-        tokens = self._tokens(text)
+        tokens, text = self._input(text)
         model = self._untrained() if untrained else self.model
         about = {
             "run": self.path.name,
             "checkpoint": "untrained" if untrained else self.checkpoint,
-            "input": text or self.task.show_input(tokens.tolist()),
+            "input": text,
         }
         if decoding is None and node is None:
-            prepared = prepare_input(model, self.task, tokens, self.config.evaluation.decoding)
+            prepared = prepare_input(model, self.task, tokens, self.config.evaluation.decoding, text)
             predicted = prepared.prediction
             about["output"] = "" if predicted is None else self._show(predicted)["output"]
         else:
-            prepared, facts = prepare_node(model, self.task, tokens, self._strategy(decoding), node)
+            prepared, facts = prepare_node(model, self.task, tokens, self._strategy(decoding), node, text)
             about |= facts
         return attention_maps(model, prepared, Selection(layers, heads, rows, site), about)
 
@@ -446,7 +446,8 @@ class Run:
         """Decode an input. Return each step with its `alternatives` likeliest tokens, and the search tree."""
         from glassformer.inspection.trace import trace
 
-        return trace(self.model, self.task, self._tokens(text), self._strategy(decoding), alternatives)
+        tokens, text = self._input(text)
+        return trace(self.model, self.task, tokens, self._strategy(decoding), alternatives, text)
 
     def heads(
         self,
@@ -563,13 +564,15 @@ class Run:
         from glassformer.inspection.attribution import logit_lens
         from glassformer.inspection.examples import prepare_input
 
-        prepared = prepare_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+        tokens, text = self._input(text)
+        prepared = prepare_input(self.model, self.task, tokens, self.config.evaluation.decoding, text)
         return logit_lens(self.model, self.task, prepared, top)
 
     def _reference_input(self, text: str | None) -> ReferenceInput:
         from glassformer.inspection.examples import reference_input
 
-        return reference_input(self.model, self.task, self._tokens(text), self.config.evaluation.decoding)
+        tokens, _ = self._input(text)
+        return reference_input(self.model, self.task, tokens, self.config.evaluation.decoding)
 
     def _split(self, split: str | None) -> str:
         """Return `split`, or by default `test` if it exists, else `validation`. Reject an unknown split."""
@@ -584,11 +587,11 @@ class Run:
             return self.config.evaluation.decoding
         return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
 
-    def _tokens(self, text: str | None) -> np.ndarray:
-        """Return the token ids of a text, or of the first example if `text` is None."""
-        from glassformer.inspection.examples import first_example
+    def _input(self, text: str | None) -> tuple[np.ndarray, str]:
+        """Return the token ids of a text and the text, or those of the first example if `text` is None."""
+        from glassformer.inspection.examples import first_input
 
-        return first_example(self.task) if text is None else self.task.parse(text)
+        return first_input(self.task) if text is None else (self.task.parse(text), text)
 
     def _untrained(self) -> Model:
         """Build the same model with its initial weights."""

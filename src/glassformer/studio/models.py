@@ -273,11 +273,7 @@ def _examples(task: Task) -> list[str]:
     """Return the first test inputs as they are written in the data, as far as the task can parse them."""
     found: list[str] = []
     split = "test" if task.splits.get("test") else "validation"
-    examples = task.splits[split]
-    numbers = range(min(len(examples), 4 * EXAMPLES))
-    written = task.input_texts(split, numbers)
-    shown = (task.show_input([int(token) for token in examples.inputs[number]]) for number in numbers)
-    for text in shown if written is None else written:
+    for text in task.input_texts(split, range(min(len(task.splits[split]), 4 * EXAMPLES))):
         if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _is_parsable(task, text):
             found.append(text)
     return found[:EXAMPLES]

@@ -168,12 +168,14 @@ class Task:
         """Return the input as the text that a user would type."""
         return " ".join(self.input_symbols(tokens))
 
-    def input_texts(self, split: str, indices: Sequence[int]) -> list[str] | None:
+    def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
         """Return the inputs of examples as they are written in the data.
 
-        Return None if the tokens are all there is, so that `show_input` loses nothing or is all that is left.
+        `rows` are the tokens that the model reads, if parts of the examples are hidden or cut. By default the
+        tokens are all there is.
         """
-        return None
+        shown = [self.splits[split].inputs[index] for index in indices] if rows is None else rows
+        return [self.show_input([int(token) for token in row]) for row in shown]
 
     def pieces(self, text: str) -> list[Piece]:
         """Return the part of a text that each token encodes, in order, without begin and end tokens."""
@@ -186,10 +188,14 @@ class Task:
     def input_labels(self, tokens: Sequence[int], text: str | None = None) -> list[str]:
         """Return a label per token: its symbol, or, for an unknown token, its piece of the text, marked."""
         labels = self.input_symbols(tokens)
-        unknown = [] if text is None else [piece for piece in self.pieces(text) if not piece.is_known]
+        pieces = [] if text is None else self.pieces(text)
+        unknown = [piece for piece in pieces if not piece.is_known]
         places = [index for index, token in enumerate(tokens) if self.is_unknown(token)]
+        has_rest = len(pieces) > len(tokens)  # the tokens end before the text
+        if text is None or not (len(unknown) == len(places) or (has_rest and len(unknown) > len(places))):
+            return labels
         for index, piece in zip(places, unknown, strict=False):
-            labels[index] = mark_piece(str(text)[piece.start : piece.end])
+            labels[index] = mark_piece(text[piece.start : piece.end])
         return labels
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:

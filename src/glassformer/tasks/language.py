@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -187,6 +187,43 @@ class LanguageTask(TextTask):
         """Number of tokens from one evaluation window to the next; None if the windows do not overlap."""
         return None
 
+    def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
+        """Return windows as text, as they are written in the data, except for masked and replaced tokens."""
+        originals = [self.splits[split].inputs[index] for index in indices]
+        return [
+            self._with_pieces(row, original, self._window_pieces(split, index))
+            for index, original, row in zip(indices, originals, rows or originals, strict=True)
+        ]
+
+    def _with_pieces(self, row: np.ndarray, original: np.ndarray, pieces: Sequence[str]) -> str:
+        shown = []
+        for token, other, piece in zip(row.tolist(), original.tolist(), pieces, strict=False):
+            symbol = RESERVED[MASK] if token == MASK else self.tokenizer.decode([token]).strip()
+            space = piece[: len(piece) - len(piece.lstrip())]
+            shown.append(piece if token == other else space + symbol)
+        return "".join(shown).strip()
+
+    def _window_pieces(self, split: str, index: int) -> list[str]:
+        """Return the text that each token of a window encodes, with the space before it."""
+        windows = self.splits[split].inputs
+        assert isinstance(windows, Windows)
+        start, stop = windows.span(index)
+        offsets = windows.rows.offsets
+        first = int(np.searchsorted(offsets, start, side="right")) - 1
+        last = int(np.searchsorted(offsets, stop, side="left"))
+        pieces: list[str] = []
+        for text in islice(self.corpora[split], first, last):
+            own = self._text_pieces(text)
+            pieces += own if self.corpora[split].is_running else [" ", *own, ""]
+        return pieces[start - int(offsets[first]) :]
+
+    def _text_pieces(self, text: str) -> list[str]:
+        """Return the text of each token. Together they are the whole text."""
+        ends = [end for _, _, end in self.tokenizer.spans(text)]
+        if ends:
+            ends[-1] = len(text)
+        return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)
 
@@ -356,7 +393,12 @@ class MaskedLanguageTask(LanguageTask):
         for number, part in enumerate(text.split(RESERVED[MASK])):
             if number:
                 found.append(Piece(at - len(RESERVED[MASK]), at))
-            found += [Piece(at + start, at + end, is_known) for start, end, is_known in super().pieces(part)]
+            read = self._without_space_after(part)
+            skipped = int(bool(number) and self.tokenizer.has_space_before and read.startswith(" "))
+            found += [
+                Piece(at + skipped + start, at + skipped + end, is_known)
+                for start, end, is_known in super().pieces(read[skipped:])
+            ]
             at += len(part) + len(RESERVED[MASK])
         return found
 

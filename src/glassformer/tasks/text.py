@@ -24,7 +24,7 @@ from glassformer.data.token_rows import RaggedRows
 from glassformer.data.token_store import cache_error, cache_folder, open_or_build
 from glassformer.data.tokenizers import BEGIN, END, UNKNOWN, BPEConfig, Tokenizer, TokenizerConfig
 from glassformer.models.task_types import TaskType
-from glassformer.tasks.base import Piece, Task, TaskConfig, mark_piece
+from glassformer.tasks.base import Inputs, Piece, Task, TaskConfig, mark_piece
 
 SPLITS = ("train", "validation", "test")
 TEXTS_PER_BLOCK = 256
@@ -492,7 +492,8 @@ class PairTask(TextTask):
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         raise NotImplementedError
 
-    def input_texts(self, split: str, indices: Sequence[int]) -> list[str] | None:
+    def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
+        """Return the complete texts, also of inputs that are cut."""
         _ = self.splits[split]  # encodes the texts, and omits those that are not used
         return self.texts[split].select("input", indices)
 

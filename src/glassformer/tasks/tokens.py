@@ -25,6 +25,7 @@ from glassformer.data.splits import split_off
 from glassformer.data.unknown_labels import UnknownRows
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.tasks.base import (
+    Inputs,
     Piece,
     Seq2SeqTask,
     SequenceClassificationTask,
@@ -226,7 +227,7 @@ class TokensTask(Task):
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)
 
-    def input_texts(self, split: str, indices: Sequence[int]) -> list[str] | None:
+    def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
         inputs = self._original_inputs[split]
         return [self._joined(inputs[index]) for index in indices]
 
