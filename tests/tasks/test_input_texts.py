@@ -11,7 +11,7 @@ import pytest
 from glassformer.core.config import validate
 from glassformer.data.tokenizers import MASK, UNKNOWN, BPEConfig, CharactersConfig, WordsConfig
 from glassformer.runs.experiment import ExperimentConfig
-from glassformer.tasks.base import Task, mark_unknown
+from glassformer.tasks.base import Task, evaluated_rows, mark_unknown
 
 TRAIN = [f"the cat sat on mat {number % 3}" for number in range(30)]
 OTHER = ["The cat  sat, déjà vu", "nothing known here", "the dog sat on mat 1", "cat"] * 3
@@ -84,6 +84,10 @@ def test_masked_tokens_are_shown_as_masks(tmp_path: Path) -> None:
     task = build(tmp_path, "masked-language-model", tokenizer={"kind": "words"}, max_length=12)
     row = np.array(task.splits["validation"].inputs[0])
     assert task.input_texts("validation", [0])[0].startswith("The cat  sat, déjà vu")
+    rows = evaluated_rows(task, "validation", range(3))
+    assert any((each == MASK).any() for each in rows)
+    for each, text in zip(rows, task.input_texts("validation", range(3), rows), strict=True):
+        assert text.count("<mask>") == (each == MASK).sum()
     row[2] = MASK
     text = task.input_texts("validation", [0], [row])[0]
     assert text.startswith("The <mask>  sat, déjà vu")

@@ -393,7 +393,7 @@ def token_effects(
     found = group_examples(task, split, examples, lambda length, _: length > position)
     drawn = [int(row[position]) for group in found for row in group.inputs]
     others = [token for token in drawn if token != int(tokens[position])]
-    name = task.input_symbols(tokens.tolist())[position]
+    name = example.labels[position]
     if not others:
         raise ErrorDetail(
             f"no replacement found: all {len(drawn)} examples have {name!r} at this position",

@@ -227,20 +227,28 @@ class ReferenceInput:
     group: ExampleGroup
     reference: str
     """Description of the reference output, for display."""
+    labels: list[str]
+    """Label of each input token."""
 
 
 def reference_input(
-    model: Model, task: Task, tokens: np.ndarray, decoding: DecodingConfig | None = None
+    model: Model,
+    task: Task,
+    tokens: np.ndarray,
+    decoding: DecodingConfig | None = None,
+    text: str | None = None,
 ) -> ReferenceInput:
     """Return an input with its correct output if the task can compute it, else with the model's own output.
 
-    For a language model, the reference output is the input text and its most likely next token.
+    For a language model, the reference output is the input text and its most likely next token. `text` is the
+    input as it is written, for the labels of tokens that the model does not know.
     """
+    labels = task.input_labels(tokens.tolist(), text)
     if isinstance(task.task_type, CausalLM):
-        text = np.append(tokens, next_token(model, tokens))
-        batch = task.collate(Examples([text], [text]), np.array([0]))
+        whole = np.append(tokens, next_token(model, tokens))
+        batch = task.collate(Examples([whole], [whole]), np.array([0]))
         group = ExampleGroup(batch, [tokens], None)
-        return ReferenceInput(group, "the input text and its most likely next token")
+        return ReferenceInput(group, "the input text and its most likely next token", labels)
     correct = task.solve(tokens.tolist())
     reference = "the correct output" if correct is not None else "the model's own output"
     value: float | None = None
@@ -250,7 +258,7 @@ def reference_input(
         correct, value = prediction.tokens, prediction.value
     references = [list(correct)] if isinstance(task, Seq2SeqTask) else None
     group = ExampleGroup(_batch(task, tokens, correct, value), [tokens], references)
-    return ReferenceInput(group, reference)
+    return ReferenceInput(group, reference, labels)
 
 
 def _batch(task: Task, tokens: np.ndarray, output: Sequence[int], value: float | None) -> Batch:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data.tokenizers import MASK, RESERVED
 from glassformer.models.task_types import MaskedLM
 from glassformer.runs.commands import command
 from glassformer.runs.experiment import presets
-from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task
+from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task, evaluated_rows
 from glassformer.tasks.language import CausalLanguageTask
 from glassformer.training.trainer import Trainer
 
@@ -101,13 +99,14 @@ def example_input(task: Task) -> str | None:
     """
     split = "test" if "test" in task.splits else "validation"
     indices = range(min(len(task.splits[split]), EXAMINED))
-    written: Sequence[str] | None = None
+    rows = evaluated_rows(task, split, indices)
+    written = None
     with contextlib.suppress(OSError, UserError, ErrorDetail):  # a file may have gone since it was read
-        written = task.input_texts(split, indices)
+        written = task.input_texts(split, indices, rows)
     found: list[tuple[bool, bool, int, str]] = []
     for index in indices:
         try:
-            text = _typed(task, _shown(task, split, index) if written is None else written[index])
+            text = _typed(task, task.show_input(rows[index].tolist()) if written is None else written[index])
             cut = _cut(task, text)
             is_doubtful = _has_warning(task, cut)
         except (ErrorDetail, UserError, NotImplementedError):  # not every input can be typed
@@ -117,13 +116,6 @@ def example_input(task: Task) -> str | None:
             return cut
     best = min(found, key=lambda entry: entry[:3])[3] if found else ""
     return best if 0 < len(best) <= MAX_CHARACTERS else None
-
-
-def _shown(task: Task, split: str, index: int) -> str:
-    """Return an example's input as its tokens show it."""
-    tokens_BL = task.batch(split, np.array([index])).inputs["tokens"]
-    assert tokens_BL is not None
-    return task.show_input(tokens_BL[0].tolist())
 
 
 def _typed(task: Task, text: str) -> str:

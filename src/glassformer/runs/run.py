@@ -571,8 +571,8 @@ class Run:
     def _reference_input(self, text: str | None) -> ReferenceInput:
         from glassformer.inspection.examples import reference_input
 
-        tokens, _ = self._input(text)
-        return reference_input(self.model, self.task, tokens, self.config.evaluation.decoding)
+        tokens, text = self._input(text)
+        return reference_input(self.model, self.task, tokens, self.config.evaluation.decoding, text)
 
     def _split(self, split: str | None) -> str:
         """Return `split`, or by default `test` if it exists, else `validation`. Reject an unknown split."""

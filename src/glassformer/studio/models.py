@@ -48,7 +48,7 @@ from glassformer.studio.messages import (
     read_body,
     refusal,
 )
-from glassformer.tasks.base import CausalLMTask, Task, mark_unknown
+from glassformer.tasks.base import CausalLMTask, Task, evaluated_rows, mark_unknown
 
 if TYPE_CHECKING:
     from glassformer.studio.app import Studio
@@ -273,7 +273,8 @@ def _examples(task: Task) -> list[str]:
     """Return the first test inputs as they are written in the data, as far as the task can parse them."""
     found: list[str] = []
     split = "test" if task.splits.get("test") else "validation"
-    for text in task.input_texts(split, range(min(len(task.splits[split]), 4 * EXAMPLES))):
+    indices = range(min(len(task.splits[split]), 4 * EXAMPLES))
+    for text in task.input_texts(split, indices, evaluated_rows(task, split, indices)):
         if text and len(text) <= limits.INPUT_CHARACTERS and text not in found and _is_parsable(task, text):
             found.append(text)
     return found[:EXAMPLES]

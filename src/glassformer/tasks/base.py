@@ -96,6 +96,12 @@ def mark_unknown(task: Task, text: str) -> list[tuple[str, bool]]:
     return [*parts, (text[at:], False)] if at < len(text) else parts
 
 
+def evaluated_rows(task: Task, split: str, indices: Sequence[int]) -> list[np.ndarray]:
+    """Return the input tokens of examples as evaluation reads them, with the tokens that the task hides."""
+    batches = (task.batch(split, np.array([index])).inputs["tokens"] for index in indices)
+    return [tokens_BL[0].numpy() for tokens_BL in batches if tokens_BL is not None]
+
+
 class TaskConfig(Kind):
     """Config of the task to learn, and of its data. Each kind of task has its own subclass."""
 
