@@ -170,6 +170,17 @@ def test_many_inputs_take_one_line_each(say: Say, run_folder: Path, monkeypatch:
     assert len(say("predict", run_folder, "good film")[1].splitlines()) > 1
 
 
+def test_a_terminal_gets_a_prompt(say: Say, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"good film\n")))
+    code, out, err = say("predict", run_folder)
+    assert code == 0 and out.startswith("good film  →  liked")
+    assert err == "type one input per line; Ctrl-D ends\n"
+
+
 def test_the_input_column(say: Say, run_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,comment\n1,good film\n", encoding="utf-8")
     code, _, err = say("predict", run_folder, "--file", "in.csv", "--out", "out.csv")
