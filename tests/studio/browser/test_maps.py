@@ -114,12 +114,17 @@ def test_a_small_map_uses_its_card_and_no_column_stays_empty(open_page: OpenPage
     _, _, width, _ = box_of_map(page)
     card = page.page.locator(".map-detail").bounding_box()
     assert width > 0.6 * card["width"]
-    assert not page.page.locator(".overview").count()  # one map needs no overview
-    lows = page.page.evaluate(
-        "() => [...document.querySelector('.inspector').children].map((column) =>"
-        " column.lastElementChild.getBoundingClientRect().bottom)"
-    )
-    assert len(lows) == 2 and min(lows) > 0.6 * max(lows)
+    for layers, heads in ((1, 1), (1, 4), (6, 4)):
+        look_at(make_maps(np.full((layers, heads, 6, 6), 1 / 6, dtype=np.float32)))
+        page.page.reload()
+        box_of_map(page)
+        assert page.page.locator(".overview").count() == (layers * heads > 1)  # one map needs no overview
+        page.see(".statistic")
+        lows = page.page.evaluate(
+            "() => [...document.querySelector('.inspector').children].map((column) =>"
+            " column.lastElementChild.getBoundingClientRect().bottom)"
+        )
+        assert len(lows) == 2 and min(lows) > 0.6 * max(lows), (layers, heads)
 
 
 def test_a_thousand_tokens_open_and_respond_within_a_frame(open_page: OpenPage, look_at: ShowMaps) -> None:

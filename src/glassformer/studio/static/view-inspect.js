@@ -11,6 +11,9 @@ import { go, here, link, remember, wholeNumber } from "./route.js";
 import { fill, working } from "./states.js";
 import { chosenIn, goIfAccepted, loadRun, listenToKeys, makeDetail, requestOf, runNames, subjectBar } from "./subject.js";
 
+/** Number of layers, of all sites, above which the small maps are as tall as the large one. */
+const MANY_LAYERS = 3;
+
 export async function showInspector(root, { name, params, studio, signal }) {
   const [about, runs] = await Promise.all([loadRun(name, signal), runNames(signal)]);
   const untrained = make("input", { type: "checkbox", checked: params.get("untrained") === "1", onchange: () => bar.requestSubmit() });
@@ -57,7 +60,11 @@ class Inspector {
     }, make("p.reading", { title: [reply.about?.input, reply.about?.output].filter(Boolean).join(" → ") }, inputText(reply), reply.about?.output ? [make("span.arrow", {}, "→"), make("strong", {}, reply.about.output)] : null),
     this.detail.element, make("p.caption", {}, studio.caption), checks);
     const hints = new HintPanel(name, request, params, signal);
-    this.element = make("div.inspector", {}, make("div.stack", {}, this.map, hints.element), make("div.side", {}, this.overview(), this.tests.element, this.heads.element));
+    // Two columns of similar height, with few or many small maps.
+    const isTall = Object.values(source.sites).reduce((sum, { layers }) => sum + layers.length, 0) > MANY_LAYERS;
+    this.element = make("div.inspector", {},
+      make("div.stack", {}, this.map, isTall ? this.heads.element : null, hints.element),
+      make("div.side", {}, this.overview(), this.tests.element, isTall ? null : this.heads.element));
     const cell = { row: wholeNumber(params, "query"), column: wholeNumber(params, "key") };
     if (cell.row !== null && cell.column !== null) this.detail.cell = cell;
     listenToKeys(() => this.detail, signal);
