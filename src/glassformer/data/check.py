@@ -46,8 +46,7 @@ from glassformer.data.findings import (
 from glassformer.data.formats import AlignedLines, ClassFolder, Record, Stream
 from glassformer.data.readers import ENDINGS, DataConfig, Source, file_ending
 from glassformer.data.scan import ScannedFile, scan
-from glassformer.data.splits import check_split
-from glassformer.data.unknown_labels import are_too_many
+from glassformer.data.splits import are_too_many, check_split
 
 BATCH_ROWS = 8192
 MAX_LABELS = 1000

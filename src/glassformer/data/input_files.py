@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,33 +18,7 @@ from glassformer.data.columns import SEPARATOR, TEXT_ROLES, Column, Reference, T
 from glassformer.data.findings import Issue, raise_error
 from glassformer.data.formats import Stream, Table
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
-from glassformer.data.text_files import TextFile, check_encoding
-
-UNDECODED = re.compile("[\ud800-\udfff]")
-"""Bytes that are not UTF-8, as the reader marks them, or half of a surrogate pair from a JSON escape."""
-UNDECODED_BYTES = range(0xDC80, 0xDD00)
-"""Characters that represent the bytes 0x80 to 0xff."""
-
-
-def undecoded(text: str) -> str | None:
-    """Return an error for a text with bytes that are not UTF-8; None if the text is valid."""
-    found = None if text.isascii() else UNDECODED.search(text)
-    if found is None:
-        return None
-    number, position = ord(found[0]), len(text[: found.start()].encode())
-    if number in UNDECODED_BYTES:
-        return f"not UTF-8: byte {position} of the text is 0x{number - 0xDC00:02x}"
-    return f"not valid Unicode: U+{number:04X} at byte {position} of the text"
-
-
-def printable(text: str) -> str:
-    """Return a text in which each byte that is not UTF-8 is written as an escape such as `\\xff`."""
-    return text if text.isascii() else UNDECODED.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return f"\\x{number - 0xDC00:02x}" if number in UNDECODED_BYTES else f"\\u{number:04x}"
+from glassformer.data.text_files import TextFile, check_encoding, undecoded
 
 
 class InputRow(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -236,3 +237,32 @@ def check_encoding(encoding: str, setting: str) -> None:
         raise user_error(
             "unknown text encoding", path=setting, value=encoding, allowed=known, hint="use utf-8"
         ) from None
+
+
+# ---------------------------------------------------------------- text that is not UTF-8
+
+UNDECODED = re.compile("[\ud800-\udfff]")
+"""Bytes that are not UTF-8, as the reader marks them, or half of a surrogate pair from a JSON escape."""
+UNDECODED_BYTES = range(0xDC80, 0xDD00)
+"""Characters that represent the bytes 0x80 to 0xff."""
+
+
+def undecoded(text: str) -> str | None:
+    """Return an error for a text with bytes that are not UTF-8; None if the text is valid."""
+    found = None if text.isascii() else UNDECODED.search(text)
+    if found is None:
+        return None
+    number, position = ord(found[0]), len(text[: found.start()].encode())
+    if number in UNDECODED_BYTES:
+        return f"not UTF-8: byte {position} of the text is 0x{number - 0xDC00:02x}"
+    return f"not valid Unicode: U+{number:04X} at byte {position} of the text"
+
+
+def printable(text: str) -> str:
+    """Return a text in which each byte that is not UTF-8 is written as an escape such as `\\xff`."""
+    return text if text.isascii() else UNDECODED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number - 0xDC00:02x}" if number in UNDECODED_BYTES else f"\\u{number:04x}"

@@ -36,6 +36,18 @@ class Prediction:
     """Probability of every class, if the prediction is a class for the whole sequence."""
 
 
+@dataclass(frozen=True)
+class PredictedText:
+    """Predictions for one text, or the reason why there are none."""
+
+    text: str
+    tokens: np.ndarray | None
+    """Token ids of the text; None if it cannot be read."""
+    candidates: Sequence[Prediction]
+    """Predictions, the most likely first; empty if there is an error."""
+    error: str | None = None
+
+
 ALTERNATIVES = 5
 
 

@@ -18,14 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from glassformer.core.errors import UserError, shorten, user_error
 from glassformer.data.columns import Column
-from glassformer.data.input_files import InputFile, InputRow, printable
+from glassformer.data.input_files import InputFile, InputRow
 from glassformer.data.readers import DataConfig, Format, file_ending
+from glassformer.data.text_files import printable
 from glassformer.evaluation.metrics import Progress
-from glassformer.generation.predict import Prediction
+from glassformer.generation.predict import PredictedText, Prediction
 from glassformer.storage.files import atomic_path, json_text
 from glassformer.tasks.base import Task, TaskConfig
 
@@ -54,18 +53,6 @@ class FileRow:
     text: str = ""
     error: str | None = None
     """Reason why the row cannot be read; None if it can."""
-
-
-@dataclass(frozen=True)
-class PredictedText:
-    """Predictions for one text, or the reason why there are none."""
-
-    text: str
-    tokens: np.ndarray | None
-    """Token ids of the text; None if it cannot be read."""
-    candidates: Sequence[Prediction]
-    """Predictions, the most likely first; empty if there is an error."""
-    error: str | None = None
 
 
 class RowPrediction(NamedTuple):

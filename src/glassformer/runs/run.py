@@ -14,28 +14,17 @@ import torch
 
 from glassformer.core.config import unflatten, validate
 from glassformer.core.errors import ErrorDetail, UserError, user_error
-from glassformer.data.input_files import printable, undecoded
 from glassformer.data.readers import Format
+from glassformer.data.text_files import printable, undecoded
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
 from glassformer.evaluation.text_scores import one_line, sentence_table
 from glassformer.generation import DecodingConfig
-from glassformer.generation.predict import Prediction, run_concurrently
+from glassformer.generation.predict import PredictedText, Prediction, run_concurrently
 from glassformer.generation.strategies import SampleConfig
 from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG_JSON, RunFolder
-from glassformer.runs.predict_file import (
-    FileSummary,
-    InputReader,
-    PredictedText,
-    PredictionWriter,
-    bytes_progress,
-    check_out,
-    class_labels,
-    predict_rows,
-    write_predictions,
-)
 from glassformer.tasks.base import SequenceClassificationTask, Task
 from glassformer.tasks.language import CausalLanguageTask
 from glassformer.training.checkpoints import DamagedCheckpoint
@@ -47,6 +36,7 @@ if TYPE_CHECKING:  # imported in the methods that inspect: training evaluates ru
     from glassformer.inspection.examples import ReferenceInput
     from glassformer.inspection.maps import AttentionMaps, Site
     from glassformer.inspection.trace import Trace
+    from glassformer.runs.predict_file import FileSummary
 
 MAX_CLASSES_SHOWN = 10
 """Maximum number of classes for which a prediction lists the probability of every class."""
@@ -254,6 +244,15 @@ class Run:
         `columns` names the input otherwise. `out` is .csv, .tsv or .jsonl and is replaced only at the end.
         Return the number of `rows`, the number of `failed` rows and the first `errors`.
         """
+        from glassformer.runs.predict_file import (  # training need not load it
+            InputReader,
+            PredictionWriter,
+            bytes_progress,
+            check_out,
+            class_labels,
+            write_predictions,
+        )
+
         check_out(Path(out), Path(source))
         reader = InputReader(
             Path(source),
@@ -284,6 +283,8 @@ class Run:
         Each dict also has the `line` of the row and all its columns as `row`. Only a part of the file is in
         memory at a time.
         """
+        from glassformer.runs.predict_file import InputReader, predict_rows  # training need not load it
+
         reader = InputReader(
             Path(source),
             self.config.task,

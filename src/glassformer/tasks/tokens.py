@@ -21,8 +21,7 @@ from glassformer.core.errors import ErrorDetail, near_match, shorten
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples, Sequences, Vocabulary
 from glassformer.data.readers import DataConfig, Rows
-from glassformer.data.splits import split_off
-from glassformer.data.unknown_labels import UnknownRows
+from glassformer.data.splits import UnknownRows, split_off
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
 from glassformer.tasks.base import (
     Inputs,
