@@ -47,6 +47,24 @@ class Residual(nn.Module):
         return self.after(x_BLD + self.dropout(sublayer(self.before(x_BLD))))
 
 
+class StochasticDepth(nn.Module):
+    """Random skipping of a whole block, for each sequence, in training (Huang et al. 2016).
+
+    The change that the block makes is scaled by 1 / (1 − p), so that all blocks run unscaled in evaluation.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.dropout = Dropout(probability)
+
+    def forward(self, before_BLD: Tensor, after_BLD: Tensor) -> Tensor:
+        """Return the block's input for skipped sequences, and its scaled output for the others."""
+        if not self.training or not self.dropout.p:
+            return after_BLD
+        is_kept_B11 = self.dropout(after_BLD.new_ones(len(after_BLD), 1, 1))
+        return before_BLD + is_kept_B11 * (after_BLD - before_BLD)
+
+
 class BlockCache:
     """Key/value caches of one block: `own` for self-attention, `cross` for cross-attention."""
 
@@ -98,6 +116,7 @@ class EncoderBlock(nn.Module):
         norm: MakeNorm = LayerNorm,
         norm_placement: NormPlacement = "pre",
         dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
         position: Position | None = None,
     ) -> None:
         super().__init__()
@@ -106,6 +125,7 @@ class EncoderBlock(nn.Module):
         self.feed_forward = FeedForward(hidden_dim, dropout=dropout) if feed_forward is None else feed_forward
         self.attention_residual = Residual(norm(hidden_dim), norm_placement, dropout)
         self.feed_forward_residual = Residual(norm(hidden_dim), norm_placement, dropout)
+        self.stochastic_depth = StochasticDepth(stochastic_depth)
 
     def forward(
         self,
@@ -118,8 +138,8 @@ class EncoderBlock(nn.Module):
         if positions is None:
             check_width(x_BLD, self.attention.hidden_dim, "EncoderBlock")
         own = None if cache is None else cache.own
-        x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
-        return self.feed_forward_residual(x_BLD, self.feed_forward)
+        y_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
+        return self.stochastic_depth(x_BLD, self.feed_forward_residual(y_BLD, self.feed_forward))
 
 
 class DecoderBlock(nn.Module):
@@ -141,6 +161,7 @@ class DecoderBlock(nn.Module):
         norm: MakeNorm = LayerNorm,
         norm_placement: NormPlacement = "pre",
         dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
         position: Position | None = None,
     ) -> None:
         super().__init__()
@@ -151,6 +172,7 @@ class DecoderBlock(nn.Module):
         self.attention_residual = Residual(norm(hidden_dim), norm_placement, dropout)
         self.cross_attention_residual = Residual(norm(hidden_dim), norm_placement, dropout)
         self.feed_forward_residual = Residual(norm(hidden_dim), norm_placement, dropout)
+        self.stochastic_depth = StochasticDepth(stochastic_depth)
 
     def project_memory(self, memory_BMD: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-attention keys and values of the encoder's output, for the cache."""
@@ -180,9 +202,9 @@ class DecoderBlock(nn.Module):
                 path="DecoderBlock",
                 hint="call block(x, memory), or use an EncoderBlock with a causal mask",
             )
-        x_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
-        x_BLD = self.cross_attention_residual(x_BLD, lambda x: self.cross_attention(x, memory, memory_mask))
-        return self.feed_forward_residual(x_BLD, self.feed_forward)
+        y_BLD = self.attention_residual(x_BLD, lambda x: self.attention(x, positions, mask, own))
+        y_BLD = self.cross_attention_residual(y_BLD, lambda x: self.cross_attention(x, memory, memory_mask))
+        return self.stochastic_depth(x_BLD, self.feed_forward_residual(y_BLD, self.feed_forward))
 
 
 class EncoderStack(nn.Module):

@@ -141,6 +141,9 @@ class TransformerConfig(ModelConfig):
     feed_forward_dim: Size = Field(512, description="inner width of the feed-forward networks")
     dropout: Probability = Field(0.1, description="dropout after the embedding and in each sublayer")
     attention_dropout: Probability = Field(0.0, description="dropout on the attention weights")
+    stochastic_depth: Probability = Field(
+        0.0, description="probability that a sequence skips a block in training, against overfitting"
+    )
     bias: bool = Field(True, description="use biases in attention and feed-forward layers")
     position: PositionConfig = Field(SinusoidalConfig(), description="positional encoding")
     norm: NormConfig = Field(LayerNormConfig(), description="kind of norm in the blocks")
@@ -208,6 +211,7 @@ class TransformerConfig(ModelConfig):
                 norm=self.norm.build,
                 norm_placement=self.norm_placement,
                 dropout=self.dropout,
+                stochastic_depth=self.stochastic_depth,
             )
             for _ in range(self.num_layers)
         ]
@@ -224,6 +228,7 @@ class TransformerConfig(ModelConfig):
                 norm=self.norm.build,
                 norm_placement=self.norm_placement,
                 dropout=self.dropout,
+                stochastic_depth=self.stochastic_depth,
             )
             for _ in range(self.num_decoder_layers)
         ]
