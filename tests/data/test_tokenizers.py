@@ -28,6 +28,7 @@ from glassformer.data.tokenizers import (
     Tokenizer,
     TokenizerConfig,
     TokenizerFileConfig,
+    WordsConfig,
 )
 from glassformer.datasets.grammar import translation_pairs
 
@@ -328,3 +329,15 @@ def test_files_that_are_not_tokenizers(tmp_path: Path, name: str, content: bytes
     message = str(refusal.value)
     assert f"task.tokenizer.path: {path}" in message and "try:" in message
     assert len(message.splitlines()) <= 3
+
+
+def test_words_without_marked_spaces_are_the_same_token_anywhere() -> None:
+    texts = ["Reuters reports (Reuters)", "it's 1-2 well-known; films."]
+    tokenizer = WordsConfig(marks_spaces=False, lowercase=True).train(lambda: texts)
+    first, *_, last = tokenizer.encode("Reuters reports (Reuters")
+    assert first == last
+    assert tokenizer.symbols(tokenizer.encode("well-known films")) == ["well", "-", "known", "films"]
+    assert tokenizer.decode(tokenizer.encode("Reuters reports films.")) == "reuters reports films."
+    assert tokenizer.decode(tokenizer.encode("Reuters xyz films")) == "reuters ⁇ films"
+    text = "  Reuters  reports"
+    assert [text[start:end] for _, start, end in tokenizer.spans(text)] == ["Reuters", "reports"]

@@ -229,7 +229,7 @@ class Tokenizer:
             if is_text:
                 inner = [self._inner_ids[number] for number in some]
                 part = self._inner.decode(inner, skip_special_tokens=False)
-                has_space = self._symbol(some[0]).startswith("▁")
+                has_space = self._omits_spaces or self._symbol(some[0]).startswith("▁")
             else:
                 part = (" " if self.has_space_before else "").join(UNREADABLE for _ in some)
                 has_space = not text.endswith(" ")
@@ -256,6 +256,11 @@ class Tokenizer:
         tree = self.json_tree()
         steps = json.dumps([tree["normalizer"], tree["pre_tokenizer"]])
         return '"Prepend"' in steps or '"prepend_scheme": "always"' in steps
+
+    @cached_property
+    def _omits_spaces(self) -> bool:
+        """True if no token contains a space, so that decoding puts one between all words."""
+        return '"WhitespaceSplit"' in json.dumps(self.json_tree()["pre_tokenizer"])
 
     @cached_property
     def _is_byte_level(self) -> bool:
@@ -386,9 +391,18 @@ class WordsConfig(TokenizerConfig):
     vocabulary_size: int = Field(20_000, ge=1, description="number of the most frequent words")
     min_frequency: int = Field(1, ge=1, description="minimum count; rarer words are unknown")
     lowercase: Lowercase = False
+    marks_spaces: bool = Field(
+        True,
+        description="keep the space before a word in its token, so that decoded text has the same spaces;"
+        " false: the same token with and without a space, which suits classification",
+    )
 
     def train(self, texts: Texts) -> Tokenizer:
-        split = pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
+        split: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
+        decoder: decoders.Decoder = decoders.Fuse()
+        if not self.marks_spaces:
+            split = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split])
+            decoder = decoders.Sequence([decoders.WordPiece(), decoders.Fuse()])
         model = models.WordLevel(unk_token=_UNKNOWN_SYMBOL)
         trainer = trainers.WordLevelTrainer(
             vocab_size=self.vocabulary_size + 1,
@@ -396,7 +410,7 @@ class WordsConfig(TokenizerConfig):
             special_tokens=[_UNKNOWN_SYMBOL],
             show_progress=False,
         )
-        tree = _train_pipeline(texts, model, split, decoders.Fuse(), trainer, self.lowercase)
+        tree = _train_pipeline(texts, model, split, decoder, trainer, self.lowercase)
         return Tokenizer.from_json_tree(tree)
 
 

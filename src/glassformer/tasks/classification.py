@@ -16,8 +16,16 @@ from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Batch, Examples, Vocabulary, draw_each, generator, shuffled
 from glassformer.data.columns import LABEL_ROLES
-from glassformer.data.tokenizers import BEGIN, MASK, RESERVED, Tokenizer, TokenizerConfig, WordsConfig
-from glassformer.data.unknown_labels import UnknownRows
+from glassformer.data.splits import UnknownRows
+from glassformer.data.tokenizers import (
+    BEGIN,
+    MASK,
+    RESERVED,
+    UNKNOWN,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+)
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
 from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number
@@ -67,6 +75,13 @@ class ClassificationConfig(PairConfig):
         ge=0,
         lt=1,
         description="fraction of training tokens to mask, chosen at random in each epoch",
+    )
+    unknown_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="fraction of training tokens to replace by the unknown token, chosen at random in each"
+        " epoch, so that the model learns to read texts with unknown words",
     )
     unseen_only: bool = Field(
         False, description="omit validation and test examples whose text also appears in train"
@@ -214,14 +229,19 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """Collate examples, and mask tokens in training. The mask depends on epoch and example index."""
+        """Collate examples, and replace tokens in training. The choice depends on epoch and example index."""
         batch = super().batch(split, indices, epoch)
         tokens_BL = batch.inputs["tokens"]
-        if epoch is None or not self.config.masked_fraction or tokens_BL is None:
+        if epoch is None or tokens_BL is None:
             return batch
-        draws_BL = draw_each((tokens_BL.shape[1],), self.config.data_seed, "hide", epoch, indices=indices)
-        is_masked = (draws_BL < self.config.masked_fraction) & (tokens_BL >= len(RESERVED))
-        return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL.masked_fill(is_masked, MASK)})
+        masked, unknown = self.config.masked_fraction, self.config.unknown_fraction
+        for purpose, fraction, token in (("hide", masked, MASK), ("unknown", unknown, UNKNOWN)):
+            if fraction:
+                shape = (tokens_BL.shape[1],)
+                draws_BL = draw_each(shape, self.config.data_seed, purpose, epoch, indices=indices)
+                is_replaced = (draws_BL < fraction) & (tokens_BL >= len(RESERVED))
+                tokens_BL = tokens_BL.masked_fill(is_replaced, token)
+        return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL})
 
     def parse(self, text: str) -> np.ndarray:
         tokens = self.tokenizer.encode(text)
