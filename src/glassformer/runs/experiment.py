@@ -28,6 +28,7 @@ from glassformer.data.batching import generator
 from glassformer.data.readers import file_ending
 from glassformer.evaluation.evaluate import EvaluationConfig
 from glassformer.models.base import Model, ModelConfig
+from glassformer.models.task_types import SequenceClassification
 from glassformer.models.transformer import TransformerConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.transfer import TransferReport, transfer
@@ -35,6 +36,7 @@ from glassformer.tasks.base import Task, TaskConfig
 from glassformer.training.config import TrainingConfig
 from glassformer.training.distributed import ProcessGroup
 from glassformer.training.precision import check_precision, choose_device
+from glassformer.training.small_data import describe_changes, disabled_rules, fit_to_data
 from glassformer.training.trainer import Probe, Trainer, TrainingContext
 
 NO_EFFECT = ("parallel", "save_minutes")
@@ -126,12 +128,25 @@ def read_source(source: str) -> Tree:
     return ExperimentConfig.fill_kinds(tree)
 
 
+REPLACES = {"batch_size": "batch_tokens", "max_steps": "max_epochs", "max_epochs": "max_steps"}
+"""Options of `training` that replace another one of the source, unless both are given."""
+
+
 def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
-    """Return the validated config after `changes`. A `batch_size` in `changes` unsets `batch_tokens`."""
+    """Return the validated config after `changes`, which also unset the options that they replace."""
     given = changes.get("training")
-    if isinstance(given, Mapping) and given.get("batch_size") and "batch_tokens" not in given:
-        tree = merge(tree, {"training": {"batch_tokens": None}})
+    if isinstance(given, Mapping):
+        tree = merge(tree, {"training": _replaced_options(given)})
     return validate(ExperimentConfig, merge(tree, changes))
+
+
+def _replaced_options(given: Mapping[str, Any]) -> Tree:
+    """Return null for each `training` option that the given ones replace, such as the other limit on steps.
+
+    Rules of `training.small_data` do not apply to an option that is given.
+    """
+    replaced = {other: None for option, other in REPLACES.items() if given.get(option) and other not in given}
+    return replaced | {"small_data": disabled_rules(given)}
 
 
 SIGHTS = {"distance": "sees only distances between tokens", "nothing": "does not see the order of tokens"}
@@ -155,7 +170,6 @@ class Experiment:
         """Build the task from its data if `task` is None."""
         self.config = config
         self.task = config.task.build(config.seed) if task is None else task
-        self.notes = [*self.task.notes, *position_notes(config)]
         """Facts about data and config that the user should know before training."""
         self.transferred: TransferReport | None = None
         """Report of the weights that `build_trainer` copied from `training.start_from`, or None."""
@@ -187,6 +201,27 @@ class Experiment:
             except ErrorDetail as detail:
                 raise UserError(detail) from None
 
+    def fitted_training(self) -> TrainingConfig:
+        """Return the training options, fitted to little data by the rules of `training.small_data`."""
+        lengths = self.task.splits["train"].lengths()
+        return fit_to_data(self.config.training, lengths, self.task.drop_last)
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes about the data, and about options that do not fit the task or were fitted to little data."""
+        examples = len(self.task.splits["train"])
+        fitted = describe_changes(self.config.training, self.fitted_training(), examples)
+        return [*self.task.notes, *position_notes(self.config), *([fitted] if fitted else [])]
+
+    def baselines(self, split: str) -> dict[str, float]:
+        """Return the accuracy of simple baselines on a split, or {} if the task is not a classification."""
+        task_type = self.task.task_type
+        if not isinstance(task_type, SequenceClassification) or task_type.is_regression:
+            return {}
+        from glassformer.evaluation.baselines import measure_baselines  # most tasks need not load it
+
+        return measure_baselines(self.task.splits, split, task_type)
+
     def build_probe(self) -> Probe | None:
         """Build the probe that records attention heads, or return None if `inspection.probe_heads` is off."""
         config = self.config.inspection
@@ -202,7 +237,7 @@ class Experiment:
         With `initialise`, set the token embedding and copy the weights from `training.start_from`, unless
         there is a checkpoint to resume. A checkpoint contains all weights.
         """
-        model, config = self.build_model(), self.config.training
+        model, config = self.build_model(), self.fitted_training()
         context = context or TrainingContext(probe=self.build_probe())
         if initialise and not (context.store and context.store.states()):
             with context.reporter.status("initialising embeddings"):

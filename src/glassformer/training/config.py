@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -11,6 +12,7 @@ from glassformer.core.config import Node
 from glassformer.core.errors import ErrorDetail
 from glassformer.training.embedding_init import EmbeddingInitConfig, RandomInitConfig
 from glassformer.training.optimizers import AdamWConfig, OptimizerConfig, ScheduleConfig, WarmupCosineConfig
+from glassformer.training.small_data import SmallDataConfig, disabled_rules
 from glassformer.training.strategies import DDPConfig, ParallelConfig
 
 Count = Annotated[int, Field(ge=1)]
@@ -140,6 +142,14 @@ class TrainingConfig(Node):
     keep_checkpoints: Count = Field(
         2, description="number of newest checkpoints to keep, besides the best one"
     )
+    best_by: Literal["primary", "loss"] = Field(
+        "primary",
+        description="validation metric that selects the best checkpoint: the primary metric of the task, or"
+        " the loss, which varies less on few examples",
+    )
+    small_data: SmallDataConfig = Field(
+        SmallDataConfig(), description="rules that adapt batches, epochs and warm-up to little data"
+    )
     stopping: StoppingConfig = Field(
         StoppingConfig(), description="early stopping by the primary metric on the validation split"
     )
@@ -147,6 +157,15 @@ class TrainingConfig(Node):
         DivergenceConfig(), description="action on a loss that is NaN, infinite or spiking"
     )
     tensorboard: bool = Field(False, description="also write the events in TensorBoard format")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _disable_rules(cls, given: Any) -> Any:
+        """Set each rule of `small_data` to null if the option that it would change is given."""
+        rules = given.get("small_data", {}) if isinstance(given, Mapping) else None
+        if not isinstance(rules, Mapping):
+            return given
+        return {**given, "small_data": {**disabled_rules(given), **rules}}
 
     @field_validator("freeze", mode="before")
     @classmethod

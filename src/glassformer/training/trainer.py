@@ -475,11 +475,11 @@ class Trainer:
             )
         if any(self.process_group.max(not metrics)):  # interrupted on any rank
             raise Interrupted
-        state, primary_metric = self.state, self.primary_metric(metrics)
-        value = metrics[primary_metric]
-        best_by = primary_metric if is_better(primary_metric, value, state.best) else ""
+        state, selecting_metric = self.state, self.selecting_metric(metrics)
+        value = metrics[selecting_metric]
+        best_by = selecting_metric if is_better(selecting_metric, value, state.best) else ""
         if value == state.best and is_better("loss", metrics["loss"], state.best_loss):
-            best_by = f"loss at equal {primary_metric}"
+            best_by = f"loss at equal {selecting_metric}"
         is_best = bool(best_by)
         if is_best:
             state.best, state.best_loss, state.best_step = value, metrics["loss"], state.step
@@ -489,6 +489,10 @@ class Trainer:
         self._log_event("validation", step=state.step, epoch=state.epoch, **metrics)
         self.context.reporter.validated(state.step, metrics, best_by)
         return metrics
+
+    def selecting_metric(self, metrics: Mapping[str, float]) -> str:
+        """Return the metric that selects the best checkpoint: see `training.best_by`."""
+        return "loss" if self.config.best_by == "loss" else self.primary_metric(metrics)
 
     def primary_metric(self, metrics: Mapping[str, float]) -> str:
         """Return the metric that decides which checkpoint is best: the task's if measured, else `loss`."""
