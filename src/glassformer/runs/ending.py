@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ def explain_end(trainer: Trainer, signal_name: str | None = None) -> str:
     if state.ended == "patience":
         count = state.validations_without_best
         validations = "1 validation" if count == 1 else f"{count} validations"
+        metric = trainer.selecting_metric(state.last_metrics)
         return f"validation {metric} did not improve in {validations} (training.stopping.patience)"
     if state.ended == "max_steps":
         return f"the limit of {config.max_steps:,} steps is reached (training.max_steps)"
@@ -59,13 +61,46 @@ def show_metric(results: Mapping[str, Any]) -> str:
 
 
 def closing_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return the lines that end a training: its reason to end, and how the best checkpoint was chosen."""
+    """Return the lines that end a training: reason to end, choice of the best checkpoint, baselines."""
     of = f" of {results['total_steps']:,}" if results["total_steps"] else ""
     lines = [f"ended at step {results['steps']:,}{of}: {results['ended_because']}"]
     if results["best_step"] is not None:
         metric, value = results["best_metric"], results["best_value"]
         lines.append(f"best checkpoint: step {results['best_step']:,}, by validation {metric} {value:.4f}")
+    for split, baselines in results["baselines"].items():
+        if baselines:
+            shown = "{bag_of_words:.4f} a bag of words, {majority_class:.4f} the majority class"
+            lines.append(f"for comparison, {split} accuracy: {shown.format(**baselines)}")
     return lines
+
+
+def baseline_warnings(results: Mapping[str, Any], task: Task) -> list[str]:
+    """Return a warning with advice if the model is not better than the majority class or a bag of words."""
+    for split, baselines in results["baselines"].items():
+        if not baselines:
+            continue
+        accuracy, count = results["metrics"][split]["accuracy"], len(task.splits[split])
+        majority, bag_of_words = baselines["majority_class"], baselines["bag_of_words"]
+        error = math.sqrt(accuracy * (1 - accuracy) / max(1, count))
+        if accuracy - 2 * error <= majority < 1:
+            reason = f"on {count:,} examples is not clearly better than the majority class ({majority:.4f})"
+        elif accuracy + error < bag_of_words:
+            reason = f"is below a bag of words on the same tokens ({bag_of_words:.4f})"
+        else:
+            continue
+        return [f"WARNING: {split} accuracy {accuracy:.4f} {reason}; what usually helps: {_advice(results)}"]
+    return []
+
+
+def _advice(results: Mapping[str, Any]) -> str:
+    """Return options that usually help, depending on whether the last checkpoint was the best."""
+    more = f"training.max_epochs={2 * max(1, results['epochs'])}"
+    if results["best_step"] == results["steps"]:
+        return f"more epochs ({more}), another learning rate, more data"
+    return (
+        "more data, more model.dropout or task.unknown_fraction, fewer model.num_layers,"
+        " a pre-trained start (training.start_from)"
+    )
 
 
 def resume_command(path: Path) -> str:

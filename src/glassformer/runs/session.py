@@ -16,7 +16,14 @@ from glassformer.core.config import format_value, validate
 from glassformer.core.errors import UserError, user_error
 from glassformer.cost.estimate import duration, estimate
 from glassformer.data.token_store import cache_folder
-from glassformer.runs.ending import closing_lines, explain_end, next_commands, resume_command, show_metric
+from glassformer.runs.ending import (
+    baseline_warnings,
+    closing_lines,
+    explain_end,
+    next_commands,
+    resume_command,
+    show_metric,
+)
 from glassformer.runs.experiment import Experiment, ExperimentConfig, resolve
 from glassformer.runs.folder import RunFolder, differences, environment, list_runs, new_run_path
 from glassformer.runs.run import Run
@@ -113,7 +120,7 @@ class TrainingSession:
 
     def report_end(self, results: Mapping[str, Any]) -> None:
         """Print in a few lines why the training ended, its best checkpoint, its metric and its folder."""
-        for line in closing_lines(results):
+        for line in [*results["warnings"], *closing_lines(results)]:
             self.reporter.info(line)
         if self.trainer.state.ended:
             self.reporter.info(f"{show_metric(results)}; the run is in {self.folder.path}")
@@ -170,11 +177,11 @@ class TrainingSession:
         about = environment(checksum, torch.get_num_threads())
         about["processes"] = self.process_group.world_size
         # Privacy: a run that is passed on must not show the user's folders.
-        task = self.experiment.task
-        about["data_notes"] = [note.replace(str(cache_folder()), "the cache") for note in task.notes]
+        notes = self.experiment.notes
+        about["data_notes"] = [note.replace(str(cache_folder()), "the cache") for note in notes]
         if self.experiment.transferred is not None:
             about["start_from"] = self.experiment.transferred.origin()
-        self.folder.create(self.config, task.state(), about)
+        self.folder.create(self.config, self.experiment.task.state(), about)
 
     def _report_resumed(self, saved: Mapping[str, Any]) -> None:
         """Print the step, epoch and age of the checkpoint that was restored."""
@@ -258,15 +265,19 @@ class TrainingSession:
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
         """Return the results as a dict. If training has ended, evaluate the best checkpoint and save them."""
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
+        baselines: dict[str, dict[str, float]] = {}
         if state.ended and self.process_group.is_rank_zero:
             loaded = Run(self.folder.path, task=self.experiment.task)
             for split in ("validation", "test"):
                 if split in self.experiment.task.splits:
                     with self.reporter.status(f"measuring on {split}"):
                         measured[split] = loaded.evaluate(split, progress=self._progress)
+            with self.reporter.status("measuring baselines"):
+                split = "test" if "test" in measured else "validation"
+                baselines = {split: self.experiment.baselines(split)}
         metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
         signal_name = signal.Signals(self.exit_code - 128).name if self.exit_code else None
-        results = {
+        results: dict[str, Any] = {
             "run": str(self.folder.path),
             "seed": self.config.seed,
             "steps": state.step,
@@ -276,7 +287,7 @@ class TrainingSession:
             "parameters": sum(parameter.numel() for parameter in self.trainer.model.parameters()),
             "total_steps": self.trainer.total_steps,
             "best_step": state.best_step,
-            "best_metric": self.trainer.primary_metric(state.last_metrics),
+            "best_metric": self.trainer.selecting_metric(state.last_metrics),
             "best_value": state.best,
             "ended": state.ended or "signal",
             "ended_because": explain_end(self.trainer, signal_name),
@@ -286,8 +297,10 @@ class TrainingSession:
             "metrics": metrics,
             "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},
             "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
+            "baselines": baselines,
             "warnings": self.folder.warnings() if self.process_group.is_rank_zero else [],
         }
+        results["warnings"] += baseline_warnings(results, self.experiment.task)
         if state.ended and self.process_group.is_rank_zero:
             # Privacy: without the path, which may name a user.
             self.folder.write_results({name: value for name, value in results.items() if name != "run"})
