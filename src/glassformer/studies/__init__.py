@@ -9,6 +9,7 @@ from glassformer.studies.parameter_counts import PARAMETER_COUNTS
 from glassformer.studies.positions import POSITIONS
 from glassformer.studies.reversal import REVERSAL_TABLE
 from glassformer.studies.study import Study
+from glassformer.studies.text_defaults import TEXT_DEFAULTS
 from glassformer.studies.transfer import TRANSFER_STUDIES
 from glassformer.studies.translation_sets import TRANSLATION_SETS
 
@@ -22,6 +23,7 @@ _STUDIES: tuple[Study, ...] = (
     ATTENTION_FORMS,
     POSITIONS,
     TRANSLATION_SETS,
+    TEXT_DEFAULTS,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _STUDIES}
 
