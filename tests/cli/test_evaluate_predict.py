@@ -118,8 +118,8 @@ def test_a_score_on_training_data_has_a_warning(say: Say, classifier: Path, tmp_
     )
     code, out, _ = say(*again, "--run", tmp_path / "a")
     assert code == 0 and out.index("accuracy") < out.index(warning) < out.index("next:")
-    assert document(say, *again, "--run", tmp_path / "b")["warnings"] == [warning]
-    assert json.loads((tmp_path / "b" / "results.json").read_text())["warnings"] == [warning]
+    assert document(say, *again, "--run", tmp_path / "b")["warnings"][:1] == [warning]
+    assert json.loads((tmp_path / "b" / "results.json").read_text())["warnings"][:1] == [warning]
 
 
 def test_predict_shows_the_effect_of_each_word(say: Say, classifier: Path) -> None:

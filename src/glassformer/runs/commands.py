@@ -34,11 +34,18 @@ def _find_nearest(config: ExperimentConfig) -> tuple[str, Tree] | None:
     wanted = flatten(config.dump())
     found: list[tuple[int, str, Tree]] = []
     kind = config.task.kind
+    data = config.dump()["task"].get("data")  # a preset may have other options for a user's own data
     for name in presets():
         if _kind_of(name) != kind:
             continue
-        there = flatten(_preset(name).dump())
-        overrides = {path: value for path, value in wanted.items() if there.get(path, ...) != value}
+        there = flatten((resolve(name, {"task.data": data}) if data else _preset(name)).dump())
+        names_data = flatten(_preset(name).dump()) if data else {}
+        overrides = {
+            path: value
+            for path, value in wanted.items()
+            if there.get(path, ...) != value
+            or (path.startswith("task.data.") and names_data.get(path, ...) != value)
+        }
         if _gives(name, overrides, config):
             cost = len(overrides) + (0 if name == kind else OTHER_NAME_COST)
             found.append((cost, name, overrides))

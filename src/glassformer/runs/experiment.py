@@ -109,8 +109,10 @@ def read_source(source: str) -> Tree:
     """Return the config of a preset, a YAML file or a run as a nested dict that is not validated yet."""
     path = Path(source)
     if source in presets():
-        tree = parse_yaml(preset_text(source), f"preset {source}")
-    elif RunFolder(path).exists():
+        tree = dict(parse_yaml(preset_text(source), f"preset {source}"))
+        own_data = {OWN_DATA: tree.pop(OWN_DATA)} if OWN_DATA in tree else {}
+        return ExperimentConfig.fill_kinds(tree) | own_data
+    if RunFolder(path).exists():
         tree = RunFolder(path).config()
     elif file_ending(path) in DATA_ENDINGS and path.is_file():
         preset = DATA_ENDINGS[file_ending(path)]
@@ -128,12 +130,22 @@ def read_source(source: str) -> Tree:
     return ExperimentConfig.fill_kinds(tree)
 
 
+OWN_DATA = "own_data"
+"""Section of a preset with options for a user's own data, which replace those for generated data."""
+
 REPLACES = {"batch_size": "batch_tokens", "max_steps": "max_epochs", "max_epochs": "max_steps"}
 """Options of `training` that replace another one of the source, unless both are given."""
 
 
 def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
-    """Return the validated config after `changes`, which also unset the options that they replace."""
+    """Return the validated config after `changes`, which also unset the options that they replace.
+
+    The section `own_data` of a preset applies before `changes` if `task.data` is set.
+    """
+    own_data = tree.get(OWN_DATA, {})
+    tree = {name: section for name, section in tree.items() if name != OWN_DATA}
+    if _has_data(changes) or _has_data(tree):
+        tree = merge(tree, own_data)
     given = changes.get("training")
     if isinstance(given, Mapping):
         tree = merge(tree, {"training": _replaced_options(given)})
@@ -147,6 +159,12 @@ def _replaced_options(given: Mapping[str, Any]) -> Tree:
     """
     replaced = {other: None for option, other in REPLACES.items() if given.get(option) and other not in given}
     return replaced | {"small_data": disabled_rules(given)}
+
+
+def _has_data(tree: Tree) -> bool:
+    """Return True if a config that is not validated yet names data files."""
+    task = tree.get("task")
+    return isinstance(task, Mapping) and bool(task.get("data"))
 
 
 SIGHTS = {"distance": "sees only distances between tokens", "nothing": "does not see the order of tokens"}

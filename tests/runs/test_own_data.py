@@ -1,0 +1,28 @@
+"""Options of a preset for the user's own data, and the commands that reproduce a config."""
+
+from typing import Any
+
+import pytest
+
+from glassformer.runs.commands import nearest_preset
+from glassformer.runs.experiment import resolve
+
+
+def test_a_preset_has_other_options_for_the_users_own_data() -> None:
+    generated = resolve("classification")
+    own = resolve("classification", {"task.data.train": "mine.csv"})
+    assert generated.model.dropout != own.model.dropout
+    assert (
+        resolve("classification", {"task.data.train": "mine.csv", "model.dropout": 0.2}).model.dropout == 0.2
+    )
+    assert resolve("classification", ["model.dropout=0.2"]).model.dropout == 0.2
+
+
+@pytest.mark.parametrize("change", [{}, {"model.dropout": 0.1}, {"model.dropout": 0.5, "seed": 3}])
+def test_the_command_of_a_config_with_own_data_gives_the_same_config(change: dict[str, Any]) -> None:
+    config = resolve("classification", {"task.data.train": "mine.csv", **change})
+    found = nearest_preset(config)
+    assert found is not None
+    name, overrides = found
+    assert name == "classification" and overrides.keys() >= change.keys() - {"model.dropout"}
+    assert resolve(name, overrides) == config
