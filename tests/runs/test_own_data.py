@@ -26,3 +26,8 @@ def test_the_command_of_a_config_with_own_data_gives_the_same_config(change: dic
     name, overrides = found
     assert name == "classification" and overrides.keys() >= change.keys() - {"model.dropout"}
     assert resolve(name, overrides) == config
+
+
+def test_a_model_that_starts_from_a_run_keeps_the_options_of_the_preset() -> None:
+    changes = {"task.data.train": "mine.csv", "training.start_from": "runs/masked-language-model-1"}
+    assert resolve("classification", changes).model == resolve("classification").model

@@ -140,13 +140,15 @@ REPLACES = {"batch_size": "batch_tokens", "max_steps": "max_epochs", "max_epochs
 def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
     """Return the validated config after `changes`, which also unset the options that they replace.
 
-    The section `own_data` of a preset applies before `changes` if `task.data` is set.
+    The section `own_data` of a preset applies before `changes` if `task.data` is set, unless the model starts
+    from another run, whose options it must have.
     """
     own_data = tree.get(OWN_DATA, {})
     tree = {name: section for name, section in tree.items() if name != OWN_DATA}
-    if _has_data(changes) or _has_data(tree):
-        tree = merge(tree, own_data)
     given = changes.get("training")
+    starts_from = isinstance(given, Mapping) and given.get("start_from")
+    if (_has_data(changes) or _has_data(tree)) and not starts_from:
+        tree = merge(tree, own_data)
     if isinstance(given, Mapping):
         tree = merge(tree, {"training": _replaced_options(given)})
     return validate(ExperimentConfig, merge(tree, changes))
