@@ -136,7 +136,7 @@ def _show(
 
 
 def _columns(statistics: HeadStatistics) -> dict[str, np.ndarray]:
-    """Return the statistics (layers, heads) that the table shows, by displayed name."""
+    """Return the columns of the table: name to an array (layers, heads) of one statistic."""
     masses = {name: pattern.mass for name, pattern in statistics.patterns.items()}
     return masses | {"entropy": statistics.entropy, "distance": statistics.distance}
 

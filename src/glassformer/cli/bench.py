@@ -49,7 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_option(parser: argparse.ArgumentParser, name: str, by_kind: dict[str, FieldInfo]) -> None:
-    """Add the option for a field. Its help text is that of all benchmarks that have the field."""
+    """Add one command-line option for a config field that one or more benchmarks have.
+
+    If their descriptions of the field differ, the help text lists each one after the names of its benchmarks.
+    """
     flag = f"--{name.replace('_', '-')}"
     described: dict[str, list[str]] = {}
     for kind_name, field in by_kind.items():

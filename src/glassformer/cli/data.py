@@ -183,7 +183,7 @@ def _check(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _training_command(arguments: argparse.Namespace, source: str) -> str:
-    """Return the command that trains on the checked files; empty if it is not known."""
+    """Return the `glassformer train` command for the checked files, or an empty string if none is known."""
     from glassformer.core.config import format_value
 
     if not source:
@@ -214,7 +214,7 @@ def _is_config(name: str) -> bool:
 
 
 def _subject(arguments: argparse.Namespace) -> tuple[list[Corpus], Limits, list[Finding]]:
-    """Return the corpora to check, the limits, and the findings that are known before the files are read."""
+    """Return the corpora to check, the thresholds to check with, and findings on damaged catalogue files."""
     from glassformer.core.errors import user_error
     from glassformer.data.catalogue import CATALOGUE
     from glassformer.runs.experiment import presets
@@ -326,7 +326,10 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
 
 
 def _limits(arguments: argparse.Namespace, max_length: int | None) -> Limits:
-    """Return the limits. `max_length` in tokens also limits words, because a word is at least one token."""
+    """Return the thresholds of the check, from the arguments or their defaults.
+
+    Without `--max-words`, `max_length` (in tokens) limits the words, because a word is at least one token.
+    """
     from dataclasses import replace
 
     from glassformer.data.check import Limits

@@ -56,13 +56,16 @@ def _file_table(report: Report) -> RenderableType:
 
 
 def _readings(report: Report) -> list[RenderableType]:
-    """Return the sentences that training prints about each file, too."""
+    """Return the notes on how each file is read. Training prints the same notes."""
     lines = [note for file in report.files[:MOST_FILES] for note in file.notes]
     return [Text("\n".join(lines) + "\n", overflow="fold")] if lines else []
 
 
 def _column_tables(report: Report) -> list[RenderableType]:
-    """Return a table of used and ignored columns for the first file with each set of columns."""
+    """Return tables that show which columns are used and which are ignored.
+
+    Files with the same columns share one table, with an example from the first of them.
+    """
     shown: list[list[tuple[str | int, str, str]]] = []
     tables: list[RenderableType] = []
     for file in report.files:

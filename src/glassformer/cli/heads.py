@@ -49,7 +49,7 @@ def _show(document: dict[str, Any], output: Output) -> None:
 
 
 def _columns(averages: dict[str, Any]) -> dict[str, list[list[float | None]]]:
-    """Return the means (layers, heads) of each statistic that the table shows, by displayed name."""
+    """Return the columns of the table: name to the mean of one statistic for each layer and head."""
     patterns = {name: pattern["mass"]["mean"] for name, pattern in averages["patterns"].items()}
     names = ("entropy", "distance", "value_share")
     return patterns | {name.replace("_", " "): averages[name]["mean"] for name in names}

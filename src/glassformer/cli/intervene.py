@@ -57,7 +57,10 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
 
 
 def _parse_site(option: str, text: str, example: str) -> tuple[Site, list[int]]:
-    """Parse text such as `encoder:0:0` to an attention site and numbers, which the model checks later."""
+    """Parse text such as `encoder:0:0` to an attention site (`encoder`) and the numbers after it.
+
+    The model checks later whether the site and the numbers exist.
+    """
     site, *numbers = text.split(":")
     if len(numbers) != example.count(":") or not all(number.isdecimal() for number in numbers):
         raise user_error(

@@ -140,7 +140,7 @@ def _assignment(entry: OptionEntry) -> str:
 
 
 def conditions_text(conditions: tuple[str, ...]) -> str:
-    """Return conditions as text, with the kinds of one choice joined: `task.kind=copy or sort`."""
+    """Join conditions to one text: `task.kind=copy` and `task.kind=sort` give `task.kind=copy or sort`."""
     names: dict[str, list[str]] = {}
     for condition in conditions:
         path, _, name = condition.partition("=")

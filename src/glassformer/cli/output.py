@@ -46,7 +46,7 @@ class Output:
         return self._console
 
     def mute(self) -> None:
-        """Suppress all output except errors, because another process of the same command prints it."""
+        """Suppress all output except errors. Use it in all but one of the processes of a command."""
         self._is_muted = True
 
     def print(self, text: str = "", style: str = "") -> None:
@@ -88,7 +88,10 @@ class Output:
             _print_json(document)
 
     def give_list(self, document: dict[str, Any], name: str, items: Iterable[str]) -> None:
-        """Print the JSON object with one more list, of JSON texts that need not fit into memory together."""
+        """Print the JSON object `document` with the list `name` added.
+
+        The items are JSON texts. They are printed one by one, so the list need not fit into memory.
+        """
         self._is_given = True
         if not self.is_json or self._is_muted:
             return
@@ -136,7 +139,7 @@ class DelayedProgress:
     """
 
     def __init__(self, name: str, *, delay: float | None = None, in_bytes: bool = False) -> None:
-        """Show `name` until the first call reports progress; `in_bytes` shows megabytes instead of counts."""
+        """Show `name` until this object is called with progress. With `in_bytes`, counts are in megabytes."""
         self.in_bytes = in_bytes
         self._counts: dict[str, tuple[int, int]] = {}
         self._latest = name

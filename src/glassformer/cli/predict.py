@@ -270,7 +270,10 @@ def _available_lines() -> Iterator[list[bytes]]:
 
 
 class _Report:
-    """Predictions printed as they arrive, or stored on disk for the JSON object; and a count of errors."""
+    """Output of predictions and count of errors.
+
+    Predictions are printed as they arrive. With `--json`, a temporary file holds them until the end.
+    """
 
     def __init__(self, arguments: argparse.Namespace, output: Output) -> None:
         from glassformer.runs.predict_file import FileSummary
@@ -303,7 +306,10 @@ class _Report:
             _show_compactly(prediction, self.output)
 
     def finish(self) -> None:
-        """Print the JSON object or the count of warnings, and the errors on standard error."""
+        """Print the JSON object, or without `--json` how many inputs have a warning. Print the errors.
+
+        Warnings and errors go to standard error.
+        """
         if self._stored is not None:
             self._stored.seek(0)
             self.output.give_list({"run": str(self.arguments.run)}, "predictions", self._stored)
@@ -353,8 +359,8 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
 def _show_words(prediction: dict[str, Any], output: Output) -> None:
     """Print the effect of each word in text order, or only the strongest effects of a long text.
 
-    A bar of full width is a change of the probability by 1, so that weak evidence looks weak. The effects on
-    a predicted number have no such scale, and the longest bar is the largest of them.
+    For a classifier, a bar of full width is a change of the probability by 1, so that weak evidence looks
+    weak. For a predicted number, a bar of full width is the largest effect.
     """
     words = [word for word in prediction["words"] if word["effect"] is not None]
     unit = "word" if len(prediction["input"].split()) > 1 else "part"

@@ -1,4 +1,4 @@
-"""`glassformer report RUN … --out report.html`: write one HTML page about runs or a study."""
+"""`glassformer report RUN … --out report.html`: write one HTML page about runs, a sweep or a reproduction."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def from_huggingface(model: nn.Module) -> Model:
 
 
 class _Source:
-    """Tensors of the original model. All must be used, because an unused one would change the output."""
+    """Tensors of the original model that are not converted yet. In the end none may be left over."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._left = dict(tensors)
@@ -76,14 +76,20 @@ class _Source:
             )
 
     def pair(self, ours: str, *theirs: str) -> Tensors:
-        """Return a layer's weight and bias by our parameter names. Several layers are concatenated."""
+        """Return the weight and bias of the layer `theirs`, renamed to `ours.weight` and `ours.bias`.
+
+        If several layers are named, such as query, key and value, they are concatenated.
+        """
         return {
             f"{ours}.{part}": torch.cat([self.take(f"{name}.{part}") for name in theirs])
             for part in ("weight", "bias")
         }
 
     def transposed_pair(self, ours: str, theirs: str) -> Tensors:
-        """Return a GPT-2 layer's weight and bias by our parameter names. GPT-2 stores weights transposed."""
+        """Return the weight and bias of the GPT-2 layer `theirs`, renamed to `ours.weight` and `ours.bias`.
+
+        The weight is transposed, because GPT-2 stores it as (inputs, outputs).
+        """
         return {
             f"{ours}.weight": self.take(f"{theirs}.weight").T,
             f"{ours}.bias": self.take(f"{theirs}.bias"),
@@ -282,7 +288,10 @@ def _feed_forward(activation: str, option: str) -> FeedForwardConfig:
 
 
 def _require(config: Any, options: Mapping[str, object]) -> None:
-    """Raise an ErrorDetail if an option of the config has another value. Missing options are accepted."""
+    """Raise an ErrorDetail if a Hugging Face config has an option with another value than `options` requires.
+
+    An option that the config does not have is accepted.
+    """
     for option, needed in options.items():
         given = getattr(config, option, needed)
         if given != needed:

@@ -93,7 +93,10 @@ def baseline_warnings(results: Mapping[str, Any], task: Task) -> list[str]:
 
 
 def _advice(results: Mapping[str, Any]) -> str:
-    """Return options that usually help, depending on whether the last checkpoint was the best."""
+    """Return options that usually improve the model.
+
+    If the last checkpoint was the best, they train more. Otherwise they reduce overfitting.
+    """
     more = f"training.max_epochs={2 * max(1, results['epochs'])}"
     if results["best_step"] == results["steps"]:
         return f"more epochs ({more}), another learning rate, more data"
@@ -104,12 +107,15 @@ def _advice(results: Mapping[str, Any]) -> str:
 
 
 def resume_command(path: Path) -> str:
-    """Return the shortest command that resumes a run. A run with the name of a preset gets a `./`."""
+    """Return the shortest command that resumes a run.
+
+    The command writes a run as `./NAME` if NAME alone would mean a preset.
+    """
     return command("train", f"./{path}" if str(path) in presets() else str(path), "--resume")
 
 
 def next_commands(path: Path, task: Task) -> list[str]:
-    """Return three commands for the trained run that suit its task, with an input from the data."""
+    """Return three commands to try on a trained run. They suit its task and use an input from its data."""
     measure, see = command("evaluate", str(path)), command("attention", str(path))
     text = example_input(task)
     if text is None:
@@ -130,7 +136,7 @@ def next_commands(path: Path, task: Task) -> list[str]:
 def example_input(task: Task) -> str | None:
     """Return a short input from the test or validation split as a user would type it, or None.
 
-    The first input is preferred that is short and that the model reads without a warning.
+    This is the first input that is short and gives no warning, or else the input that comes closest.
     """
     split = "test" if "test" in task.splits else "validation"
     indices = range(min(len(task.splits[split]), EXAMINED))
@@ -166,10 +172,10 @@ def _typed(task: Task, text: str) -> str:
 
 
 def _cut(task: Task, text: str) -> str:
-    """Return a few words of a long input that the model reads without a warning; if there are none, all.
+    """Return a short excerpt of a long input that gives no warning, or the whole input if there is none.
 
-    The first words are preferred, whole sentences if possible. For a masked language model, those with the
-    fewest masks are preferred.
+    The excerpt is as near to the beginning as possible and consists of whole sentences if possible. For a
+    masked language model, it is the excerpt with the fewest masks.
     """
     width = SHORT_PROMPT if isinstance(task, CausalLanguageTask) else SHORT
     if len(text) <= width:

@@ -73,7 +73,10 @@ class ExperimentConfig(Node):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of initial weights, order of examples and dropout")
 
     def identity(self) -> Tree:
-        """Return the options that affect results, as a dict: all but `inspection` and `NO_EFFECT`."""
+        """Return the options that affect results, as a dict.
+
+        The section `inspection` and the `training` options in `NO_EFFECT` are left out.
+        """
         tree = {name: part for name, part in self.dump().items() if name != "inspection"}
         return tree | {"training": {k: v for k, v in tree["training"].items() if k not in NO_EFFECT}}
 
@@ -138,10 +141,12 @@ REPLACES = {"batch_size": "batch_tokens", "max_steps": "max_epochs", "max_epochs
 
 
 def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
-    """Return the validated config after `changes`, which also unset the options that they replace.
+    """Return the validated config of `tree` with `changes` applied.
 
-    The section `own_data` of a preset applies before `changes` if `task.data` is set, unless the model starts
-    from another run, whose options it must have.
+    A change also unsets the option that it replaces: `training.max_steps` unsets `training.max_epochs`. If
+    `task.data` is set, the preset's section `own_data` applies before `changes`. It does not apply if
+    `changes` set `training.start_from`, because the model must then have the options of the run it starts
+    from.
     """
     own_data = tree.get(OWN_DATA, {})
     tree = {name: section for name, section in tree.items() if name != OWN_DATA}
@@ -155,9 +160,10 @@ def apply_overrides(tree: Tree, changes: Tree) -> ExperimentConfig:
 
 
 def _replaced_options(given: Mapping[str, Any]) -> Tree:
-    """Return null for each `training` option that the given ones replace, such as the other limit on steps.
+    """Return the `training` options to unset, each with the value None, because a given option replaces them.
 
-    Rules of `training.small_data` do not apply to an option that is given.
+    For example, `max_steps` replaces `max_epochs`, and an option that is given replaces the rule of
+    `training.small_data` that would change it.
     """
     replaced = {other: None for option, other in REPLACES.items() if given.get(option) and other not in given}
     return replaced | {"small_data": disabled_rules(given)}
@@ -222,13 +228,13 @@ class Experiment:
                 raise UserError(detail) from None
 
     def fitted_training(self) -> TrainingConfig:
-        """Return the training options, fitted to little data by the rules of `training.small_data`."""
+        """Return the training options, which `training.small_data` adapts if there are few examples."""
         lengths = self.task.splits["train"].lengths()
         return fit_to_data(self.config.training, lengths, self.task.drop_last)
 
     @property
     def notes(self) -> list[str]:
-        """Notes about the data, and about options that do not fit the task or were fitted to little data."""
+        """Notes on the data, options that do not suit the task, and options changed for a small data set."""
         examples = len(self.task.splits["train"])
         fitted = describe_changes(self.config.training, self.fitted_training(), examples)
         return [*self.task.notes, *position_notes(self.config), *([fitted] if fitted else [])]
@@ -254,8 +260,9 @@ class Experiment:
     def build_trainer(self, context: TrainingContext | None = None, *, initialise: bool = True) -> Trainer:
         """Build the trainer with its model.
 
-        With `initialise`, set the token embedding and copy the weights from `training.start_from`, unless
-        there is a checkpoint to resume. A checkpoint contains all weights.
+        With `initialise`, fill the token embedding as `training.embedding_init` states, then copy the weights
+        of the run `training.start_from`. Both are skipped if there is a checkpoint to resume, which contains
+        all weights.
         """
         model, config = self.build_model(), self.fitted_training()
         context = context or TrainingContext(probe=self.build_probe())

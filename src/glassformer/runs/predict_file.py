@@ -1,6 +1,7 @@
 """Prediction of a whole file: rows are read in blocks, predicted in batches, and keep their columns.
 
-Only one block is in memory at a time. A row that cannot be read or predicted has an error of its own.
+Only one block is in memory at a time. A row that cannot be read or predicted gets an error message, and the
+other rows are still predicted.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class InputReader:
         encoding: str | None = None,
         on_read: OnRead | None = None,
     ) -> None:
-        """Open a file. Options that are None are those of the training data."""
+        """Open a file. For each option that is None, the value used for the training data applies."""
         trained: DataConfig | None = getattr(config, "data", None)
         if format is None and trained is not None and file_ending(path) == ".csv":
             format = trained.format if str(trained.format).startswith("csv") else None
@@ -118,7 +119,7 @@ class InputReader:
         return self.file.notes
 
     def names(self) -> list[str]:
-        """Return the names of all columns. JSON objects may differ, so that all of them are read."""
+        """Return the names of all columns. For JSON, read all rows, because their keys may differ."""
         if self._header is not None:
             return list(self._header)
         found: dict[str, None] = {}
@@ -148,7 +149,7 @@ class InputReader:
         return FileRow(row.number, columns, value)
 
     def _columns(self, row: Any) -> dict[str, Any]:
-        """Return the columns of an original row by name."""
+        """Return a row of the input file as a dict from column name to value."""
         if isinstance(row, dict):
             return row
         if not isinstance(row, list):
@@ -158,9 +159,10 @@ class InputReader:
 
 
 def _layout(task: Task) -> Mapping[str, Any] | None:
-    """Return the layout of the training file; None if it had no columns.
+    """Return the column layout of the training file, or None if the file had no columns.
 
-    Data in memory is stored with the name `input`, which no file of the user needs to have.
+    Also return None if the model was trained on data in memory. Their only input column is named `input`, and
+    a file to predict need not have a column of that name.
     """
     layout: Mapping[str, Any] | None = task.state().get("layout")
     is_in_memory = layout is not None and layout["columns"].get("input") == ["input"]
@@ -197,7 +199,10 @@ class PredictionWriter:
     def __init__(
         self, path: Path, reader: InputReader, show: Show, *, prefix: str = "", labels: Sequence[str] = ()
     ) -> None:
-        """Write to `path` what `show` returns for each prediction, and the probability of each label."""
+        """Prepare to write to `path`. The column `output` contains `show(prediction)`.
+
+        Each of `labels` gets a column with its probability. `prefix` precedes the names of all added columns.
+        """
         self.ending = file_ending(path)
         self.show = show
         self.labels = list(labels)
@@ -219,7 +224,7 @@ class PredictionWriter:
         return "" if self.is_json else self._table([[*self.names, *self.added]])
 
     def lines(self, block: Sequence[RowPrediction]) -> str:
-        """Return the lines of a block."""
+        """Return a block of predicted rows as lines of text to append to the output file."""
         if self.is_json:
             return "".join(f"{json_text(self._object(found))}\n" for found in block)
         return self._table([self._cells(found) for found in block])
@@ -257,7 +262,10 @@ class PredictionWriter:
         return cells if self.ending == ".csv" else self._tab_cells(cells)
 
     def _tab_cells(self, cells: list[str]) -> list[str]:
-        """Empty the cells that a TSV file cannot hold, and name them in the error of the row."""
+        """Empty the cells that contain a tab or a line end, which TSV does not allow.
+
+        The `error` cell of the row then names these columns.
+        """
         bad = [index for index, cell in enumerate(cells) if re.search(r"[\t\r\n]", cell)]
         if bad:
             names = [*self.names, *self.added]
@@ -309,7 +317,7 @@ def _collision(name: str, path: Path) -> UserError:
 
 
 def check_out(out: Path, source: Path) -> None:
-    """Raise UserError if the ending of the output file is unknown, or if it is the input file itself."""
+    """Raise UserError if the output file has an unknown ending or is the same file as the input file."""
     if out.suffix.lower() not in OUT_ENDINGS:
         message = "the ending does not name a format for predictions"
         raise user_error(message, path=str(out), value=out.suffix, allowed=OUT_ENDINGS)
@@ -318,7 +326,7 @@ def check_out(out: Path, source: Path) -> None:
 
 
 def bytes_progress(path: Path, progress: Progress | None) -> OnRead | None:
-    """Return a callback that turns the bytes read from a file into progress."""
+    """Return a callback that takes the number of bytes just read and reports how much of a file is done."""
     if progress is None or not path.is_file():
         return None
     total, done = path.stat().st_size, 0

@@ -236,13 +236,14 @@ class Run:
         prefix: str = "",
         progress: Progress | None = None,
     ) -> FileSummary:
-        """Predict each row of a file, and write all rows to `out` with the columns that are added.
+        """Predict each row of a file, and write the rows to `out` with the predictions as added columns.
 
-        The columns `output`, `probability` and `error` follow those of the input, and `prefix` precedes their
-        names. With `probabilities`, a classifier also writes the probability of each class. `source` is
-        read as the training data was, by its ending (.csv, .tsv, .jsonl, .json, or one text per line);
-        `columns` names the input otherwise. `out` is .csv, .tsv or .jsonl and is replaced only at the end.
-        Return the number of `rows`, the number of `failed` rows and the first `errors`.
+        The added columns `output`, `probability` and `error` follow those of the input, and `prefix` precedes
+        their names. With `probabilities`, a classifier also writes the probability of each class. The ending
+        of `source` determines its format: .csv, .tsv, .jsonl or .json, otherwise one text per line. The model
+        reads the same columns as in training, unless `columns` names others. `out` is .csv, .tsv or .jsonl
+        and is replaced only at the end. Return the number of `rows`, the number of `failed` rows and the
+        first `errors`.
         """
         from glassformer.runs.predict_file import (  # training need not load it
             InputReader,
@@ -375,10 +376,10 @@ class Run:
         seed: int = 0,
         number: int = 0,
     ) -> Iterator[tuple[str, int]]:
-        """Continue a prompt, and yield (text so far, number of new tokens) after each generated part.
+        """Continue a prompt, and yield (text so far, number of new tokens) after each generated chunk.
 
-        A `temperature` of 0 means greedy decoding. Equal seeds give equal texts. Different values of `number`
-        give different texts for the same prompt and seed.
+        A `temperature` of 0 means greedy decoding. Equal arguments give equal texts. To sample several texts
+        with the same prompt and seed, pass a different `number` for each.
         """
         task = self.task
         if not isinstance(task, CausalLanguageTask):
@@ -522,7 +523,8 @@ class Run:
         """Measure the effect of ablating an attention edge: in this head, `query` may not attend to `key`.
 
         `site` is `encoder`, `decoder` or `cross`. With `examples`, the edge is also ablated in that many
-        examples of the same length. Without `renormalise`, the weights of the row no longer sum to 1.
+        examples of the same length as the input. By default the remaining weights of the query are rescaled
+        to sum to 1; without `renormalise` they sum to less.
         """
         from glassformer.inspection.ablation import Edge, edge_effects
         from glassformer.inspection.record import HeadId
@@ -555,7 +557,7 @@ class Run:
         )
 
     def rollout(self, text: str | None = None) -> AttentionMaps:
-        """Return the attention rollout: one map per site (encoder, decoder or cross). It can mislead."""
+        """Return the attention rollout, a rough hint at influence: one map per site, such as `encoder`."""
         from glassformer.inspection.attribution import rollout
 
         return rollout(self.attention(text))
@@ -589,7 +591,7 @@ class Run:
         return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
 
     def _input(self, text: str | None) -> tuple[np.ndarray, str]:
-        """Return the token ids of a text and the text, or those of the first example if `text` is None."""
+        """Return token ids and text of an input. If `text` is None, the input is the first example."""
         from glassformer.inspection.examples import first_input
 
         return first_input(self.task) if text is None else (self.task.parse(text), text)

@@ -205,7 +205,10 @@ class TrainingSession:
         self.folder.events.append("transfer", **asdict(transferred))
 
     def _check_config(self) -> None:
-        """Raise UserError if the folder contains a run whose config differs in more than a run may change."""
+        """Raise UserError if the folder contains a run with a different config.
+
+        Options in `MAY_CHANGE_ON_RESUME`, such as `training.max_steps`, may differ.
+        """
         if not self.folder.exists():
             return
         saved = _saved_config(self.folder).dump()
@@ -222,7 +225,7 @@ class TrainingSession:
             )
 
     def _check_same(self, checksum: str) -> None:
-        """Raise UserError if data or start weights have changed since the run began."""
+        """Raise UserError if the data or the run in `training.start_from` changed after this run began."""
         about, transferred = self.folder.environment(), self.experiment.transferred
         if about.get("data_sha256") != checksum:
             message = "the data have changed since the run started"
@@ -263,7 +266,10 @@ class TrainingSession:
         self.reporter.progress(activity, done, total)
 
     def _conclude(self, state: TrainingState) -> dict[str, Any]:
-        """Return the results as a dict. If training has ended, evaluate the best checkpoint and save them."""
+        """Return the results of the training as a dict.
+
+        If training has ended (and was not just stopped), evaluate the best checkpoint and save the results.
+        """
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
         baselines: dict[str, dict[str, float]] = {}
         if state.ended and self.process_group.is_rank_zero:
@@ -308,9 +314,9 @@ class TrainingSession:
         return results | {"resumed_from": self.resumed_from}
 
     def next_commands(self) -> list[str]:
-        """Return commands to try with the trained run, or the one that resumes a run that was stopped.
+        """Return commands to try on the trained run, or, if it was stopped, the command to resume it.
 
-        They contain an input of the data, for which the data may be read again.
+        Some commands contain an example input. To find one, the data may be read again.
         """
         if not self.process_group.is_rank_zero:
             return []
@@ -387,7 +393,10 @@ def _unfinished(config: ExperimentConfig) -> Path | None:
 
 
 def _saved_config(folder: RunFolder) -> ExperimentConfig:
-    """Return the validated config of a run. Options that its version did not have get their defaults."""
+    """Return the validated config of a run.
+
+    A run of an older version may lack options that were added since. They get their defaults.
+    """
     return validate(ExperimentConfig, folder.config())
 
 

@@ -195,7 +195,10 @@ def _common_modules(theirs: Tensors, own: Tensors) -> set[str]:
 
 
 def _match_backbone(source: Source, own: Tensors, config: ModelConfig) -> dict[str, PartialCopy]:
-    """Return the tensors to copy partially. Raise UserError if shapes or relevant model options differ."""
+    """Return the position tables of which only a part can be copied, because their lengths differ.
+
+    Raise UserError if other shapes differ, or a model option that is not in `MAY_DIFFER`.
+    """
     if not _common_modules(source.tensors, own):
         raise source.error(
             f"the run's {_modules(source.tensors)} have nothing in common with this model's {_modules(own)}",
@@ -252,7 +255,7 @@ def _size(tensor: Tensor) -> str:
 
 
 def _same_options(source: Source, differing: Mapping[str, Any]) -> str:
-    """Return overrides such as `model.hidden_dim=64` that set the differing options to the run's values."""
+    """Return overrides such as `model.hidden_dim=64` that give the new model the source run's options."""
     known = flatten(source.options)
     values = {name: known[name] for name in differing if name in known}
     return " ".join(
@@ -290,7 +293,10 @@ def _check_symbols(source: Source, task: Task) -> None:
 
 
 def _output_symbols(task: Task) -> list[str]:
-    """Return the class or target token of each output. Return [] if outputs are input tokens or values."""
+    """Return the symbol of each model output, by output index: a class label or a target token.
+
+    Return [] for a language model, whose outputs are the input tokens, and for a regression.
+    """
     match task.task_type:
         case SequenceClassification(is_regression=False, outputs=count) | TokenClassification(classes=count):
             return task.output_symbols(range(count))
@@ -301,7 +307,7 @@ def _output_symbols(task: Task) -> list[str]:
 
 
 def _has_same_head(source: Source, task: Task, own: Tensors) -> bool:
-    """Return True if the output heads of both models have the same classes or tokens and shapes."""
+    """Return True if the output heads of both models have the same shapes and predict the same symbols."""
     if not source.has_type_of(task) or _output_symbols(task) != _output_symbols(source.task):
         return False
     here = {name: tensor.shape for name, tensor in own.items() if is_head(name)}

@@ -1,6 +1,7 @@
 """Tasks, one file each. Importing this package registers every kind.
 
-A task knows a model only by its task type, and nothing of training or run folders.
+A task states its task type, from which a fitting model is built. It does not depend on training or run
+folders.
 """
 
 from glassformer.tasks import arithmetic as arithmetic

@@ -68,7 +68,7 @@ def parse_number(value: Any) -> float:
 
 
 def at_location(detail: ErrorDetail, location: str) -> UserError:
-    """Return a UserError with the content of `detail`, and with a file and line as its path."""
+    """Return a UserError like `detail`, with a location (file and line) as its path."""
     return user_error(detail.message, path=location, value=detail.value, hint=detail.hint)
 
 
@@ -84,7 +84,10 @@ def mark_piece(text: str) -> str:
 
 
 def mark_unknown(task: Task, text: str) -> list[tuple[str, bool]]:
-    """Split a text into parts. Each is a pair of a text and True if the model does not know it."""
+    """Split a text into pairs (part, is_unknown), where True marks parts that the tokenizer does not know.
+
+    The parts in order are the whole text.
+    """
     parts: list[tuple[str, bool]] = []
     at = 0
     for start, end, is_known in task.pieces(text):
@@ -97,7 +100,7 @@ def mark_unknown(task: Task, text: str) -> list[tuple[str, bool]]:
 
 
 def evaluated_rows(task: Task, split: str, indices: Sequence[int]) -> list[np.ndarray]:
-    """Return the input tokens of examples as evaluation reads them, with the tokens that the task hides."""
+    """Return the input tokens of examples as the model sees them in evaluation: some may be masked."""
     batches = (task.batch(split, np.array([index])).inputs["tokens"] for index in indices)
     return [tokens_BL[0].numpy() for tokens_BL in batches if tokens_BL is not None]
 
@@ -175,10 +178,10 @@ class Task:
         return " ".join(self.input_symbols(tokens))
 
     def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
-        """Return the inputs of examples as they are written in the data.
+        """Return the inputs of examples as text, spelled as in the data.
 
-        `rows` are the tokens that the model reads, if parts of the examples are hidden or cut. By default the
-        tokens are all there is.
+        If the model sees other tokens than the stored ones, because some are masked or cut off, pass these as
+        `rows`.
         """
         shown = [self.splits[split].inputs[index] for index in indices] if rows is None else rows
         return [self.show_input([int(token) for token in row]) for row in shown]
@@ -192,7 +195,7 @@ class Task:
         return False
 
     def input_labels(self, tokens: Sequence[int], text: str | None = None) -> list[str]:
-        """Return a label per token: its symbol, or, for an unknown token, its piece of the text, marked."""
+        """Return one label per token: its symbol or, if the token is unknown, its part of `text`, marked."""
         labels = self.input_symbols(tokens)
         pieces = [] if text is None else self.pieces(text)
         unknown = [piece for piece in pieces if not piece.is_known]
@@ -247,9 +250,9 @@ class Task:
         return [f"example {number + 1}" for number in numbers]
 
     def count_characters(self, split: str) -> int | None:
-        """Return the number of characters in the predicted tokens of a split, or None if they are not text.
+        """Return the number of characters of a split that a language model predicts, or None for other tasks.
 
-        The metric `bits_per_character` divides by this number.
+        The metric `bits_per_character` divides the total loss by this number.
         """
         return None
 

@@ -205,7 +205,10 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         return Examples(columns.rows["input"], self._encode_targets(texts))
 
     def _with_known_labels(self, split: str, texts: Texts, report: DataReport) -> Texts:
-        """Return the texts whose labels train has. A few others are left out with a warning."""
+        """Return the texts whose labels occur in the training split.
+
+        A few texts with other labels are left out with a warning. If there are many, raise UserError.
+        """
         unknown: dict[int, list[str]] = {}
         for index, label in enumerate(_labels(texts)):
             if not label:
@@ -229,7 +232,10 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
         return np.fromiter(numbers, dtype=np.int16, count=len(texts))
 
     def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
-        """Collate examples, and replace tokens in training. The choice depends on epoch and example index."""
+        """Collate examples. In training, replace random tokens by MASK or UNKNOWN.
+
+        Which tokens are replaced depends only on `data_seed`, epoch and example index.
+        """
         batch = super().batch(split, indices, epoch)
         tokens_BL = batch.inputs["tokens"]
         if epoch is None or tokens_BL is None:

@@ -204,7 +204,7 @@ class LanguageTask(TextTask):
         return "".join(shown).strip()
 
     def _window_pieces(self, split: str, index: int) -> list[str]:
-        """Return the text that each token of a window encodes, with the space before it."""
+        """Return the part of the text that each token of a window encodes, with any space before it."""
         windows = self.splits[split].inputs
         assert isinstance(windows, Windows)
         start, stop = windows.span(index)
@@ -218,7 +218,7 @@ class LanguageTask(TextTask):
         return pieces[start - int(offsets[first]) :]
 
     def _text_pieces(self, text: str) -> list[str]:
-        """Return the text of each token. Together they are the whole text."""
+        """Split a text into the parts that its tokens encode, one part per token."""
         ends = [end for _, _, end in self.tokenizer.spans(text)]
         if ends:
             ends[-1] = len(text)
@@ -272,7 +272,10 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
         return self.config.stride
 
     def count_characters(self, split: str) -> int:
-        """Return the number of characters in the predicted tokens. The end of a text counts as one."""
+        """Return the number of characters that the model predicts in a pass over a split.
+
+        An end token counts as one character. The first token of a running text is not predicted.
+        """
         return self._rows[split][1]
 
     def collate(self, examples: Examples, indices: np.ndarray) -> Batch:
@@ -289,7 +292,10 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
         return check_length(self.start(text), self.config.max_length)
 
     def start(self, text: str) -> list[int]:
-        """Return the tokens of a prompt, never empty. They follow a begin token, except for running text."""
+        """Return a prompt as token ids, never empty: a begin token and the tokens of the text.
+
+        For running text there is no begin token, and an empty prompt becomes a line break.
+        """
         tokens = self.tokenizer.encode(text).tolist()
         if not self.config.is_running:
             return [BEGIN, *tokens]
@@ -305,9 +311,9 @@ class CausalLanguageTask(LanguageTask, CausalLMTask):
     def generate(
         self, model: Model, tokens: Sequence[int], length: int, decodings: Iterable[DecodingConfig]
     ) -> Iterator[list[int]]:
-        """Yield up to `length` generated tokens in chunks, one chunk per decoding config.
+        """Yield up to `length` generated tokens in chunks, each decoded with the next of `decodings`.
 
-        When the context is full, generation continues from the second half of the context.
+        A chunk ends when the context is full. The next chunk continues from the second half of the context.
         """
         generated, left = list(tokens), length
         half = self.config.max_length // 2
@@ -375,11 +381,17 @@ class MaskedLanguageTask(LanguageTask):
         return check_length([BEGIN, *tokens, END], self.config.max_length)
 
     def _without_space_after(self, text: str) -> str:
-        """Remove the space before a mask if the tokenizer counts that space as part of the masked word."""
+        """Return the text before a mask without the space at its end, if tokens start with a space.
+
+        The predicted word then contains that space.
+        """
         return text.rstrip(" ") if self.tokenizer.has_space_before else text
 
     def _encode_after_mask(self, text: str) -> list[int]:
-        """Return the token ids of text after a mask. No space is added, since punctuation may follow."""
+        """Return the token ids of the text that follows a mask.
+
+        No space is added before the text, because it may start with punctuation.
+        """
         if not self.tokenizer.has_space_before:
             return self.tokenizer.encode(text).tolist()
         if not text or text.startswith(" "):

@@ -87,7 +87,10 @@ class RepetitionTask(RandomTokensTask, CausalLMTask):
         return {split: Examples(inputs, inputs) for split, inputs in twice.items()}
 
     def solve(self, tokens: Sequence[int]) -> list[int] | None:
-        """Return the remaining tokens, or None if the input does not contain the whole first half."""
+        """Return the rest of the sequence, which repeats its first half.
+
+        Return None if the input does not contain the whole first half.
+        """
         if len(tokens) < self.period:
             return None
         return [int(tokens[index % self.period]) for index in range(len(tokens), self.config.length)]

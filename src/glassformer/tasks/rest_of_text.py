@@ -67,7 +67,10 @@ class RestOfTextTask(LanguageTask):
 
     @property
     def window(self) -> int:
-        """Number of tokens per window, without the begin token and the token shared with the next window."""
+        """Number of tokens by which one window follows another.
+
+        A window has two tokens more: a begin token, and the first token of the next window.
+        """
         return self.config.max_length - 2
 
     @cached_property

@@ -35,7 +35,11 @@ class Space:
 
 
 def share(size: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of distinct rows per split: as wanted or, if too few exist, in proportion."""
+    """Return the number of distinct rows per split.
+
+    These are the wanted numbers. If fewer rows exist, all of them are divided in proportion to the wanted
+    numbers.
+    """
     wanted = {split: count for split, count in wanted.items() if count}
     if size >= sum(wanted.values()):
         return dict(wanted)
@@ -148,7 +152,7 @@ class SequenceTask(Task):
     config: SequencesConfig
 
     def parse(self, text: str) -> np.ndarray:
-        """Parse `3 1 4`, `3,1,4`, `[3, 1, 4]`, and `314` if every category has one digit."""
+        """Parse `3 1 4`, `3,1,4` or `[3, 1, 4]`. Also parse `314` if all tokens are single digits."""
         words = text.strip().strip("[]()").replace(",", " ").split()
         if not words:
             raise ErrorDetail("the line is empty: no sequence to read", hint="type 3 1 4")
@@ -283,7 +287,11 @@ class PalindromeConfig(SequencesConfig):
         return (inputs == inputs[:, ::-1]).all(axis=1).astype(np.uint8)
 
     def halves(self) -> Space:
-        """Return the space of left halves, with the middle of odd lengths, that have two tokens to swap."""
+        """Return the space of left halves from which palindromes are made.
+
+        For an odd length, a left half ends with the middle token. Each has two unequal tokens before the
+        middle, so that swapping them gives a sequence that is not a palindrome.
+        """
         half, middle = self.length // 2, self.length % 2
         every = self.sequences(half + middle)
 
@@ -338,7 +346,7 @@ class PalindromeTask(SequenceTask, SequenceClassificationTask):
 
 
 def _describe_small_space(what: str, size: int, wanted: dict[str, int]) -> list[str]:
-    """Return a note for the user if the space is too small for the wanted splits, else an empty list."""
+    """Return a note for the user if fewer examples exist than the splits want, else an empty list."""
     counts = share(size, wanted)
     if all(counts.get(split, 0) >= count for split, count in wanted.items()):
         return []

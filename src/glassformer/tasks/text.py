@@ -90,7 +90,7 @@ class Texts:
 
     @property
     def columns_hint(self) -> str:
-        """Option that names the columns: by number if the file has no names for them."""
+        """Hint to set `task.data.columns`, with column numbers if the file has no column names."""
         return "task.data.columns='{input: NAME, target: NAME}'"
 
     def identity(self) -> Any:
@@ -132,7 +132,7 @@ def generate_splits(generate: Generate, examples: int, few: int, data_seed: int)
 
 @dataclass(frozen=True)
 class FileTexts(Texts):
-    """Texts from files: the selected records of a stream."""
+    """Texts of one split from files. A mask selects records, since several splits may share a file."""
 
     stream: Stream
     text_roles: Sequence[str]
@@ -206,7 +206,10 @@ class Rereadable:
 
 
 def read_as(stream: Stream) -> dict[str, str]:
-    """Return how a table was read, for the cache key: the same bytes can be read as different texts."""
+    """Return the entry of a cache key that describes how a table was read.
+
+    It is needed because the same bytes can be read as different texts.
+    """
     return {"read_as": stream.read_as} if stream.read_as else {}
 
 
@@ -249,7 +252,10 @@ class DataReport:
 def read_splits(
     config: TextTaskConfig, data: DataConfig, text_roles: Sequence[str], unseen_only: bool, report: DataReport
 ) -> dict[str, Texts]:
-    """Read each split from its file, split off the splits without a file, and report overlap with train."""
+    """Read each split from its file. A split without a file becomes a part of train.
+
+    Report examples of the validation and test files that train also has.
+    """
     splits: dict[str, FileTexts] = {}
     keys: dict[str, RowKeys] = {}
     for split in SPLITS:
@@ -299,7 +305,10 @@ def texts_of(stream: Stream, role: str) -> Iterator[str]:
 
 
 def keys_of(texts: Iterable[str]) -> RowKeys:
-    """Hash texts for comparison. Hashes are stored in the cache folder, since /tmp may be in memory."""
+    """Hash texts, to find equal ones.
+
+    The hashes are written to the cache folder, not to /tmp, which on some machines is in memory.
+    """
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -332,10 +341,12 @@ def encode_texts(
     options: Mapping[str, Any],
     report: DataReport,
 ) -> TokenColumns:
-    """Tokenise the texts of each role. Tokens of texts from files are stored in memory-mapped files.
+    """Tokenise the examples, with one tokenizer per role, such as `input` and `target`.
 
-    `arrange` returns the rows of an example, or None to omit the example, and updates the counts. The cache
-    key includes `options`, so that `options` must contain everything that `arrange` depends on.
+    `arrange` receives the (text, tokens) pairs of an example and a counter that it may update. It returns one
+    row of tokens per role, or None to omit the example. Tokens of texts from files are cached in
+    memory-mapped files. The cache key includes `options`, which must therefore contain everything that
+    `arrange` depends on.
     """
     facts = Counter[str]()
 
@@ -529,7 +540,10 @@ class Corpus:
         return (part for part in parts if len(part.split(maxsplit=least - 1)) >= least)
 
     def rows(self, tokenizer: Tokenizer, report: DataReport) -> tuple[RaggedRows, int]:
-        """Return the tokens, cached on disk for texts from files, and the number of predicted characters."""
+        """Return the tokens and the number of characters that a causal language model predicts.
+
+        Tokens of texts from files are cached on disk.
+        """
         facts = {"characters": 0, "tokens": 0, "unknown": 0}
         if not isinstance(self._texts, Stream):
             rows = RaggedRows.of(row for (row,) in self._encode(tokenizer, facts))

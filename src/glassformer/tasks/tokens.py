@@ -128,7 +128,10 @@ class TokensTask(Task):
 
     @classmethod
     def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
-        """Return the state: the symbols and labels of train, and the maximum length in all splits."""
+        """Return the task state to save with a run: symbols and labels of train, and the maximum length.
+
+        The maximum length is that of all splits.
+        """
         return {
             "symbols": [UNKNOWN, *_distinct(chain.from_iterable(splits["train"].values["input"]))],
             "target_symbols": _distinct(cls.target_symbols(splits["train"])),
@@ -167,7 +170,7 @@ class TokensTask(Task):
         return replace(rows, values={"input": inputs, "target": targets})
 
     def encode(self, splits: Mapping[str, Rows], notes: list[str] | None = None) -> dict[str, Examples]:
-        """Encode all splits. Rows with a label that train does not have are left out, with a note."""
+        """Convert all splits to ids. Rows whose labels do not occur in train are left out, with a note."""
         known = {split: self._with_known_labels(split, rows, notes) for split, rows in splits.items()}
         return {
             split: Examples(_pack(self.vocabulary, rows.values["input"]), self.encode_targets(rows))
@@ -175,11 +178,14 @@ class TokensTask(Task):
         }
 
     def unknown_labels(self, target: Any) -> Sequence[str]:
-        """Return the labels of one target that train does not have. A number or a sequence has none."""
+        """Return the labels of one target that do not occur in train; empty if targets are not labels."""
         return ()
 
     def _with_known_labels(self, split: str, rows: Rows, notes: list[str] | None) -> Rows:
-        """Return the rows whose labels train has. `notes` is None for a restored task."""
+        """Return the rows whose labels occur in train, and append a note about the others to `notes`.
+
+        `notes` is None for a restored task, which rejects labels that were not left out when it was trained.
+        """
         labels = (self.unknown_labels(target) for target in rows.values["target"])
         unknown = {index: found for index, found in enumerate(labels) if found}
         if not unknown:
@@ -400,7 +406,10 @@ def _reject_reserved(tokens: list[str]) -> list[str]:
 
 
 def _pack(vocabulary: Vocabulary, sequences: list[list[str]]) -> Sequences:
-    """Convert symbols to ids. Unknown symbols become UNKNOWN; a vocabulary of labels does not have it."""
+    """Convert symbols to ids. A symbol that the vocabulary does not have gets the id of UNKNOWN.
+
+    A vocabulary of labels has no UNKNOWN, so pass only known labels.
+    """
     number_of = vocabulary.ids
     unknown = number_of.get(UNKNOWN)
     dtype = np.min_scalar_type(len(vocabulary))
