@@ -70,6 +70,13 @@ def choose_device(name: str) -> torch.device:
     available = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     available += ["cuda"] if torch.cuda.is_available() else []
     available += ["mps"] if torch.backends.mps.is_available() else []
+    if name.lower().startswith("gpu"):  # without `allowed`: the nearest match would be cpu
+        raise user_error(
+            f"{name!r} is not a device name; a GPU is called cuda, or mps on a Mac",
+            path="training.device",
+            value=name,
+            hint="training.device=auto, which uses the GPU if this machine has one",
+        )
     if name not in available:
         raise user_error(
             "no such device on this machine", path="training.device", value=name, allowed=available
