@@ -27,7 +27,10 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Mask, Tensor | None, float], Tensor]
 def fused_kernel(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Mask, bias: Tensor | None, dropout: float
 ) -> Tensor:
-    """Compute attention with PyTorch's fused kernel. A causal mask without padding is passed as a flag."""
+    """Compute attention with PyTorch's fused kernel.
+
+    If the mask is only causal, it is passed as the flag `is_causal`, which needs no mask tensor.
+    """
     queries, keys = q_BHLK.shape[2], k_BHMK.shape[2]
     if bias is None and mask.is_causal and mask.allowed is None and queries == keys:
         return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, is_causal=True, dropout_p=dropout)

@@ -421,7 +421,7 @@ class ClassHead(Head):
 
     @property
     def is_plain(self) -> bool:
-        """True unless a subclass overrides `forward` or `compute_loss`, which the chunked loss bypasses."""
+        """True if no subclass overrides `forward` or `compute_loss`: the chunked loss calls neither."""
         return type(self).forward is Head.forward and type(self).compute_loss is ClassHead.compute_loss
 
     def loss_per_target(

@@ -175,8 +175,8 @@ class Learned(Position):
 class LearnedConfig(PositionConfig):
     """Learned vector per position, added to the embedding, as in GPT-2 and BERT.
 
-    Use it for absolute positions if all lengths are well represented in training: it cannot read a
-    longer sequence.
+    Use it for absolute positions if all lengths are well represented in training. It cannot read a
+    sequence that is longer than the model's maximum length.
     """
 
     kind: Literal["learned"] = "learned"

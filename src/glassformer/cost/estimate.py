@@ -107,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def _evaluation_seconds(twin: Trainer, split: str, decoding: DecodingConfig, rows: int | None) -> float:
-    """Return the seconds that a split's evaluation takes, extrapolated from `rows` rows of one batch."""
+    """Estimate the seconds of an evaluation on a split, from the time of `rows` rows of one batch."""
     batches = evaluation_batches(twin.task, split, twin.evaluation)
     batch = batches[len(batches) // 2]
     sample = batch[:rows]

@@ -116,7 +116,7 @@ def measure(
 
 
 def longest_batch(task: Task, training: TrainingConfig) -> Batch:
-    """Return the batch that needs the most memory: the longest training examples, as many as it holds."""
+    """Return the batch that needs the most memory: the longest training examples that fill one batch."""
     lengths = task.splits["train"].lengths()
     count = training.batch_size
     if training.batch_tokens is not None:
@@ -149,7 +149,7 @@ def count_by_module(model: nn.Module) -> dict[str, int]:
 
 
 def count_tokens(batch: Batch) -> int:
-    """Return the number of input positions of a batch, with padding and both encoder and decoder inputs."""
+    """Return the number of input positions of a batch: encoder and decoder inputs, padding included."""
     return sum(x.numel() for x in batch.inputs.values() if x is not None and x.dtype != torch.bool)
 
 

@@ -145,7 +145,10 @@ def _select(state: DecodingState, rows: Tensor, count: int) -> None:
 def _prefix(
     inputs: Inputs | None, begin: int | None, prompt_BL: Tensor | None, mask_BL: Tensor | None
 ) -> tuple[Inputs, Tensor, Tensor | None]:
-    """Return the inputs, the first tokens of every row, and their mask, or None if all tokens are real."""
+    """Return the model's inputs, the first tokens of every row (`begin` and prompt), and the tokens' mask.
+
+    The mask is None if no row has padding.
+    """
     if inputs is None:
         inputs = {"tokens": prompt_BL}
     like = prompt_BL if prompt_BL is not None else next((x for x in inputs.values() if x is not None), None)

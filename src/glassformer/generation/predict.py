@@ -186,10 +186,10 @@ def decode_batches(
     predict: Callable[[Sequence[np.ndarray]], list[list[Prediction]]],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[int, list[int]]:
-    """Decode batches of example indices in threads. Return a dict from index to the best hypothesis's tokens.
+    """Decode examples in threads. Return the tokens of the best hypothesis of each example, by its index.
 
-    `read` returns the input rows for some indices. Each batch is divided among the threads, and the largest
-    parts run first.
+    Each of the `batches` is an array of example indices, and `read` returns the input rows of such an array.
+    Each batch is divided among the threads. The parts with the most input tokens run first.
     """
     parts = [np.array(part) for batch in batches for part in round_robin(batch.tolist(), concurrency(model))]
     items = [(part, read(part)) for part in parts]

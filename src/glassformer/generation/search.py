@@ -194,7 +194,7 @@ class Search:
             )
 
     def _propose(self, scores: Scores) -> _Candidates:
-        """Ask the strategy for candidates, and return them with their sums and scores."""
+        """Ask the strategy for candidates. Return them with their sums of log-probabilities and scores."""
         beam_BC, token_BC = self.strategy.choose(self.sums_BW, scores, self.rows_B, self.length)
         index_B1 = torch.arange(len(beam_BC), device=beam_BC.device)[:, None]
         logit_BC = scores.logits_BWV[index_B1, beam_BC, token_BC].double()

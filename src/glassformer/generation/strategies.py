@@ -24,7 +24,10 @@ from glassformer.data.batching import generator
 
 @dataclass(frozen=True)
 class Scores:
-    """Logits of every next token of every beam. A logit minus the beam's total is a log-probability."""
+    """Logits of every next token of every beam, and the log-sum-exp of each beam's logits.
+
+    A logit minus this log-sum-exp is a log-probability.
+    """
 
     logits_BWV: Tensor
     totals_BW1: Tensor
@@ -51,7 +54,7 @@ class Strategy:
         raise NotImplementedError
 
     def score(self, sums: Tensor, lengths: Tensor | float) -> Tensor:
-        """Return the score that ranks hypotheses. With equal sums, a longer one must not score less."""
+        """Return the score that ranks hypotheses. Of equal sums, the longer one must not score less."""
         return sums
 
 
@@ -174,7 +177,10 @@ def _only(logs_BV: Tensor, best_BK: Tensor, indices_BK: Tensor) -> Tensor:
 
 
 def _nucleus(logs_BV: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Return values and indices of the fewest tokens with this total probability. Other values are −∞."""
+    """Return logs and indices of the fewest tokens whose total probability reaches `share`.
+
+    The result may contain further tokens, whose logs are set to −∞.
+    """
     share_B1 = share * logs_BV.exp().sum(-1, keepdim=True, dtype=torch.float64)
     # Sorting a whole vocabulary takes longer than a small model, and a few tokens are usually enough.
     best_BK, indices_BK = top(logs_BV, 128)
@@ -187,8 +193,8 @@ def _nucleus(logs_BV: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 @register
 class SampleConfig(DecodingConfig):
-    """Random sampling: draw each token by its probability. A row depends on the seed and its number, not
-    on other rows.
+    """Random sampling: draw each token by its probability. A row's random numbers depend on
+    the seed and on the row's number, not on other rows.
 
     Use it to generate varied text; a temperature below 1 makes it more careful.
     """
@@ -235,16 +241,16 @@ class Beam(Strategy):
 
 @register
 class BeamConfig(DecodingConfig):
-    """Beam search: at each step, the `size` beams (partial outputs) with the largest sums of log-
-    probabilities continue.
+    """Beam search: at each step, the `size` beams (partial outputs) with the largest sums of
+    log-probabilities continue.
 
     Use it for translation, where it usually scores above greedy decoding, at `size` times the work.
 
     A beam that chooses the end token while among the `size` best becomes a hypothesis. Its score is
     sum / length**length_penalty, and its length includes the end token. A row is done when `size` hypotheses
     score at least as much as the best continuing beam does now, or when no continuing beam can still become
-    one of the n best. On ties, the beam with the better beginning comes first, then the one with the lower
-    token id.
+    one of the `n_best` hypotheses that are returned. On equal sums, a continuation of the better beam comes
+    first, and of the same beam, the one with the lower token id.
     """
 
     kind: Literal["beam"] = "beam"

@@ -99,7 +99,10 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
 
 
 class Backbone(Model):
-    """Base class of models with an embedding and an encoder, which share their names across task types."""
+    """Base class of models with an embedding and an encoder.
+
+    These two modules have the same names for every task type, so that weights can be transferred by name.
+    """
 
     def __init__(
         self, task_type: TaskType, embedding: Embedding, encoder: EncoderStack, is_causal: bool
@@ -152,7 +155,7 @@ class DecodingState:
     """Caches, positions and masks of a batch during generation, one row per sequence.
 
     The beams of a sequence share one row. Each step appends one token per beam to the row, and each beam sees
-    only the appended tokens of its own history. Nothing is copied if several beams continue the same one.
+    only the appended tokens of its own history. Several beams may continue the same beam; nothing is copied.
     """
 
     caches: list[BlockCache]
@@ -260,7 +263,7 @@ class ModelConfig(Kind):
         raise NotImplementedError
 
     def sees(self) -> Sight:
-        """Return what one attention layer knows about positions. A kind that does not tell sees them all."""
+        """Return what one attention layer knows of a token's position; by default, the absolute position."""
         return "absolute"
 
     def parameter_terms(self, task_type: TaskType) -> dict[str, int]:

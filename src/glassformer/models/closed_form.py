@@ -99,7 +99,10 @@ def _combine(left: int, operator: str, right: int, value: int) -> Count:
 
 
 def transformer_terms(config: TransformerConfig, task_type: TaskType) -> dict[str, int]:
-    """Return the parameter count by module path, without zeros. `*` in a path means all blocks of a stack."""
+    """Return the parameter count of each module that has parameters, by its path.
+
+    `encoder.layers.*.attention` is the path of the attention modules of all encoder blocks together.
+    """
     hidden_dim = Count(config.hidden_dim, "hidden_dim")
     vocabulary = Count(task_type.vocabulary, "vocabulary")
     max_length = Count(task_type.max_length, "max_length")
@@ -175,7 +178,10 @@ def _attention(config: TransformerConfig, hidden_dim: Count) -> Count:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Parameter count of a module path by formula (`term`, None without a formula) and in the built model."""
+    """Two parameter counts of one module path: `term` by formula, and `counted` in the built model.
+
+    `term` is None if the model has no formulas.
+    """
 
     path: str
     term: int | None
@@ -188,7 +194,10 @@ class Comparison:
 
 
 def compare(terms: Mapping[str, int], by_module: Mapping[str, int]) -> list[Comparison]:
-    """Compare formula and built model by path. A module counts for the longest path that contains it."""
+    """Compare the parameter counts by formula (`terms`) with those of the built model (`by_module`).
+
+    A module's parameters are added to the longest path in `terms` that contains the module.
+    """
     counted = Counter(dict.fromkeys(terms, 0))
     for module, count in by_module.items():
         path = starred(module)

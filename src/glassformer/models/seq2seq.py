@@ -46,7 +46,10 @@ def _ends(tokens_BM: Tensor, attention_mask_BM: Tensor | None) -> Tensor:
 
 
 class EncoderDecoder(GenerativeModel, Backbone):
-    """Encoder-decoder Transformer. Without `target_embedding.vectors`, both sides share one table."""
+    """Encoder-decoder Transformer.
+
+    If `target_embedding.vectors` is None, source and target tokens share one embedding table.
+    """
 
     def __init__(
         self,

@@ -68,11 +68,11 @@ class Checkpoint:
 
 
 class SaveTimer:
-    """Timer of the checkpoints that are saved by time, so that a killed run loses little work.
+    """Timer for extra checkpoints between the scheduled ones, so that a killed run loses little work.
 
-    The first save is due after 1 to 20 seconds of training, by the size of the checkpoint. The time to the
-    next one doubles from save to save, up to `minutes`. No save is due if `minutes` is None. All ranks must
-    pass the same times.
+    The first save is due after 1 to 20 seconds of training: the larger the checkpoint, the later. Then the
+    wait before each save equals the training time so far, up to `minutes`. If `minutes` is None, no save is
+    due. All ranks must pass the same times, so that they save together.
     """
 
     def __init__(self, minutes: float | None, num_bytes: int) -> None:
@@ -159,7 +159,10 @@ class CheckpointStore:
                 raise DamagedCheckpoint(f"{target} was changed after it was written")
 
     def load(self, name: str, groups: Sequence[str] | None = None) -> Checkpoint:
-        """Load a checkpoint, or only these tensor groups; raise DamagedCheckpoint if a file was changed."""
+        """Load a checkpoint; raise DamagedCheckpoint if a file was changed.
+
+        If `groups` is given, load only these groups of tensors, such as `model`.
+        """
         path = self.folder / name
         self.verify(path)
         saved = [Path(file).stem for file in self._manifest(path) if file.endswith(".safetensors")]
@@ -194,7 +197,10 @@ class CheckpointStore:
         return None
 
     def names(self) -> list[str]:
-        """Return all names, oldest first. A snapshot is listed only if its step has no checkpoint."""
+        """Return the names of all checkpoints, oldest first.
+
+        A snapshot holds only the weights. It is listed if the full checkpoint of its step does not exist.
+        """
         there = self._folders()
         return [n for n in there if not n.endswith(SNAPSHOT) or n.removesuffix(SNAPSHOT) not in there]
 
@@ -203,7 +209,10 @@ class CheckpointStore:
         return [name for name in self._folders() if not name.endswith(SNAPSHOT)]
 
     def regular(self) -> list[str]:
-        """Return the names of all checkpoints that were saved because of their step, oldest first."""
+        """Return the names of the checkpoints that were saved on schedule, oldest first.
+
+        Checkpoints that the timer or a stop request caused are not included.
+        """
         return [name for name in self.states() if not name.endswith(EXTRA)]
 
     def _folders(self) -> list[str]:
@@ -212,13 +221,16 @@ class CheckpointStore:
         return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and p.name.startswith("step-"))
 
     def delete_snapshots_after(self, after_step: int) -> None:
-        """Delete the snapshots of later steps, because a resumed run saves them again."""
+        """Delete the snapshots of steps after `after_step`, because a resumed run saves them again."""
         for name in self._folders():
             if name.endswith(SNAPSHOT) and name >= checkpoint_name(after_step + 1):
                 shutil.rmtree(self.folder / name)
 
     def before(self, name: str) -> list[str]:
-        """Return the regular checkpoints before this one, newest first, without the one of step 0."""
+        """Return the names of the `regular` checkpoints before `name`, newest first.
+
+        The checkpoint of step 0 is not included, because its weights are untrained.
+        """
         earlier = [other for other in reversed(self.regular()) if other < name]
         return [other for other in earlier if not other.startswith(checkpoint_name(0))]
 
@@ -241,7 +253,10 @@ class CheckpointStore:
         )
 
     def repair_pointers(self, best: int | None, latest: int, report: Callable[[str], None]) -> None:
-        """Rewrite the files `best` and `latest` for these steps if they are damaged; report each repair."""
+        """Rewrite the files `best` and `latest` if they are damaged, and report each repair.
+
+        The arguments `best` and `latest` are the steps whose checkpoints the files should name.
+        """
         for pointer, step in (("best", best), ("latest", latest)):
             if step is None or self.damaged_pointer(pointer) is None:
                 continue
@@ -326,5 +341,8 @@ def _pointer(name: str) -> bytes:
 
 
 def checkpoint_name(step: int, rollbacks: int = 0, *, is_extra: bool = False) -> str:
-    """Return the name of a checkpoint, such as `step-00000100`. Names sort by step, then by roll-back."""
+    """Return the name of a checkpoint, such as `step-00000100` or `step-00000100-rollback-1`.
+
+    Names sort by step, then by the number of roll-backs before the save.
+    """
     return f"step-{step:08d}" + (f"-rollback-{rollbacks}" if rollbacks else "") + (EXTRA if is_extra else "")

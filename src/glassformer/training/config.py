@@ -161,7 +161,7 @@ class TrainingConfig(Node):
     @model_validator(mode="before")
     @classmethod
     def _disable_rules(cls, given: Any) -> Any:
-        """Set each rule of `small_data` to null if the option that it would change is given."""
+        """Disable each rule of `small_data` (set it to null) that would change an option in `given`."""
         rules = given.get("small_data", {}) if isinstance(given, Mapping) else None
         if not isinstance(rules, Mapping):
             return given

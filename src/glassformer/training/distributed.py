@@ -88,7 +88,10 @@ class ProcessGroup:
         return dict(tensors)
 
     def select_own(self, gathered: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that this rank passed to `gather`; empty if this rank did not exist then."""
+        """Return this rank's tensors from the result of `gather`, which a checkpoint may have stored.
+
+        The result is empty if the group had fewer ranks at that time.
+        """
         if self.is_rank_zero:
             return {name: tensor for name, tensor in gathered.items() if "." not in name}
         ending = f".{self.rank}"
@@ -111,11 +114,11 @@ class ProcessGroup:
         return outcome["value"]
 
     def is_reported_by_rank_zero(self, text: str) -> bool:
-        """Return True if rank 0 prints this message, so that this rank need not."""
+        """Return True if rank 0 reports the same error text, so that this rank need not print it."""
         return False
 
     def explain(self, error: Exception) -> Exception:
-        """Return a LostRanks that names the missing ranks if they caused the error, else the error."""
+        """Return a LostRanks with the missing ranks if a lost connection caused `error`, else `error`."""
         return error
 
     def leave(self) -> None:
@@ -195,7 +198,10 @@ class TorchProcessGroup(ProcessGroup):
         return LostRanks(self._roll_call(), self.world_size) if is_lost else error
 
     def _roll_call(self) -> dict[int, str]:
-        """Return the ranks that do not respond, with their locations. Uses the key-value store only."""
+        """Return each rank that does not respond, with its location (process and host).
+
+        Ranks respond through the key-value store, because collectives fail if a rank is missing.
+        """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # report before the launcher ends this process
         names = [f"present.{rank}" for rank in range(self.world_size)]

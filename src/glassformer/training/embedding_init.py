@@ -29,7 +29,10 @@ SMOOTHING = 0.75
 def co_occurrence_vectors(
     rows: Iterable[np.ndarray], vocabulary: int, dim: int, window: int, report: Callable[[str], None]
 ) -> Tensor:
-    """Return a unit vector per token from its neighbours in a window; zeros for one without neighbours."""
+    """Return one unit vector per token, computed from the tokens within `window` positions of it.
+
+    A token gets a vector of zeros if no token occurs near it more often than by chance.
+    """
     keys, counts = _count_pairs(rows, vocabulary, window)
     report(f"{len(keys):,} pairs of tokens occur within {window} positions of each other")
     if not len(keys):
@@ -43,9 +46,10 @@ def co_occurrence_vectors(
 def same_text_vectors(
     texts: Iterable[np.ndarray], vocabulary: int, dim: int, report: Callable[[str], None]
 ) -> Tensor:
-    """Return a unit vector per token from the texts that contain it; zeros for one without information.
+    """Return one unit vector per token, computed from the texts that contain the token.
 
-    Whole texts show topic and opinion, which a window of a few tokens may not.
+    Whole texts show topic and opinion, which a window of a few tokens may not. A token gets a
+    vector of zeros if no text contains it more often than by chance.
     """
     found = [np.unique(np.asarray(text, dtype=np.int64), return_counts=True) for text in texts]
     if not found:
@@ -59,7 +63,10 @@ def same_text_vectors(
 def _vectors(
     token: np.ndarray, context: np.ndarray, counts: np.ndarray, shape: tuple[int, int], dim: int
 ) -> Tensor:
-    """Return unit vectors per token by an SVD of the PPMI matrix of tokens and contexts."""
+    """Return one unit vector per token, by an SVD of the PPMI matrix (rows: tokens, columns: contexts).
+
+    A context is a neighbouring token or a text. `counts[i]` is the count of `token[i]` in `context[i]`.
+    """
     vocabulary, contexts = shape
     totals = np.bincount(context, counts, contexts)
     chances = totals**SMOOTHING / (totals**SMOOTHING).sum()
@@ -77,7 +84,10 @@ def _vectors(
 
 
 def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return token pairs within the window and their counts; a pair is lower ID * vocabulary + higher ID."""
+    """Return the pairs of tokens within `window` positions of each other, and the count of each pair.
+
+    A pair is encoded as one integer: lower token id × vocabulary + higher token id.
+    """
     keys: np.ndarray = np.empty(0, np.int64)
     counts: np.ndarray = np.empty(0)
     for tokens, ends in _blocks(rows):
@@ -95,7 +105,10 @@ def _count_pairs(rows: Iterable[np.ndarray], vocabulary: int, window: int) -> tu
 
 
 def _blocks(rows: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of concatenated rows: the tokens, and for each token the index where its row ends."""
+    """Concatenate rows into blocks of about a million tokens, and yield two arrays per block.
+
+    The first has the tokens. The second has, for each token, the index in the block where its row ends.
+    """
     block: list[np.ndarray] = []
     size = 0
     for row in rows:
@@ -189,7 +202,11 @@ class CoOccurrenceInitConfig(EmbeddingInitConfig):
             table_VD[has_vector_V] = vectors_VD[has_vector_V] * length
 
     def _vectors(self, inputs: Sequences, vocabulary: int, dim: int, report: Callable[[str], None]) -> Tensor:
-        """Return window and same-text vectors, concatenated and scaled to equally large components."""
+        """Return one vector per token: `co_occurrence_vectors` and `same_text_vectors`, concatenated.
+
+        The latter provide the fraction `document_fraction` of the dimensions. Each of the two is multiplied
+        by the square root of its fraction, so that all components have the same root mean square.
+        """
         far = round(dim * self.document_fraction)
         texts = inputs.rows if isinstance(inputs, Windows) else inputs
         parts = []

@@ -72,7 +72,10 @@ def launch(command: Sequence[str], processes: int, max_restarts: int) -> Outcome
 
 
 def _first_failure(failed: ChildFailedError) -> tuple[int, str]:
-    """Return exit code and description of the first failure; in a tie, that of a killed process."""
+    """Return the exit code and a description of the process that failed first.
+
+    Of several that failed at the same time, a process that was killed by a signal comes first.
+    """
     rank, failure = min(failed.failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode >= 0))
     if failure.exitcode >= 0:
         return failure.exitcode, "" if failure.exitcode > 1 else f"rank {rank} failed"

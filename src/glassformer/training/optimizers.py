@@ -49,8 +49,8 @@ class OptimizerConfig(Kind):
 
 @register
 class AdamWConfig(OptimizerConfig):
-    """Adam, which scales each step by the recent size of its gradient, with decoupled weight decay
-    (Loshchilov and Hutter 2019).
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019). It divides the step of each weight by
+    the recent size of that weight's gradient.
 
     Use it as the default, with a learning rate between 1e-4 and 3e-3.
     """
@@ -228,7 +228,8 @@ class LinearConfig(ScheduleConfig):
 class WarmupStableDecayConfig(ScheduleConfig):
     """Constant learning rate after the warm-up, then a linear decay over the last steps.
 
-    Use it if you may continue a training later: only the decay is repeated.
+    Use it if you may continue a training later: the learning rate before the decay does not depend on
+    the total number of steps.
     """
 
     kind: Literal["warmup-stable-decay"] = "warmup-stable-decay"
@@ -333,7 +334,10 @@ class Freezing:
 
 
 def _module_of(name: str) -> str:
-    """Return the name of the block that holds a parameter, or of its module if it is outside the blocks."""
+    """Return the name of the block that contains this parameter, such as `encoder.layers.3`.
+
+    For a parameter outside the blocks, return the name of its module, such as `embedding.norm`.
+    """
     numbered = _NUMBERED.match(name)
     return name.rpartition(".")[0] if numbered is None else ".".join(numbered.groups())
 

@@ -34,7 +34,7 @@ class Reporter:
         """Report the progress of a validation or a test as `done` of `total`."""
 
     def validated(self, step: int, metrics: Mapping[str, float], best_by: str) -> None:
-        """Report a validation. `best_by` is the metric by which it is the best so far, or empty."""
+        """Report a validation. `best_by` names the metric if this is the best validation so far, else ""."""
 
     def info(self, text: str) -> None:
         """Print one line of text for the user."""

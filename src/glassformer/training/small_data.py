@@ -22,7 +22,9 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class SmallDataConfig(Node):
-    """Rules that adapt a schedule to little data. Setting the option that a rule would change disables it."""
+    """Rules that adapt training to few examples. A rule is disabled if you set an option that it would
+    change, such as `batch_size`.
+    """
 
     min_batches: Count | None = Field(
         20, description="halve the batches until an epoch has this many of them; null: keep the batches"
@@ -46,7 +48,7 @@ RULE_OF = {
 
 
 def disabled_rules(given: Mapping[str, Any]) -> dict[str, None]:
-    """Return null for each rule whose option is among the given `training` options."""
+    """Return `{rule: None}` for each rule that would change one of the given `training` options."""
     schedule = given.get("schedule")
     options = {*given, *(schedule if isinstance(schedule, Mapping) else ())}
     return {rule: None for option, rule in RULE_OF.items() if option in options}
@@ -68,7 +70,7 @@ def fit_to_data(config: TrainingConfig, lengths: np.ndarray, drop_last: bool) ->
 
 
 def describe_changes(given: TrainingConfig, fitted: TrainingConfig, examples: int) -> str | None:
-    """Return one line that lists what `fit_to_data` changed and how to disable it, or None."""
+    """Return one line with the options that `fit_to_data` changed, or None if it changed none."""
     options = {
         "batch_size": (given.batch_size, fitted.batch_size),
         "batch_tokens": (given.batch_tokens, fitted.batch_tokens),
@@ -85,7 +87,10 @@ def describe_changes(given: TrainingConfig, fitted: TrainingConfig, examples: in
 
 
 def _shrink_batches(config: TrainingConfig, lengths: np.ndarray, drop_last: bool) -> TrainingConfig:
-    """Halve the batches until an epoch has `min_batches` of them or a batch has few sequences."""
+    """Halve the batch size until an epoch has at least `min_batches` batches.
+
+    Stop earlier if a batch would have fewer than MIN_SEQUENCES sequences.
+    """
     least = config.small_data.min_batches
     if least is None:
         return config

@@ -54,7 +54,11 @@ class SingleProcessStrategy:
         return 1
 
     def forward_backward(self, batches: Sequence[Batch], count: int) -> list[BatchLoss]:
-        """Accumulate the gradients of loss / `count` (targets per step); return each micro-batch's loss."""
+        """Run the forward and backward pass of each micro-batch, and return the loss of each.
+
+        Gradients add up over the micro-batches. Losses are divided by `count`, the number of targets in
+        the whole step, before the backward pass.
+        """
         losses = []
         for number, batch in enumerate(batches, start=1):
             with self.accumulating(is_last=number == len(batches)):
@@ -81,7 +85,7 @@ class SingleProcessStrategy:
         loss.backward()
 
     def accumulating(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Return a context for one micro-batch. Ranks synchronise gradients only in a step's last one."""
+        """Return a context for one micro-batch. Ranks synchronise gradients only if `is_last` is True."""
         return contextlib.nullcontext()
 
     def clip(self, limit: float) -> float:
@@ -89,11 +93,14 @@ class SingleProcessStrategy:
         return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
 
     def should_interrupt(self, is_requested: bool) -> bool:
-        """Return True if this rank must stop the validation. `is_requested` is its own stop request."""
+        """Return True if this rank must end the current validation early.
+
+        `is_requested` is True if this rank received a stop request.
+        """
         return is_requested
 
     def shard(self, model: Model) -> Model:
-        """Shard another model, such as the averaged weights, like the trained one, and return that model."""
+        """Shard a second model, such as the one with averaged weights, like the trained model; return it."""
         return model
 
     def weights(self, model: Model) -> dict[str, Tensor]:

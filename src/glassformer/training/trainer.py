@@ -408,7 +408,7 @@ class Trainer:
             )
 
     def _sums(self, pairs: Iterable[tuple[float, int]]) -> list[float]:
-        """Return both elements of the pairs, summed over the micro-batches of a step and over all ranks."""
+        """Add up pairs of numbers, one pair per micro-batch, over all ranks. Return the two sums."""
         return self.process_group.sum(*(sum(column) for column in zip(*pairs, strict=True)))
 
     def _check_divergence(self, step: int, loss: float, norm: float, batches: list[Batch]) -> None:
@@ -491,11 +491,11 @@ class Trainer:
         return metrics
 
     def selecting_metric(self, metrics: Mapping[str, float]) -> str:
-        """Return the metric that selects the best checkpoint: see `training.best_by`."""
+        """Return the name of the metric that selects the best checkpoint, as set by `training.best_by`."""
         return "loss" if self.config.best_by == "loss" else self.primary_metric(metrics)
 
     def primary_metric(self, metrics: Mapping[str, float]) -> str:
-        """Return the metric that decides which checkpoint is best: the task's if measured, else `loss`."""
+        """Return the name of the task's primary metric if `metrics` contains it, else `loss`."""
         return self.task.primary_metric if self.task.primary_metric in metrics else "loss"
 
     def _reaches_target(self, metrics: Mapping[str, float]) -> bool:
@@ -567,9 +567,10 @@ class Trainer:
         return self.state.step % self.config.save_every == 0 or self.state.best_step == self.state.step
 
     def save(self, *, is_extra: bool = False) -> None:
-        """Save a checkpoint unless this step is saved. `is_extra` marks a save by time or on a stop request.
+        """Save a checkpoint, unless the last save had the same name.
 
-        Averaging and roll-back ignore extra checkpoints, so results do not depend on the clock.
+        `is_extra` marks a checkpoint that the timer or a stop request caused. Averaging and roll-back ignore
+        such checkpoints, so that results do not depend on the clock.
         """
         name = checkpoint_name(self.state.step, self.state.rollbacks, is_extra=is_extra)
         if self.context.store is None or self._saved == name:
