@@ -183,3 +183,10 @@ def test_a_deep_tree_is_rejected_by_its_unknown_option() -> None:
         tree = {"deep": tree}
     with pytest.raises(UserError, match="unknown option"):
         validate(ExperimentConfig, {"task": {"kind": "reversal"}, "x": tree})
+
+
+def test_the_hint_for_invalid_yaml_does_not_depend_on_the_names_in_it() -> None:
+    with pytest.raises(UserError, match="remove one of the two keys"):
+        parse_yaml("{tag: 1, tag: 2}", "here")
+    with pytest.raises(UserError, match=r"not '\[tag, twice\]'(?s:.*)write one name before the colon"):
+        parse_yaml("{[tag, twice]: 1}", "here")

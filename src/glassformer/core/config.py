@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from glassformer.core.errors import ErrorDetail, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, shorten, user_error
 from glassformer.core.system import read_regular_file
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -36,9 +36,10 @@ EXAMPLES = {
 }
 """Hint for a value of the wrong type. The key is the start of pydantic's error type, such as `int_type`."""
 YAML_HINTS = {
-    "tag": "remove the tag, because a config contains data only and runs no code",
+    "a key must be a name": "write one name before the colon, such as seed: 1",
+    "appears twice": "remove one of the two keys",
+    "tag": "write the value without the tag: a config contains data only and runs no code",
     "alias": "replace the alias by its value",
-    "twice": "remove one of the two keys",
     "another document": "remove the line '---': a config is one YAML document",
     "": "check indentation, colons and brackets there",
 }
@@ -73,7 +74,7 @@ class Node(BaseModel):
 
     @classmethod
     def fill_kinds(cls, tree: Mapping[str, Any]) -> Tree:
-        """Return the tree with the default `kind` filled in, so that `merge` can see if a kind changes."""
+        """Return `tree` with the default `kind` where a section omits it, so that `merge` compares kinds."""
         filled = dict(tree)
         for key, value in tree.items():
             field = cls.model_fields.get(key)
@@ -96,7 +97,7 @@ class Node(BaseModel):
         return self.model_dump(mode="json", serialize_as_any=True)
 
     def identity(self) -> Tree:
-        """Return the options that the fingerprint covers, as a JSON-serialisable dict."""
+        """Return the options that determine the fingerprint, by default all, as a JSON-serialisable dict."""
         return self.dump()
 
     def fingerprint(self) -> str:
@@ -147,7 +148,7 @@ def _details(error: ValidationError, paths: set[str]) -> list[ErrorDetail]:
 
 
 def _paths(node: type[Node], tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted path of every option that exists for the kinds selected in the tree."""
+    """Yield the dotted path of every option of a config class, with the kinds that `tree` selects."""
     for key, field in node.model_fields.items():
         yield prefix + key
         given = tree.get(key)
@@ -171,7 +172,7 @@ def renamed_options() -> dict[str, str]:
 
 
 def _renamed_or_elsewhere(path: str, paths: set[str]) -> str:
-    """Return a hint: the new name of a renamed option, or the same name in another section. Else ''."""
+    """Return a hint for an unknown option: its new name, or a path that ends with its name; else ''."""
     if path in renamed_options():
         return f"use the new name, {renamed_options()[path]}"
     name = path.rpartition(".")[2]
@@ -193,7 +194,8 @@ class _StrictLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise _yaml_error("aliases are not supported", event)
         if getattr(event, "tag", None) is not None:
-            raise _yaml_error(f"the tag {event.tag!r} is not supported", event)
+            written = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _yaml_error(f"tags such as {written!r} are not supported", event)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -203,7 +205,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _yaml_error("a key must be a name", key)
+                written = key.start_mark.buffer[key.start_mark.pointer : key.end_mark.pointer]
+                raise _yaml_error(f"a key must be a name, not {shorten(written, 40)!r}", key)
             if key.value in seen:
                 raise _yaml_error(f"the key {key.value!r} appears twice", key)
             seen.add(key.value)

@@ -83,7 +83,7 @@ SHORTEST_PREFIX = 2
 
 
 def near_match(value: object, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that `value` begins, or that is most similar to it; None if none is similar."""
+    """Return the allowed name that starts with `value`, or else the most similar; None if none is similar."""
     if not isinstance(value, str):
         return None
     lowered = {name.lower(): name for name in allowed}
@@ -99,7 +99,7 @@ def near_match(value: object, allowed: Iterable[str]) -> str | None:
 def join_names(names: Sequence[str], width: int, value: object = None) -> str:
     """Join names with commas, in at most `width` characters.
 
-    If there are too many names, drop the last and add `…`; those most similar to `value` come first then.
+    If they do not fit, put the names most similar to `value` first, drop the last ones, and add `…`.
     """
     text = ", ".join(names)
     if len(text) <= width:
@@ -111,7 +111,7 @@ def join_names(names: Sequence[str], width: int, value: object = None) -> str:
 
 
 def _similarity(value: str, name: str) -> float:
-    """Return the similarity of two names: at most 1, or 2 if one begins with the other."""
+    """Return the similarity of a name to `value`: 0 to 1, or 2 if the name starts with `value`."""
     is_prefix = len(value) >= SHORTEST_PREFIX and name.startswith(value)
     return 2.0 if is_prefix else difflib.SequenceMatcher(None, name, value).ratio()
 

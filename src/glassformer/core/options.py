@@ -194,7 +194,7 @@ class KindEntry:
 
 @dataclass(frozen=True)
 class OptionEntry:
-    """Option with its path, and everything below it."""
+    """Option with its path, and the options and kinds below it."""
 
     path: str
     option: Option
@@ -256,7 +256,7 @@ def _entry(path: str, option: Option) -> OptionEntry:
 
 @dataclass(frozen=True)
 class Match:
-    """Option that a query names. `conditions` are the kinds under which the option exists."""
+    """Option that matches a query. `conditions` are the kinds for which the option exists."""
 
     entry: OptionEntry
     conditions: tuple[str, ...] = ()
@@ -272,7 +272,7 @@ class Match:
 
 
 def all_options(root: OptionEntry) -> list[Match]:
-    """Return all options below `root`. Equal options of several kinds are one match."""
+    """Return all options below `root`. An option that several kinds share is one match."""
     return _merged([match for match in _matches(root, ()) if match.kind is None])
 
 
@@ -320,7 +320,7 @@ def _matches(entry: OptionEntry, conditions: tuple[str, ...]) -> Iterator[Match]
 
 
 def _merged(found: list[Match]) -> list[Match]:
-    """Return the matches with equal options of several kinds as one, under the conditions of all."""
+    """Merge the matches of an option that several kinds share into one, with the conditions of all."""
     by_path: dict[tuple[str, str | None], list[Match]] = {}
     for match in found:
         same_path = by_path.setdefault((match.entry.path, match.kind), [])
@@ -335,7 +335,7 @@ def _merged(found: list[Match]) -> list[Match]:
 
 
 def _unknown(query: str, path: str, name: str, every: list[Match]) -> UserError:
-    """Return the error for a query that names nothing, with near paths, names of options, and kinds."""
+    """Return the error for a query without a match. It suggests similar paths, option names and kinds."""
     names = [match.kind for match in every if match.kind is not None and _is_end(match.entry.path, path)]
     if name and names:
         allowed = list(dict.fromkeys(names))

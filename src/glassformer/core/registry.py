@@ -68,7 +68,7 @@ KindType = TypeVar("KindType", bound=Kind)
 
 
 def register(cls: type[KindType]) -> type[KindType]:
-    """Register a config class as a kind (class decorator). Its name is the default of its `kind` field."""
+    """Register a config class as a kind (class decorator). The default of its `kind` field is the name."""
     choice = choice_of(cls)
     name = cls.model_fields["kind"].default
     if not isinstance(name, str):
@@ -104,7 +104,7 @@ def kinds(choice: type[Kind]) -> dict[str, type[Kind]]:
 
 
 def load_plugin(path: Path) -> None:
-    """Execute a Python file so that it registers its kinds. Only pass a path that the user gave."""
+    """Execute a Python file, which registers kinds. Its code is not checked: pass only a user's own path."""
     if not path.is_file():
         raise user_error(
             "this plug-in file does not exist", path=str(path), hint="check the path after --plugin"

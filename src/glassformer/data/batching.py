@@ -113,7 +113,10 @@ def generator(seed: int, *purpose: str | int) -> np.random.Generator:
 
 
 def draw_each(shape: tuple[int, ...], seed: int, *purpose: str | int, indices: np.ndarray) -> torch.Tensor:
-    """Draw uniform numbers for each index, independent of the other examples in the batch."""
+    """Draw an array of uniform random numbers in [0, 1) for each example of a batch.
+
+    The numbers of an example depend on `seed`, `purpose` and its index, not on the rest of the batch.
+    """
     draws = [generator(seed, *purpose, int(index)).random(shape) for index in indices]
     return torch.from_numpy(np.stack(draws))
 
@@ -132,7 +135,7 @@ def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan(LazySequence[np.ndarray]):
-    """Batches of an epoch, each an array of example indices that is sliced from `order` on access."""
+    """Batches of an epoch. Each is an array of example indices, sliced from `order` when it is accessed."""
 
     order: np.ndarray
     borders: np.ndarray
@@ -148,7 +151,7 @@ class BatchPlan(LazySequence[np.ndarray]):
 
 @dataclass(frozen=True, eq=False)
 class StepPlan(LazySequence[list[np.ndarray]]):
-    """Batches of each optimizer step of an epoch, `size` per step; the last step may have fewer."""
+    """Batches of each optimizer step of an epoch: `size` batches per step, or fewer in the last step."""
 
     batches: BatchPlan
     size: int
@@ -205,7 +208,7 @@ def split_balanced(examples: Examples, indices: np.ndarray, parts: int) -> list[
 
 
 def _by_length(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the order, stably sorted by length. Sorting in blocks needs less memory than a single sort."""
+    """Sort the example indices in `order` stably by length. Sorting in blocks saves memory."""
     blocks = range(0, len(order), EXAMPLES_PER_BLOCK)
     distinct = np.empty(0, dtype=lengths.dtype)
     for start in blocks:

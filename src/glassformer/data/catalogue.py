@@ -84,7 +84,7 @@ def _read_catalogue() -> dict[str, DataSet]:
 
 
 def _read_files(files: str, address: str = "") -> Iterator[CatalogueFile]:
-    """Yield a file for each line of checksum, size and path. The path replaces `{path}` in the address."""
+    """Yield a file for each line `SHA256 SIZE PATH` of `files`. PATH replaces `{path}` in `address`."""
     for line in files.strip().splitlines():
         sha256, size, path = line.split()
         yield CatalogueFile(path, int(size), sha256, address.format(path=path))
@@ -112,7 +112,7 @@ def _own_folder() -> Path:
 
 
 def search_folders() -> list[Path]:
-    """Return the folders that are searched for data sets, in order."""
+    """Return the folders that may contain data sets, in the order in which they are searched."""
     return list(dict.fromkeys([fetch_folder(), Path(), _own_folder()]))
 
 
@@ -137,7 +137,7 @@ def locate(path: str) -> Path:
 
 
 def short_name(path: Path) -> str:
-    """Return the path relative to the data folder that contains it, or unchanged if none does."""
+    """Return `path` relative to the data folder that contains it, or unchanged if no data folder does."""
     for folder in search_folders():
         if folder != Path() and path.is_relative_to(folder):
             return str(path.relative_to(folder))
@@ -181,7 +181,7 @@ def presence(data_set: DataSet) -> Presence:
 
 
 def changed_files(paths: Iterable[Path]) -> list[str]:
-    """Return the names of the files that belong to a catalogued data set but have different bytes."""
+    """Return the names of those files whose checksum differs from the one in the catalogue."""
     listed = {
         folder / data_set.name / file.path: (f"{data_set.name}/{file.path}", file)
         for folder in search_folders()
@@ -248,7 +248,7 @@ def _fetch_files(address: str, files: list[CatalogueFile], folder: Path, progres
 
 
 def _download(address: str, part: Path, progress: Progress) -> None:
-    """Download a URL into a part file. If an earlier attempt left a part file, continue it."""
+    """Download a URL into the file `part`. If an earlier attempt left this file, continue at its end."""
     cause = ""
     for _ in range(ATTEMPTS):
         try:
@@ -270,7 +270,7 @@ def _download(address: str, part: Path, progress: Progress) -> None:
 
 
 def _continue_download(address: str, part: Path, progress: Progress) -> bool:
-    """Request the rest of a download; return True if it is complete."""
+    """Download the bytes that the file `part` still lacks; return True if none are missing afterwards."""
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": f"glassformer/{__version__}"}
     if start:
@@ -289,7 +289,7 @@ def _continue_download(address: str, part: Path, progress: Progress) -> bool:
 
 
 def _unpack(part: Path, address: str, file: CatalogueFile, target: Path) -> Path:
-    """Unpack a file, and rename it to `target` if it has the catalogue's checksum."""
+    """Unpack one file of the download `part` to `target`. Raise UserError if the checksum is wrong."""
     digest = hashlib.sha256()
     try:
         with atomic_path(target) as new:

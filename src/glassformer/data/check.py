@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files that belong together, with the options of `task.data`."""
+    """Files of each split that are checked together, with the `task.data` options to read them."""
 
     splits: Mapping[str, Sequence[Path]]
     format: str | None = None
@@ -110,7 +110,7 @@ class Corpus:
         return next(iter(formats.values()))
 
     def sources(self, split: str) -> list[Source]:
-        """Return the files of a split, in the form of `task.data.train`. Each item is read separately."""
+        """Return the sources of a split, each in the form of `task.data.train`: a path or a list of paths."""
         paths = [str(path) for path in self.splits[split]]
         if self.format_of(split) != "text":
             return list(paths)
@@ -118,7 +118,10 @@ class Corpus:
 
     @property
     def decisive(self) -> tuple[str, Source]:
-        """Split and source that decide the layout of all files: the first one of train."""
+        """Split and source whose layout all files must have: the first training source.
+
+        Without training files, it is the first source of the first split.
+        """
         split = "train" if "train" in self.splits else next(iter(self.splits))
         return split, self.sources(split)[0]
 
@@ -141,7 +144,7 @@ def _format_of(path: Path) -> str:
 def check_corpora(
     corpora: Sequence[Corpus], limits: Limits | None = None, progress: Progress | None = None
 ) -> Report:
-    """Check all parts of a data set, and return the report. A shared file is scanned only once."""
+    """Check all parts of a data set, and return the report. A file in several parts is scanned once."""
     return _Check(limits or Limits(), progress or (lambda done, total: None)).run(corpora)
 
 
@@ -203,7 +206,7 @@ class _Check:
         self.progress(int(self._done), self._total)
 
     def _scan(self, stream: Stream, split: str) -> None:
-        """Scan the bytes of a stream's files, and record in the summary which columns are read."""
+        """Scan the bytes of a stream's files. Add the columns of a table or of JSON rows to its summary."""
         self._phase_end += _size(stream) / 2
         for file in stream.sources:
             if file.path not in self.scanned:
@@ -249,7 +252,7 @@ class _Check:
         self._check_split(corpus, splits.get("train", ()))
 
     def _check_split(self, corpus: Corpus, streams: Sequence[Stream]) -> None:
-        """Report a training set that is too small to split off the splits without files."""
+        """Report too few training examples to split off each validation or test set that has no file."""
         missing = {split: part for split, part in corpus.fractions.items() if split not in corpus.splits}
         if self.findings.has_error or len(streams) != 1 or not missing:
             return
@@ -260,7 +263,7 @@ class _Check:
             self.findings.add_one("too-few", location)
 
     def _examine_running(self, batch: Batch, ledger: Ledger) -> None:
-        """Add the long lines of a running text to the ledger, so that they are found in other splits."""
+        """Count the words in lines of a continuous text, and hash the long lines to compare splits."""
         words = [len(text.split()) for text in batch.columns[0]]
         long = [row for row, number in enumerate(words) if number >= self.limits.min_words]
         ledger.enter(batch, long, has_labels=False)
@@ -309,13 +312,13 @@ class _Check:
     def _location(
         self, batch: Batch, row: int, column: int = 0, detail: str = "", shown: int | None = None
     ) -> Location:
-        """Return the location of a value. The excerpt is of the column `shown`, or of `column`."""
+        """Return the location of a row and column. The excerpt is of column `shown` (default: `column`)."""
         path, line, byte = _position(self.scanned, batch.stream, batch.numbers[row], column)
         text = batch.columns[column if shown is None else shown][row]
         return Location(str(path), line, byte, excerpt(text), detail)
 
     def _find_duplicates(self, ledger: Ledger, other_target: str, part: str) -> None:
-        """Report every example that also appears earlier in the same split."""
+        """Report every example whose input appears earlier in the split, with any target."""
         first_example, first_input = _first_rows(ledger.examples), _first_rows(ledger.inputs)
         numbers = np.arange(len(ledger))
         is_duplicate = first_example != numbers
@@ -324,7 +327,7 @@ class _Check:
         self._add(other_target, ledger, (first_input != numbers) & ~is_duplicate, ledger, first_input, scope)
 
     def _find_overlap(self, ledger: Ledger, other: Ledger, part: str, unit: str) -> None:
-        """Report every example that also appears in another split."""
+        """Report every example of `ledger` whose input also appears in `other`, another split."""
         in_example = _first_rows(ledger.examples, other.examples)
         in_input = _first_rows(ledger.inputs, other.inputs)
         is_same = in_example >= 0
@@ -339,7 +342,10 @@ class _Check:
     def _add(
         self, kind: str, ledger: Ledger, is_found: np.ndarray, other: Ledger, rows: np.ndarray, scope: str
     ) -> None:
-        """Report the examples in the mask `is_found`, each with the row of `other` that it repeats."""
+        """Report each example of `ledger` in the mask `is_found` as a finding of this kind.
+
+        `rows` gives for each example the row of `other` that it repeats.
+        """
 
         def locate(kept: list[int]) -> list[Location]:
             return ledger.locations(kept, [f"as {other.name(int(rows[row]))}" for row in kept])
@@ -347,7 +353,7 @@ class _Check:
         self.findings.add_all(kind, np.nonzero(is_found)[0].tolist(), locate, scope)
 
     def _check_labels(self, ledgers: Mapping[str, Ledger], corpus: Corpus, *, is_certain: bool) -> None:
-        """Count the classes, and report labels that may be typos and labels that train does not have."""
+        """Count the classes. Report labels that may be typos, and labels that do not occur in train."""
         counts = Counter[str]()
         for ledger in ledgers.values():
             counts.update({label: len(rows) for label, rows in ledger.labels.items()})
@@ -377,7 +383,10 @@ class _Check:
 
 
 class _Reader:
-    """Roles and layout with which all files of a corpus are read, decided on its first training file."""
+    """Column roles (`input`, `target`) and table layout with which all files of a corpus are read.
+
+    The first training file decides both.
+    """
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
@@ -391,7 +400,7 @@ class _Reader:
         self._reference = config.reference(source, self.roles, "", _ignore)
 
     def source(self, has_values: bool) -> str:
-        """Return a preset that fits files without a task, with its options; empty if a task is known."""
+        """Return a preset to suggest for the files, such as `classification`; empty if a task is known."""
         split, _ = self.decisive
         if self.corpus.roles is not None or len(self.corpus.sources(split)) > 1:
             return ""
@@ -404,7 +413,7 @@ class _Reader:
 
 
 def column_uses(stream: Stream) -> list[ColumnUse]:
-    """Return all columns of a table or of JSON rows, with their roles and the first example."""
+    """Return each column of a table or of JSON rows, with its role, such as `input`, and its first value."""
     layout, record = stream.layout(), next(stream.records(), None)
     if layout is None or record is None:
         return []
@@ -427,11 +436,11 @@ def _size(stream: Stream) -> int:
 
 
 def _ignore(issue: Issue) -> None:
-    """Ignore an issue, because the file is read again and the issue is reported then."""
+    """Ignore an issue during layout detection. The check reads the file again, and reports the issue."""
 
 
 def _guess_roles(config: DataConfig) -> Mapping[str, str]:
-    """Return the roles of data without a task: texts with labels, pairs of texts, or texts alone."""
+    """Guess the roles of columns if no task is known: texts with labels, pairs of texts, or texts alone."""
     if isinstance(config.train, list):
         names = ["input", "target", *(f"column {number}" for number in range(2, len(config.train)))]
         return {name: name for name in names[: len(config.train)]}
@@ -493,7 +502,7 @@ def _without_null(stream: Stream) -> Iterator[Record]:
 
 
 def _running_lines(stream: Stream) -> Iterator[Record]:
-    """Yield the lines of a running text. Its blocks may end inside a line."""
+    """Yield the lines of one continuous text. A line may extend over several blocks of the stream."""
     number, held = 1, ""
     for record in stream:
         (role, text), *_ = record.values.items()
@@ -542,13 +551,13 @@ class Ledger:
         return len(self.examples)
 
     def skip_header(self, stream: Stream) -> None:
-        """Do not enter the first row of a stream if it may be a header."""
+        """Exclude the first row of a stream from the search for duplicates, if it may be a header."""
         layout = stream.layout()
         if layout is not None and layout.hint:
             self.skipped.add(id(stream))
 
     def is_other(self, known: Container[str]) -> bool:
-        """Return True if too many examples have a label that is not known."""
+        """Return True if examples with labels outside `known` are too many for training to leave out."""
         unknown = sum(len(rows) for label, rows in self.labels.items() if label not in known)
         return are_too_many(unknown, len(self))
 
@@ -608,7 +617,7 @@ def _position(
 
 
 def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray:
-    """Return the first row of `among` with each key, or -1. By default, `among` is `keys` itself."""
+    """Return, for each key, the index of its first occurrence in `among` (default: `keys`), or -1."""
     wanted = np.asarray(keys, np.int64)
     values, first = np.unique(wanted if among is None else np.asarray(among, np.int64), return_index=True)
     if not len(values):
@@ -618,7 +627,7 @@ def _first_rows(keys: array[int], among: array[int] | None = None) -> np.ndarray
 
 
 def are_real_values(labels: Iterable[str]) -> bool:
-    """Return True if all labels are numbers, but not all integers, which may be classes such as stars."""
+    """Return True if all labels are numbers, and not all are whole. Whole numbers may be classes."""
     return all(map(is_number, labels)) and not all(float(label).is_integer() for label in labels)
 
 

@@ -1,4 +1,4 @@
-"""Columns of a table: detects the header, the column of each role, and the delimiter."""
+"""Columns of a table: detects the delimiter, the header, and which columns are input and target."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TableLayout:
         return shorten(" | ".join(self.first), 60)
 
     def option(self) -> str:
-        """Return the value of `task.data.columns` that also reads the ignored texts; empty if none is."""
+        """Return a `task.data.columns` value that adds ignored text columns to the input; empty if none."""
         if not self.more_text:
             return ""
         wanted = {**self.columns, "input": (*self.columns["input"], *self.more_text)}
@@ -122,7 +122,7 @@ class TableLayout:
         ]
 
     def columns_hint(self) -> str:
-        """Return the option that requests other columns, with the columns that this file has."""
+        """Return a hint on how to choose other columns: the option to set, and the columns of this file."""
         word = "NAME" if self.names else "NUMBER"
         present = ", ".join(self.names) if self.names else ", ".join(map(str, range(self.width)))
         form = ", ".join(f"{role}: {word}" for role in self.columns)
@@ -155,7 +155,7 @@ def format_columns(columns: Mapping[str, Sequence[Column]]) -> str:
 
 
 def options_hint(setting: str, **options: str) -> str:
-    """Return options as a user types them: of `task.data`, or of the verb if no setting names the file."""
+    """Return options as typed: `task.data.NAME=VALUE`, or `--NAME VALUE` if `setting` is empty."""
     pairs = options.items()
     if setting:
         return " ".join(f"task.data.{name}={value}" for name, value in pairs)
@@ -175,7 +175,7 @@ class Reference:
     """Name of the training file, for messages."""
 
     def mismatch(self, problem: str, beginning: str, *, path: str, hint: str) -> LayoutMismatch:
-        """Return an error that shows both layouts."""
+        """Return an error that shows the training file's layout and the beginning of the other file."""
         train = self.layout
         begins = shorten(" | ".join(train.names), 60) if train.names else train.beginning()
         first = f"begins with {begins!r} and " if begins else ""
@@ -202,16 +202,16 @@ class ColumnSpec:
 
     @property
     def expects_labels(self) -> bool:
-        """True if the target of each text is a label, so that the contents of the columns tell them apart."""
+        """True if the target is a label, so that input and target differ in the contents of their columns."""
         return self.default_names.get("target") == LABEL_ROLES["target"]
 
     @property
     def is_requested(self) -> bool:
-        """True if a column is requested for each role."""
+        """True if the user has requested columns for every role, such as `input` and `target`."""
         return all(self.requested.values())
 
     def _requests(self, kind: type) -> bool:
-        """Return True if every role's columns are requested, all by name (str) or all by number (int)."""
+        """Return True if the user has requested all columns by name (`kind` is str) or by number (int)."""
         return all(
             columns and all(isinstance(column, kind) for column in columns)
             for columns in self.requested.values()
@@ -221,7 +221,7 @@ class ColumnSpec:
         return (self.default_names[role].casefold(), *USUAL_NAMES.get(role, ()))
 
     def name_in(self, role: str, present: Iterable[str]) -> str | None:
-        """Return the column for a role that was not requested: the task's default name, or a usual name."""
+        """Return the name in `present` for a role: the task's default name or a usual one; None if absent."""
         plain: dict[str, str] = {}
         for name in present:
             plain.setdefault(name.strip().casefold(), name)
@@ -330,7 +330,10 @@ class ColumnSpec:
     def _detect(
         self, first: Sequence[str], rows: Sequence[Sequence[str]], has_header: bool, path: str
     ) -> dict[str, tuple[Column, ...]]:
-        """Return the columns of each role in a training file: as requested, by name, by content, by order."""
+        """Return the columns of each role in a training file.
+
+        The first that applies decides: the user's request, names in the header, contents, order of columns.
+        """
         found: dict[str, tuple[Column, ...]] = {}
         for role, requested in self.requested.items():
             name = self.name_in(role, first) if has_header else None
@@ -354,7 +357,7 @@ class ColumnSpec:
     def _fit(
         self, reference: Reference, first: Sequence[str], rows: Sequence[Sequence[str]], path: str
     ) -> dict[str, tuple[Column, ...]]:
-        """Return the columns of the training file's layout in another file, or raise LayoutMismatch."""
+        """Find the training file's columns in a file of another split, or raise LayoutMismatch."""
         train, names = reference.layout, reference.layout.role_names()
         numbers = f"'{format_columns(train.columns)}'"
         options = options_hint(self.setting, columns=numbers, header="true")
@@ -417,7 +420,7 @@ class ColumnSpec:
 
 
 def _position_of(name: str, header: Sequence[str]) -> int | None:
-    """Return the position of a column name; upper case and outer spaces count only if they are needed."""
+    """Return the index of a column name in the header: the exact name, or else ignoring case and spaces."""
     plain = [each.strip().casefold() for each in header]
     for names, wanted in ((list(header), name), (plain, name.strip().casefold())):
         if wanted in names:
@@ -426,7 +429,7 @@ def _position_of(name: str, header: Sequence[str]) -> int | None:
 
 
 def _is_word_above_numbers(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return True if some column has a word in `first` and a number, with point or comma, in all others."""
+    """Return True if a column is not a number in `first`, but is one, such as 0.5 or 0,5, in all `rows`."""
     return len(rows) > 1 and any(
         not is_number(word) and all(is_number(other.replace(",", ".")) for other in below)
         for word, *below in zip(first, *rows, strict=True)
@@ -434,7 +437,7 @@ def _is_word_above_numbers(first: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _is_new_label(first: Sequence[str], rows: Sequence[Sequence[str]], target: int) -> bool:
-    """Return True if the first line has another label than the rows, which repeat few labels."""
+    """Return True if `rows` repeat a few labels, and the label of `first` is not one of them."""
     labels = {row[target] for row in rows}
     return len(rows) >= HEADER_ROWS and len(labels) <= len(rows) // 4 and first[target] not in labels
 
@@ -467,7 +470,7 @@ def _are_row_numbers(values: Sequence[str]) -> bool:
 
 
 def _text_columns(columns: Iterable[Column], rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Return the columns that contain texts: several words, and few of them twice."""
+    """Return those columns that contain texts: on average three words or more, and not labels."""
     found = []
     for column in columns:
         values = [row[int(column)] for row in rows]
@@ -478,7 +481,7 @@ def _text_columns(columns: Iterable[Column], rows: Sequence[Sequence[str]]) -> t
 
 
 def looks_like_labels(values: Sequence[str]) -> bool:
-    """Return True if the values are numbers, or are short, few and repeated. Values may be missing."""
+    """Return True if all values are numbers, or all are short and few are distinct. Ignores empty values."""
     distinct = set(values) - {""}
     if all(map(is_number, distinct)):
         return True
@@ -534,8 +537,8 @@ def find_delimiter(lines: Iterator[str], columns: ColumnSpec, *, path: str, opti
     """Return the delimiter of a CSV file, detected from its first lines; raise UserError if it is ambiguous.
 
     A first line `sep=;` declares the delimiter. A header with the expected names decides it. Otherwise it is
-    the delimiter with which all lines have the same number of columns, and enough of them, because the number
-    of commas or semicolons inside a text varies. The error advises the user to set `option`.
+    the delimiter that splits all lines into the same number of columns, at least as many as the task needs.
+    Commas or semicolons inside texts would vary in number. The error advises the user to set `option`.
     """
     sample = list(_beginning(lines))
     for name, sign in DELIMITERS.items():

@@ -136,7 +136,7 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class Leak:
-    """Numbers of examples of one split that also appear in another, with the same or another target."""
+    """Overlap of two splits: the numbers of examples in `split` whose input also appears in `other`."""
 
     split: str
     other: str
@@ -186,13 +186,13 @@ class Findings:
     def add(
         self, kind: str, which: Sequence[int], location: Callable[[int], Location], scope: str = ""
     ) -> None:
-        """Count the rows `which`, and call `location` for each row whose location is kept."""
+        """Count a finding for each row number in `which`. Call `location` only for rows to be shown."""
         self.add_all(kind, which, lambda kept: list(map(location, kept)), scope)
 
     def add_all(
         self, kind: str, which: Sequence[int], locate: Callable[[list[int]], list[Location]], scope: str
     ) -> None:
-        """Count the rows `which`, and call `locate` once with the rows whose locations are kept."""
+        """Count a finding for each row number in `which`. Call `locate` once, with the rows to be shown."""
         if not len(which):
             return
         finding = self._found.setdefault(kind, Finding(kind))

@@ -55,7 +55,7 @@ class InputFile:
     ) -> InputFile:
         """Open a file. `layout` is `task.state()["layout"]` of a run; None if its data had no columns.
 
-        `columns`, names or numbers of the input's columns, and `header` replace what the layout decides.
+        `columns` (names or numbers of the input's columns) and `header` take precedence over the layout.
         """
         path = locate(str(path))
         if path.is_dir():
@@ -110,7 +110,7 @@ class InputFile:
         yield from self._errors()
 
     def _errors(self) -> list[InputRow]:
-        """Return and clear the issues that are errors of one row."""
+        """Return an `InputRow` with an error for each row that could not be read since the last call."""
         found = [(issue.line, issue.error) for issue in self.issues]
         self.issues.clear()
         return [InputRow(line, None, None, error.details[0].message) for line, error in found if error]
@@ -119,7 +119,7 @@ class InputFile:
 def _verify(file: TextFile) -> None:
     """Raise UserError if a file cannot be read to its end.
 
-    Bytes that are not UTF-8 are errors of their own rows. Other encodings cannot continue after an error.
+    In UTF-8, an invalid byte affects only its own row. In other encodings, reading stops at an invalid byte.
     """
     check_encoding(file.encoding, "--encoding")
     is_utf8 = codecs.lookup(file.encoding).name == "utf-8"
@@ -134,7 +134,7 @@ def _verify(file: TextFile) -> None:
 def _columns_for(
     stream: Stream, train: TableLayout, header: bool | None
 ) -> tuple[Sequence[Column] | None, bool | None]:
-    """Return the input's columns and the header of a file, by name or number as in the training file."""
+    """Find the input's columns by the names or numbers of the training file. Return them and `header`."""
     first = stream.first_row()
     if first is None:
         return None, header

@@ -132,7 +132,7 @@ class JsonDocument(JsonLines):
             yield Record(values, index + 1, {name: cells[index] for name, cells in whole.items()})
 
     def _columns_of(self, tree: dict[str, Any], layout: TableLayout) -> dict[Column, list[Any]]:
-        """Return the lists of all columns that are used."""
+        """Return the values of each column that is used as input or target."""
         used = dict.fromkeys(column for columns in layout.columns.values() for column in columns)
         lists = {column: pick(tree, column, self.name) for column in used}
         for column, values in lists.items():
@@ -201,7 +201,7 @@ class ArrayRows:
     """Iterator over the rows of a JSON array. It yields each object or list once it is read completely."""
 
     def __init__(self, pieces: Iterable[str]) -> None:
-        """Take the pieces of a JSON text. No more of them are held in memory than one row needs."""
+        """Read JSON text from an iterable of pieces, of which only the current row is held in memory."""
         self._pieces = iter(pieces)
         self._text, self._position = "", 0
         self._line, self._column = 1, 1
@@ -252,7 +252,10 @@ class ArrayRows:
                 return ""
 
     def _read_more(self) -> bool:
-        """Read until the held text has doubled, so that long rows are parsed few times; False at the end."""
+        """Read pieces until the held text has doubled; return False at the end of the input.
+
+        Doubling limits how often a long, incomplete row is parsed again.
+        """
         self._line, self._column = self._line_and_column(self._position)
         held = [self._text[self._position :]]
         least = length = len(held[0])

@@ -1,9 +1,11 @@
 """Config for a user's own data files: paths, formats and columns, and the reading of each split.
 
-Formats: tables (`tsv`; `csv`, and `csv-comma` or `csv-semicolon` if the file does not decide it), one JSON
-object or list per line (`jsonl`), a JSON array of them or one object of parallel lists (`json`), plain text
-with one example per line (`text`), where several aligned files are the columns, one continuous text
-(`running-text`), and a folder with one file or folder per class (`folder`). Any file may be gzipped.
+Formats (any file may be gzipped):
+- `tsv`, `csv`: tables. `csv-comma` and `csv-semicolon` set a delimiter that cannot be detected.
+- `jsonl`: one JSON object or list per line. `json`: an array of them, or one object of parallel lists.
+- `text`: one example per line. Several line-aligned files are the columns of a table.
+- `running-text`: one continuous text.
+- `folder`: a folder with one file or folder per class.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ class DataConfig(Node):
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Fractions of train to split off, by split."""
+        """Fraction of the training examples to split off for each split that has no file of its own."""
         wanted = {"validation": self.validation_fraction, "test": self.test_fraction}
         return {split: part for split, part in wanted.items() if part and self.source(split) is None}
 
@@ -135,8 +137,9 @@ class DataConfig(Node):
         on_read: Callable[[int], None] | None = None,
         reference: Reference | None = None,
     ) -> Stream:
-        """Open a source as a stream of examples. `setting` is its config path, or empty if it has none.
+        """Open a source, which is a path or a list of paths, as a stream of examples.
 
+        `setting` is the config path that names the source, such as `task.data.train`; empty if none does.
         `reference` is the layout of the training file; None if this is the training file.
         """
         from glassformer.data.catalogue import locate
@@ -168,7 +171,10 @@ class DataConfig(Node):
             raise user_error("this is not a folder, but task.data.classes is set", path=path, hint="unset it")
 
     def _format_of(self, file: TextFile, columns: ColumnSpec) -> Format:
-        """Return the format, if necessary by the name's ending. For one column, unknown endings are text."""
+        """Return the format: the configured one, or the one of the file name's ending.
+
+        If the task needs only one column, a file with an unknown ending is read as text.
+        """
         if self.format is not None:
             return self.format
         if file.path.is_dir():

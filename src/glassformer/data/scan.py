@@ -85,7 +85,7 @@ def scan(
 
 
 class _Scanner:
-    """State of a scan, which is kept from one piece of a file to the next."""
+    """Scanner that reads a file piece by piece, to find its line offsets and suspicious characters."""
 
     def __init__(self, scanned: ScannedFile, findings: Findings) -> None:
         self.scanned, self.summary, self.findings = scanned, scanned.summary, findings
@@ -129,7 +129,7 @@ class _Scanner:
         offsets.frombytes((starts + self.summary.bytes).astype(np.int64).tobytes())
 
     def _report_characters(self, kind: str, lines: list[str], first: int, start: int) -> None:
-        """Report the lines with characters of this kind. `start` is the byte offset of the first line."""
+        """Report lines with characters of a kind such as `nul`. `start` is the first line's byte offset."""
         matches = {index: match for index, line in enumerate(lines) if (match := PATTERNS[kind].search(line))}
 
         def location(index: int) -> Location:

@@ -81,7 +81,7 @@ def _key(text: str) -> bytes:
 
 
 def _first_of_each(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct keys, sorted, and the row of each key's first occurrence in `found`."""
+    """Join pairs of keys and rows. Return the distinct keys, sorted, and the first row of each key."""
     keys, first = np.unique(np.concatenate([keys for keys, _ in found]), return_index=True)
     return keys, np.concatenate([rows for _, rows in found])[first]
 
@@ -104,7 +104,10 @@ def copy_from_first(values: np.ndarray, keys: RowKeys) -> None:
 
 
 def is_contained(few: RowKeys, many: RowKeys, is_included: np.ndarray | None = None) -> np.ndarray:
-    """Return a mask of the rows of `few` whose key occurs in `many`, or in its rows `is_included`."""
+    """Return a mask of the rows of `few` whose key occurs in `many`.
+
+    `is_included`, a mask of the rows of `many`, limits the search to these rows.
+    """
     is_in = np.zeros(len(few), dtype=bool)
     for index in range(few.partitions):
         wanted, _ = few.distinct_in_partition(index, few.partitions)
@@ -145,7 +148,10 @@ def split_off_rows(
 
 
 def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, path: str) -> np.ndarray:
-    """Return the part number of each group of equal rows. Groups are ordered by their first row."""
+    """Draw a split for each of `total` groups of equal rows. Return the number of each group's split.
+
+    Splits are numbered in the order of `fractions`; the next number is that of train.
+    """
     if total <= len(fractions):
         message = f"{count(total, 'different example')} cannot be split {len(fractions) + 1} ways"
         raise user_error(message, path=path, hint=MORE_DATA)
@@ -161,7 +167,7 @@ def _assign_parts(total: int, fractions: Mapping[str, float], data_seed: int, pa
 
 
 def is_split_off(key: str, fraction: float, data_seed: int) -> bool:
-    """Return True for about this fraction of keys, decided by a hash of the key alone.
+    """Return True for about this fraction of all keys, decided by a hash of the seed and the key.
 
     Equal keys stay together, and a stream can be split before it has been read completely.
     """
@@ -214,13 +220,13 @@ MAX_UNKNOWN_FRACTION = 0.01
 
 
 def are_too_many(rows: int, total: int) -> bool:
-    """Return True if a split has too many rows with unknown labels to leave them out."""
+    """Return True if `rows` rows with unknown labels are too many to leave out of `total` rows."""
     return rows > MAX_UNKNOWN_ROWS and rows > MAX_UNKNOWN_FRACTION * total
 
 
 @dataclass(frozen=True)
 class UnknownRows:
-    """Rows of one split with labels that train does not have."""
+    """Rows of one split whose labels do not occur in the training split."""
 
     split: str
     labels: Mapping[int, Sequence[str]]
@@ -235,9 +241,9 @@ class UnknownRows:
         return list(dict.fromkeys(label for labels in self.labels.values() for label in labels))
 
     def leave_out(self, known: Sequence[str], *, is_split_off: bool) -> str:
-        """Return a warning for the user; raise UserError if there are too many rows to leave them out.
+        """Return a warning that these rows are left out; raise UserError if they are too many.
 
-        A part that was split off from train is not another data set: it is an error only if no row is left.
+        If the split was split off from train, they are too many only if no other row remains.
         """
         rows, total = len(self.labels), self.total
         locations = self.locate(list(self.labels)[:MAX_UNKNOWN_ROWS])
@@ -257,7 +263,7 @@ class UnknownRows:
         )
 
     def reject_new(self, left_out: Iterable[str], known: Sequence[str]) -> None:
-        """Raise UserError for a label that appeared after the task was built: a file has changed."""
+        """Raise UserError for a label not in `left_out`: its file has changed since the task was built."""
         left_out = set(left_out)
         for row, labels in self.labels.items():
             for label in labels:

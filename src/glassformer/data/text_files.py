@@ -1,7 +1,7 @@
 """Text files, plain or gzipped, read in chunks: bytes, lines, and blocks of running text.
 
 Only a line feed, or carriage return and line feed, ends a line. Every error names the file, and the line and
-byte where they are known. Each reading starts at the beginning, so a file is never held in memory.
+byte where they are known. Each reading starts at the beginning of the file again.
 """
 
 from __future__ import annotations

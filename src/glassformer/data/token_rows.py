@@ -235,7 +235,7 @@ class Windows(TokenRows):
         return 0 if is_first else self.length - self.stride
 
     def outside(self, index: int) -> np.ndarray:
-        """Return the tokens before and after a window: of its row if `within_documents`, else of all rows."""
+        """Return all tokens outside a window: those of its row if `within_documents`, else of all rows."""
         begin, end = self._bounds(self._document(index))
         start, stop = self.span(index)
         return np.concatenate([self._joined(begin, start), self._joined(stop, end)])

@@ -69,7 +69,7 @@ class TokenStore:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Counts by name that were made while the rows were written, such as unknown tokens."""
+        """Counts made while the rows were written, such as the number of unknown tokens, by name."""
         return dict(self.manifest["facts"])
 
     @classmethod
@@ -455,7 +455,7 @@ def _lock_file(cache: Path, key: str) -> BinaryIO:
 
 
 def _state(path: Path) -> list[int]:
-    """Return the size, the times and the inode of a file, which change if its contents change."""
+    """Return size, modification and change times, and inode of a file. New contents change at least one."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 

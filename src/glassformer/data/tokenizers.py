@@ -209,9 +209,10 @@ class Tokenizer:
         return [self._outer_ids[np.array(encoding.ids, dtype=np.int64)] for encoding in found]
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """Return id, start and end of each token of `encode(text)`: `text[start:end]` is what it encodes.
+        """Return id, start and end of each token of `encode(text)`: the token encodes `text[start:end]`.
 
-        The space before a word is left out. A character of several tokens is the span of each of them.
+        The span does not include the space before a word. If several tokens encode one character, the span
+        of each is the whole character.
         """
         found = self._inner.encode(_encodable(text), add_special_tokens=False)
         spans = []
@@ -327,7 +328,7 @@ def _train_pipeline(
     trainer: trainers.Trainer,
     lowercase: bool,
 ) -> dict[str, Any]:
-    """Train a tokenizer; return its `tokenizer.json` as a dict. It adds a space before the first word."""
+    """Train a tokenizer that adds a space before the first word; return its `tokenizer.json` as a dict."""
     tokenizer = HuggingFaceTokenizer(model)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
@@ -426,7 +427,7 @@ class PiecesConfig(TokenizerConfig):
         return Tokenizer.from_json_tree(self._deterministic(tree))
 
     def _deterministic(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Return the `tokenizer.json` dict without the randomness of the trainer."""
+        """Remove differences between equal trainings from a `tokenizer.json` dict. The default has none."""
         return tree
 
 

@@ -55,7 +55,7 @@ class _Line:
 
 @cache
 def _texts() -> dict[str, dict[str, list[str]]]:
-    """Return the texts by list name and key. A key with a sign, such as `+1`, is a side or a weight."""
+    """Return the texts by list name and key. A key is a topic, weight, side (`-1`) or both (`-3`)."""
     texts: dict[str, dict[str, list[str]]] = {}
     for line in read_table("reviews.tsv", _Line):
         texts.setdefault(line.list, {}).setdefault(line.key, []).append(line.text)
@@ -77,7 +77,7 @@ class Review(NamedTuple):
 
 
 class _Generator:
-    """Generator of random reviews and comments."""
+    """Generator of random reviews, and of unlabelled texts made from them."""
 
     def __init__(self, source: random.Random) -> None:
         self.random = source.random
@@ -118,7 +118,7 @@ class _Generator:
         return Review(*zip(*sentences, strict=True))
 
     def comment(self, review: Review) -> str:
-        """Return the review as text, with random exclamations after opinions and a consequence at the end."""
+        """Return a review as unlabelled text, with random exclamations and, mostly, a final consequence."""
         sentences = []
         for sentence, weight in zip(review.sentences, review.weights, strict=True):
             sentences.append(sentence)
@@ -155,7 +155,7 @@ def _generate(generator: _Generator, split: str) -> Iterator[Review]:
 
 
 def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
-    """Return `count` pairs of text and label. A smaller `count` gives the first of the same pairs."""
+    """Return the first `count` pairs of text and label of the stream for this seed and split."""
     if split not in SPLITS:
         raise user_error("no such split", path="split", value=split, allowed=list(SPLITS))
     generated = _generate(_Generator(random.Random(f"reviews {seed} {split}")), split)
@@ -163,7 +163,7 @@ def reviews(count: int, seed: int, split: str) -> list[tuple[str, str]]:
 
 
 def review_texts(count: int, seed: int, split: str = "train") -> list[str]:
-    """Return `count` unlabelled texts for pre-training. They contain no review of another split."""
+    """Return `count` unlabelled texts for pre-training, made from reviews of this split alone."""
     purpose = f"review texts {seed}" if split == "train" else f"review texts {seed} {split}"
     generator = _Generator(random.Random(purpose))
     return [generator.comment(review) for review in islice(_generate(generator, split), count)]

@@ -79,7 +79,10 @@ Use = Determination | Literal["negated", "negated indefinite", "negated subject"
 
 
 class Choice(NamedTuple):
-    """Determiner of a noun phrase (None: a possessive), and whether a number or a possessor is added."""
+    """Determiner of a noun phrase; None means a possessive such as `my`.
+
+    `number` adds a numeral (`the three keys`), `owner` a possessor (`Anna's key`).
+    """
 
     determiner: Determiner | None
     number: bool = False
@@ -125,7 +128,10 @@ def _choices(noun: Noun, plural: bool, use: Use) -> tuple[Choice, ...]:
 
 
 class Phrases:
-    """Generator of random phrases for a sentence. No name occurs twice. `your` needs an address."""
+    """Generator of random phrases for one sentence at a time.
+
+    No name occurs twice in a sentence. `your` occurs only in a sentence with an address, as in `Anna, …`.
+    """
 
     def __init__(self, source: random.Random) -> None:
         self.random = source.random
@@ -238,7 +244,7 @@ class Phrases:
         return NounPhrase(self.noun(KIN), False, self.possessive())
 
     def pronoun(self, *, they: bool) -> Pronoun:
-        """Return a random subject pronoun. `they=True` permits THEY without an antecedent, as masculine."""
+        """Return a random subject pronoun. `they=True` permits a masculine `they` without an antecedent."""
         if self.address and self.chance(0.6):
             return self.address.pronoun
         if self.asking:
@@ -250,7 +256,7 @@ class Phrases:
         )
 
     def subject(self, nouns: Sequence[Noun], *, they: bool, negated: bool = False) -> Nominal:
-        """Return a random subject: a pronoun, name, pair or noun phrase. `nouns` must list people first."""
+        """Return a random subject: a pronoun, name, pair or noun phrase. In `nouns`, people come first."""
         use: Use = "negated subject" if negated or self.asking else "any"
         if nouns[0] not in PEOPLE or (nouns[-1] not in PEOPLE and self.chance(0.25)):
             return self.phrase([noun for noun in nouns if noun not in PEOPLE], use, adjective=0.2)
@@ -381,7 +387,7 @@ class Clauses(Phrases):
     """Generator of random clauses: a verb with its subject, objects, location and time."""
 
     def any_clause(self, *, they: bool = False, manner: Manner | None = None) -> Clause:
-        """Return a random clause of any type. With a `manner` (tense, adverbs), it describes an event."""
+        """Return a random clause of any type; only of an event if `manner` (tense, adverbs) is given."""
         chance = self.random()
         if chance < 0.36 or (manner and chance > 0.88):
             return self.transitive(DIRECT_EVENTS if manner else DIRECT, they=they, manner=manner)

@@ -441,7 +441,11 @@ def _of_nominal(nominal: Nominal) -> Iterator[Combination]:
 
 
 def belongs(sentence: Sentence, split: str) -> bool:
-    """Return True if a sentence has no held-out combination (for train), or only ones of this split."""
+    """Return True if a sentence may be used in a split.
+
+    A training sentence has no held-out word combination. A validation or test sentence has at least one of
+    its own split, and none of the other.
+    """
     found = {split_of(combination) for combination in combinations(sentence)} - {"train"}
     return not found if split == "train" else found == {split}
 
@@ -458,7 +462,7 @@ def sentences(seed: int, split: str) -> Iterator[Sentence]:
 
 
 def translation_pairs(count: int, seed: int, split: str) -> list[tuple[str, str]]:
-    """Return `count` pairs of English and French. A smaller `count` gives the first of the same pairs."""
+    """Return the first `count` pairs of English and French of the stream for this seed and split."""
     pairs: dict[str, str] = {}
     for sentence in sentences(seed, split):
         if len(pairs) >= count:

@@ -135,7 +135,7 @@ class Clause(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Type of question, with its question word or phrase `front`. None makes a yes-or-no question."""
+    """Type of question. `front` is its question word or phrase, or None for a yes-or-no question."""
 
     front: Word | NounPhrase | None = None
     of_subject: bool = False

@@ -1,4 +1,4 @@
-"""Function words that the rules refer to: determiners, pronouns, copulas, negations, prepositions, links."""
+"""Function words used by the rules: determiners, pronouns, copulas, negations, prepositions, conjunctions."""
 
 from __future__ import annotations
 
