@@ -1,4 +1,4 @@
-"""Arithmetic tables: our preset, the published file, and a sweep of learning rates."""
+"""Arithmetic studies: our preset, a published data file, and the accuracy by learning rate."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ class LearningRateStudy(RecipeStudy):
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Add exact match and the output for the fixed input to `rows`; return working rates and plots."""
+        """Add exact match and the output for one fixed input to `rows`.
+
+        Return the range of learning rates that train well, by recipe, and the plot files.
+        """
         for row in rows:
             for recipe in (THEIRS, OURS):
                 own = [run for run in runs if (run.setting.name, run.recipe) == (row["setting"], recipe)]

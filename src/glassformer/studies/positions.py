@@ -1,7 +1,7 @@
 """Every positional encoding on three tasks, on the training lengths and on longer sequences.
 
-Examples are drawn by length: train and validation up to a length, test from there to twice that length. No
-example is in two files, and the same numbers give the same files.
+Train and validation examples have up to N words or digits, test examples N + 1 to 2 N. No example is in two
+splits. The files are the same on every machine, because all seeds are fixed.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class PositionStudy(RecipeStudy):
         return super().runs(context)
 
     def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
-        """Return the overrides with the absolute paths of the data files."""
+        """Return config overrides that set `task.data` to the absolute paths of the study's data files."""
         files = setting.overrides["task"]["data"]
         folder = (context.folder / "data").resolve()
         return {f"task.data.{split}": str(folder / files[split]) for split in ("train", "validation", "test")}

@@ -114,7 +114,7 @@ class RecipeStudy(Study):
         return []
 
     def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
-        """Return overrides with file paths, which are left out of the hash that identifies a run."""
+        """Return config overrides that set file paths. They do not change the hash in a run's name."""
         return {}
 
     def selected(self, context: StudyContext) -> list[Setting]:
@@ -223,7 +223,10 @@ def _earlier_rows(context: StudyContext) -> dict[str, Row]:
 
 
 def _row_key(recipe: str, name: str) -> str:
-    """Return a row's key for a value of a recipe, such as `seeds` for ours or `theirs_seeds`."""
+    """Return the key of a value in a table row: `seeds` for our recipe, `theirs_seeds` for the published one.
+
+    Without a name, the key is the name of the recipe.
+    """
     if not name:
         return recipe
     return name if recipe == OURS else f"{recipe}_{name}"

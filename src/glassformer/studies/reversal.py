@@ -75,7 +75,10 @@ class ReversalStudy(RecipeStudy):
         return [run] if run.job.results() else []
 
     def _examples(self, runs: Sequence[RecipeRun]) -> dict[str, RecipeRun]:
-        """Return the clearest run of each state. Ties go to shorter sequences, then the published recipe."""
+        """Return one solved, one half-solved and one unsolved run, by state.
+
+        Shorter sequences are preferred, then the published recipe.
+        """
         found: dict[str, tuple[tuple[float, ...], RecipeRun]] = {}
         for run in runs:
             task = run.job.config.dump()["task"]
@@ -89,7 +92,7 @@ class ReversalStudy(RecipeStudy):
         return {state: found[state][1] for state in STATES if state in found}
 
     def sections(self, document: Mapping[str, Any]) -> list[str]:
-        """Return the lines of `table.md` with the attention maps of models in each state."""
+        """Return the lines of `table.md` with maps of a solved, a half-solved and an unsolved model."""
         lines = ["## Attention", ""]
         for shown in document["maps"]:
             recipe = "ours" if shown["recipe"] == OURS else "their recipe"

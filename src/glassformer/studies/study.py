@@ -58,7 +58,7 @@ class Job:
         return folder.results() if folder.exists() else {}
 
     def validations(self) -> list[dict[str, Any]]:
-        """Return the last validation event of each epoch. A roll-back repeats validations."""
+        """Return the last validation event of each epoch; a training that rolls back repeats epochs."""
         events = (event for event in RunFolder(self.path).events if event["event"] == "validation")
         found = {event["epoch"]: event for event in events}
         return [found[epoch] for epoch in sorted(found)]
@@ -73,7 +73,10 @@ def config_key(config: ExperimentConfig, *others: str) -> str:
 
 
 def run_path(folder: Path, name: str, config: ExperimentConfig, key: str) -> Path:
-    """Return the path of a run, or of an equal run that has another hash, made before an option was added."""
+    """Return the run folder `name-key`. If it does not exist, prefer a folder `name-*` with an equal config.
+
+    A new option of the program changes the hash `key`. Earlier runs are still found by their config.
+    """
     path = folder / f"{name}-{key}"
     if RunFolder(path).exists():
         return path
@@ -266,7 +269,7 @@ def reproduce(
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return the command-line words of the options that the user gave."""
+    """Return command-line arguments, such as `--seeds 3`, for the options that are set."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     return [
         word for name, value in given.items() for word in ([name] if value is True else [name, str(value)])

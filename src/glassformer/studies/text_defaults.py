@@ -20,7 +20,7 @@ class TextDefaultsStudy(RecipeStudy):
     """Study of the preset `classification` on small data. The column `theirs` is the bag of words."""
 
     def measure(self, context: StudyContext) -> dict[str, Any]:
-        """Train the unfinished runs and fit the bag of words of each set."""
+        """Train the unfinished runs, fit a bag-of-words baseline on each data set, return the table rows."""
         if not has_baseline():
             raise user_error("scikit-learn is not installed", path=self.name, hint=BASELINE_HINT)
         return super().measure(context)
@@ -28,7 +28,7 @@ class TextDefaultsStudy(RecipeStudy):
     def extra_results(
         self, runs: Sequence[RecipeRun], rows: list[Row], context: StudyContext
     ) -> dict[str, Any]:
-        """Add the accuracy of the bag of words to each row."""
+        """Fit a bag-of-words baseline on each row's data set, and add its accuracy to the row."""
         for row in rows:
             own = [run for run in runs if run.setting.name == row["setting"]]
             if not own:

@@ -45,7 +45,7 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """Path of the file."""
+        """Name of the source in reports: the path of its data file."""
         return str(self.data["train"])
 
     def texts(self) -> Iterator[str]:

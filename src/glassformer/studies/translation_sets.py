@@ -1,4 +1,4 @@
-"""The four published translation sets: trained at a quarter of their width, and memorised at full size."""
+"""Four published translation models: trained at a quarter of their width, overfitted at full width."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class TranslationStudy(RecipeStudy):
         return [*super().selected(context), *([] if context.is_quick else self.full_size)]
 
     def runs(self, context: StudyContext) -> list[RecipeRun]:
-        """Write the data files, then return the runs. Full-size runs (minutes) precede runs of an hour."""
+        """Write the data files; return the runs to train. Full-size runs come first, as they are short."""
         _write_memorised_pairs(context.folder / "data")
         if not context.is_quick:
             _write_short_pairs(context.folder / "data")
         return sorted(super().runs(context), key=lambda run: run.setting not in self.full_size)
 
     def path_overrides(self, setting: Setting, context: StudyContext) -> Overrides:
-        """Return the overrides with the absolute paths of the data files."""
+        """Return config overrides that set `task.data` to the absolute paths of the study's data files."""
         folder = (context.folder / "data").resolve()
         files = SAME_PAIRS if context.is_quick else setting.overrides["task.data"]
         return {f"task.data.{split}": [str(folder / name) for name in pair] for split, pair in files.items()}
@@ -202,7 +202,10 @@ def _tokens_correct(row: Row) -> list[str]:
 
 
 def _failure(rows: Sequence[Row]) -> str:
-    """Return an error message if our recipe fails to memorise the pairs at full size, otherwise ""."""
+    """Return an error message if a full-size model with our recipe fails to memorise its few training pairs.
+
+    Return an empty text if all memorise them.
+    """
     failed = [
         row["setting"]
         for row in rows
