@@ -47,7 +47,10 @@ class Edge:
 
 
 def ablate_head(model: Model, where: HeadId, ablation: Ablation, groups: Sequence[ExampleGroup]) -> Change:
-    """Return an ablation that sets a head's output to zero, or to its mean over all positions in `groups`."""
+    """Return an ablation that sets a head's output to zero (`zero`) or to its mean output (`mean`).
+
+    The mean is taken over all tokens of the examples in `groups`.
+    """
     if ablation not in ABLATIONS:
         raise ErrorDetail("no such ablation", path="ablation", value=ablation, allowed=list(ABLATIONS))
     attention = attention_at(model, where)
@@ -161,10 +164,10 @@ def check_edge(task: Task, edge: Edge, group: ExampleGroup) -> None:
 
 
 def has_same_cell(task: Task, group: ExampleGroup, edge: Edge) -> Callable[[int, int], bool]:
-    """Return a predicate on (input length, target length) for examples that have the same edge.
+    """Return a predicate on (input length, target length) for examples whose maps contain `edge`.
 
-    Inputs must have the length of the group's input, and targets must be long enough. The texts of a language
-    model only need to be long enough.
+    An example's input must be as long as the one in `group`. For an edge of a decoder or cross-attention, its
+    target must include the query. The text of a language model only needs to include query and key.
     """
     tokens = len(group.inputs[0])
     furthest = max(edge.query, edge.key)
@@ -270,7 +273,7 @@ def measure_effects(
     example: ReferenceInput | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Measure the effects of an ablation on groups of examples, or on `example` if there are none."""
+    """Measure the effects of an ablation on examples in `groups`, or on `example` if `groups` is empty."""
 
     def compared(on: Sequence[ExampleGroup]) -> dict[str, Effect]:
         return compare(*(measure_examples(model, task, on, decoding, each) for each in (nullcontext, change)))
@@ -343,7 +346,10 @@ def edge_effects(
     renormalise: bool = True,
     decoding: DecodingConfig | None = None,
 ) -> Effects:
-    """Ablate one attention edge; return its effects on the input, and on examples that have the same edge."""
+    """Ablate one attention edge, such as query 3 to key 5; return the effects on `example`.
+
+    If `examples` is given, also ablate the same edge in up to that many examples of `split`.
+    """
     change = ablate_edge(model, edge, renormalise=renormalise)
     check_edge(task, edge, example.group)
     groups, notes = [], []

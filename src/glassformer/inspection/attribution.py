@@ -28,8 +28,8 @@ def rollout(maps: AttentionMaps) -> AttentionMaps:
     """Compute attention rollout: the product of the attention maps of all layers (Abnar and Zuidema 2020).
 
     Each layer counts half as attention, averaged over heads, and half as residual connection. The result has
-    one map per site, from output positions to input tokens. For a decoder, each row of `cross` (input tokens)
-    and the same row of `decoder` (previous tokens) sum to 1 together.
+    one map per site (`encoder`, `decoder`, `cross`), from output positions to input tokens. For a decoder,
+    each row of `cross` (input tokens) and the same row of `decoder` (previous tokens) sum to 1 together.
     """
     if any(site.is_part for site in maps.sites.values()):
         raise ErrorDetail("rollout needs every row", path="rows", hint="select all rows: leave out --rows")
@@ -59,7 +59,7 @@ def rollout(maps: AttentionMaps) -> AttentionMaps:
 
 
 def _one_map(site: SiteMaps, weights: np.ndarray) -> SiteMaps:
-    """Return the maps of a site with `weights` as the only map, in place of all layers and heads."""
+    """Return a copy of `site` whose maps of all layers and heads are replaced by the single map `weights`."""
     return replace(
         site,
         name=f"{site.name}, rollout (a hint)",
@@ -222,7 +222,7 @@ def _leave_out(text: str, start: int, end: int) -> str:
 def _read_to(
     task: SequenceClassificationTask, text: str, row: np.ndarray, spans: Sequence[tuple[int, int]]
 ) -> int:
-    """Return the length of the shortest prefix of the text that has the same tokens as the whole text."""
+    """Return the number of characters that the model reads: text beyond its maximum length is cut off."""
     if len(row) < task.task_type.max_length or not spans:
         return len(text)
 
@@ -231,7 +231,7 @@ def _read_to(
         return other is not None and np.array_equal(row, other)
 
     def least(ends: Sequence[int]) -> int:
-        """Return the first end for which `is_enough` is true, by bisection. The last end is always enough."""
+        """Return the smallest prefix length in `ends` with all tokens, by bisection. The last one has all."""
         return ends[bisect_left(ends[:-1], True, key=is_enough)]
 
     ends = [0, *(end for _, end in spans), len(text)]

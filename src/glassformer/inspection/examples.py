@@ -43,7 +43,7 @@ def prepare_input(
     decoding: DecodingConfig | None = None,
     text: str | None = None,
 ) -> ModelInput:
-    """Return the tensors of one input with axis labels for its attention maps, and the best prediction.
+    """Return the tensors of one input, the axis labels of its attention maps, and the model's prediction.
 
     `text` is the input as it is written, for the labels of tokens that the model does not know.
     """
@@ -141,7 +141,10 @@ class ExampleGroup:
         return int(tokens_BL.shape[1])
 
     def patterns(self, task: Task) -> list[dict[str, dict[str, np.ndarray]]]:
-        """Return the attention patterns that the task expects in each example, by site and pattern name."""
+        """Return one dict per example: site (encoder, decoder or cross) → pattern name → boolean mask.
+
+        A pattern marks the cells of an attention map that a head attends to if it solves the task.
+        """
         tokens_BL = self.batch.inputs["tokens"]
         assert tokens_BL is not None
         rows = zip(tokens_BL.tolist(), self.batch.targets.tolist(), strict=True)

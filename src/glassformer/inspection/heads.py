@@ -56,7 +56,7 @@ SiteAverages: TypeAlias = Statistics[Average]
 
 
 class _Observer:
-    """Attention kernels that measure each call immediately and store statistics instead of attention maps."""
+    """Maker of attention kernels that compute statistics of the weights in each call and drop the weights."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -64,7 +64,7 @@ class _Observer:
         self._patterns: list[dict[str, dict[str, np.ndarray]]] = []
 
     def begin(self, group: ExampleGroup) -> None:
-        """Load the task's patterns for a forward pass over this group."""
+        """Compute the task's attention patterns for these examples, before the model reads them."""
         self._patterns = group.patterns(self.task)
 
     def kernel(self, attention: MultiHeadAttention, site: Site) -> Kernel:
@@ -95,7 +95,7 @@ class _Observer:
         return observe
 
     def _templates(self, site: Site, examples: range, queries: int, keys: int) -> dict[str, Tensor]:
-        """Return the masks of the general patterns (L, M) and of the task's own patterns, one per example."""
+        """Return boolean masks by pattern name: general ones (L, M), and the task's own, one per example."""
         own = [self._patterns[number].get(site, {}) for number in examples]
         names = [name for name, cells in own[0].items() if cells.shape == (queries, keys)]
         stacked = {name: np.stack([patterns[name] for patterns in own])[:, None] for name in names}
@@ -110,7 +110,7 @@ def _part(tensor: Tensor | None, part: slice) -> Tensor | None:
 def average_heads(
     model: Model, task: Task, groups: Sequence[ExampleGroup], *, has_intervals: bool = True
 ) -> dict[Site, SiteAverages]:
-    """Return the statistics of every head, averaged over all examples, by attention site.
+    """Return the statistics of every head, averaged over all examples, by site (encoder, decoder or cross).
 
     Decoders are measured with teacher forcing. Without `has_intervals` the bootstrap is skipped to save time,
     and the intervals are NaN.
@@ -123,9 +123,10 @@ def average_heads(
 def heads_document(
     model: Model, control: Model | None, task: Task, groups: Sequence[ExampleGroup]
 ) -> dict[str, Any]:
-    """Return the head statistics as a JSON-serialisable dict, and those of an untrained `control`.
+    """Return the head statistics of a model as a JSON-serialisable dict.
 
-    `explanations` has one sentence per statistic, by its displayed name.
+    The key `untrained` has the statistics of `control`, an untrained model, if it is given. The key
+    `explanations` has one sentence per statistic.
     """
 
     def document(averages: SiteAverages) -> dict[str, Any]:
@@ -148,7 +149,10 @@ def heads_document(
 def measure_heads(
     model: Model, task: Task, groups: Sequence[ExampleGroup]
 ) -> dict[Site, list[list[Measured]]]:
-    """Return the measurements by attention site: one list per layer, with one item per chunk of examples."""
+    """Return the statistics of each attention call: site (encoder, decoder or cross) → layer → chunk.
+
+    A chunk is a part of a group of examples that is measured at once, to limit the memory.
+    """
     observer, device = _Observer(task), next(model.parameters()).device
     kernels = {attention: observer.kernel(attention, site) for attention, site in attentions(model).items()}
     sites = layers(model)
@@ -163,7 +167,7 @@ def measure_heads(
 
 
 def _columns(measured: list[list[Measured]]) -> dict[tuple[str, str], np.ndarray]:
-    """Return each statistic as (examples, layers, heads), with NaN for examples without the pattern."""
+    """Return each statistic as an array (examples, layers, heads); NaN where an example lacks a pattern."""
 
     def joined(chunks: list[Measured], key: tuple[str, str]) -> np.ndarray:
         missing = (torch.full_like(chunk["entropy", ""], torch.nan) for chunk in chunks)
@@ -181,7 +185,10 @@ def _average(values: np.ndarray, has_intervals: bool) -> Average:
 
 
 class HeadProbe:
-    """Probe that the trainer calls every `every` steps to log each head's attention on patterns."""
+    """Probe that measures each head's attention on patterns, such as the diagonal, during training.
+
+    The trainer calls it every `every` steps. It uses the first examples of the validation split.
+    """
 
     def __init__(self, task: Task, every: int, examples: int, keeps_snapshots: bool = False) -> None:
         self.task = task
@@ -218,6 +225,6 @@ class HeadProbe:
 
 
 def _uniform(pattern: Pattern[Average]) -> float | None:
-    """Return the share that a head with equal weights has on a pattern; None if no row has a cell of it."""
+    """Return a pattern's share of the attention if all weights were equal; None if it occurs nowhere."""
     values = (pattern.mass.mean - pattern.above_uniform.mean).ravel()
     return None if np.isnan(values).all() else round(float(np.nanmean(values)), 6)

@@ -92,7 +92,7 @@ class AxisLabels:
 
 @dataclass(frozen=True)
 class SiteMaps:
-    """Maps of one attention site: `weights[layer, head, query, key]`, in float32."""
+    """Maps of one site (encoder, decoder or cross): `weights[layer, head, query, key]`, in float32."""
 
     name: str
     """Display name, such as `encoder self-attention`."""
@@ -276,7 +276,10 @@ WORKING_COPIES = 4
 
 @dataclass(frozen=True)
 class Selection:
-    """Layers, heads, rows and attention site to record, numbered from 0. None selects all."""
+    """Selection of the attention maps to record, numbered from 0. A field that is None selects all.
+
+    `rows` are rows of a map (queries). `site` is `encoder`, `decoder` or `cross`.
+    """
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
@@ -285,7 +288,7 @@ class Selection:
     site: Site | None = None
 
     def has(self, site: Site, layer: int) -> bool:
-        """Return True if this layer of this attention site is selected."""
+        """Return True if this layer of a site (encoder, decoder or cross) is selected."""
         return self.site in (None, site) and (self.layers is None or layer in self.layers)
 
     def heads_of(self, count: int) -> list[int]:
@@ -293,7 +296,7 @@ class Selection:
         return list(range(count)) if self.heads is None else list(self.heads)
 
     def rows_of(self, count: int) -> range:
-        """Return the range of selected rows in a map with `count` queries."""
+        """Return the numbers of the selected queries in a map with `count` queries."""
         start, stop = self.rows or (0, count)
         return range(min(start, count), min(stop, count))
 

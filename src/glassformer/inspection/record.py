@@ -132,7 +132,7 @@ def value_norms(attention: MultiHeadAttention, v_BHMK: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Record:
-    """Attention weights from one call of one attention module, for the selected heads and rows."""
+    """Attention weights from one call of one attention module, for the selected heads and queries (rows)."""
 
     number: int
     """Number of the call among those at its attention site. In a pass over a whole input, it is the layer."""
@@ -145,7 +145,7 @@ class Record:
     value_norms_BHM: Tensor | None = None
 
     def store(self, block_BHLM: Tensor, start: int) -> None:
-        """Copy the selected heads and rows from a block of weights whose first row is row `start`."""
+        """Copy the selected heads and queries from `block_BHLM`, whose first row is the query `start`."""
         first, stop = max(start, self.rows.start), min(start + block_BHLM.shape[2], self.rows.stop)
         if first < stop:
             selected = block_BHLM[:, self.heads, first - start : stop - start].detach()
@@ -153,7 +153,7 @@ class Record:
 
 
 class AttentionRecorder:
-    """Recorder of attention weights: one record per attention call and site, in call order."""
+    """Recorder of attention weights: a list of records per site (encoder, decoder or cross), one per call."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -224,12 +224,12 @@ class AttentionRecorder:
 
 
 def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
-    """Return these rows of a tensor that broadcasts to (B, H, L, M)."""
+    """Return the queries `rows` of a tensor that broadcasts to (B, H, L, M)."""
     return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
 
 
 def select_rows(tensor: Tensor, queries: int, keys: int, heads: list[int], rows: range) -> Tensor:
-    """Return heads and rows of a tensor that broadcasts to (B, H, L, M), such as a mask or a score bias."""
+    """Return these heads and queries (`rows`) of a mask or score bias that broadcasts to (B, H, L, M)."""
     while tensor.ndim < 4:
         tensor = tensor[None]
     selected_BHLM = tensor.expand(-1, -1, queries, keys)[:, :, rows.start : rows.stop]
@@ -320,7 +320,7 @@ class ModelInput:
     """Attention patterns that the task defines, by site and name: True on the cells (query, key)."""
 
     def lengths(self) -> dict[Site, tuple[int, int]]:
-        """Return the number of queries and keys by attention site."""
+        """Return the number of queries and keys by site (encoder, decoder or cross)."""
         return {site: (len(labels.queries), len(labels.keys)) for site, labels in self.labels.items()}
 
 
@@ -351,7 +351,7 @@ def attention_maps(
 
 
 def _sizes(model: nn.Module) -> dict[Site, list[int]]:
-    """Return the number of heads in each layer, by attention site."""
+    """Return the number of heads in each layer, by site (encoder, decoder or cross)."""
     return {site: [each.num_heads for each in modules] for site, modules in layers(model).items()}
 
 

@@ -79,7 +79,7 @@ class Pattern(Generic[T]):
 
 @dataclass(frozen=True)
 class Statistics(Generic[T]):
-    """Statistics of all heads at one attention site. The last axes of each array are (layers, heads)."""
+    """Statistics of all heads of one site (encoder, decoder or cross). Arrays end in axes (layers, heads)."""
 
     patterns: dict[str, Pattern[T]]
     entropy: T
@@ -182,7 +182,10 @@ def measure(
 
 
 def arrange(found: Mapping[tuple[str, str], np.ndarray]) -> HeadStatistics:
-    """Return statistics with keys as in `Measured`, and (layers, heads) as last axes, as one `Statistics`."""
+    """Convert a dict of arrays that end in axes (layers, heads) to a `Statistics`.
+
+    Its keys are pairs (statistic, pattern), such as ("mass", "diagonal") or ("entropy", "").
+    """
     length = found["value_length", ""]
     patterns = {
         name: Pattern(mass, mass - found["uniform", name], found["value_weighted", name])

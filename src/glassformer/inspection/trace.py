@@ -58,7 +58,7 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class TraceOutput:
-    """One output that the search found."""
+    """One output of the model for the input. A beam search finds several."""
 
     output: str
     probability: float | None
@@ -172,7 +172,7 @@ def prepare_node(
 
 
 def _trace_search(task: Task, names: list[str], observed: Observed, returned: int) -> Trace:
-    """Return the trace of an observed decoding that returned its `returned` best hypotheses."""
+    """Return the trace of a decoding from its recorded steps; the best `returned` outputs are results."""
     (steps,), (found,) = observed.rows, observed.hypotheses
     nodes = _tree(task, steps)
     alternatives = [step.alternatives[candidate.beam] for step in steps for candidate in step.candidates]
