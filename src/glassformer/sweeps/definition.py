@@ -27,7 +27,7 @@ PRUNERS = ("median", "halving")
 
 
 def build_sampler(name: str, seed: int) -> BaseSampler:
-    """Return Optuna's sampler with this name. For a grid, any sampler works, because it draws no values."""
+    """Return Optuna's sampler with this name. A grid draws no values, so any sampler works for it."""
     from optuna.samplers import RandomSampler, TPESampler
 
     # Settings in training count as bad ones, so that parallel workers do not all draw the same region.

@@ -6,8 +6,8 @@ be killed, suspended or disconnected at any moment, and no lock is held during t
 
 1. A trial is claimed by one atomic change of its state, `WAITING` to `RUNNING`, and ended by another one.
 2. A trial without heartbeats is failed. This is final: a later result is rejected.
-3. Any worker may add a trial for a (setting, seed) without an active one. Two may do so at once, because
-4. a worker that claimed a trial drops it if the same (setting, seed) has an active trial with a lower number.
+3. Any worker may add a trial for a (setting, seed) that has no active trial. Two workers may add one at once.
+4. A worker that claimed a trial drops it if the same (setting, seed) has an active trial with a lower number.
    Numbers follow the order in which trials become visible, so all workers agree on the lower one.
 """
 

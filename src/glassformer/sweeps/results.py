@@ -227,7 +227,7 @@ def results_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
 
 
 def table_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return one line for each state and each gap of the table that a reader may not understand."""
+    """Return notes below the table: what `stable` and `complete` mean, and why intervals are missing."""
     rows, near = document["settings"], f"within {100 * (1 - STABLE):.0f} % of the best"
     notes = []
     if any(row["is_stable"] for row in rows):

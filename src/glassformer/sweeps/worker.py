@@ -252,7 +252,10 @@ class Worker:
         self.finished = 0
 
     def work(self) -> None:
-        """Train trials until no trial is waiting and none is running elsewhere, because those may return."""
+        """Train trials until none is waiting or running.
+
+        The worker waits for trials of other workers, because it repeats them if those workers die.
+        """
         while not self.should_stop():
             try:
                 trials = self.queue.reconcile()
