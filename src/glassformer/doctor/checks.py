@@ -111,7 +111,10 @@ class CheckContext:
 
     @cached_property
     def batch(self) -> Batch:
-        """Batch of up to 4 sequences: with targets in their first half, or with different labels."""
+        """Batch of up to 4 sequences from `sample`.
+
+        Sequences with targets in their first half are preferred, or, for one label each, different labels.
+        """
         targets = self.sample.targets
         if targets.ndim == 1:
             _, first_B = np.unique(targets.numpy(), return_index=True)
@@ -157,7 +160,10 @@ def add_noise(model: Model) -> Model:
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """Return the largest difference relative to the largest expected value; infinity if one is not finite."""
+    """Return the largest difference relative to the largest expected value.
+
+    Return infinity if a value is NaN or infinite.
+    """
     return largest_difference([actual], [expected])
 
 
@@ -180,7 +186,10 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def map_columns(batch: Batch, change: Callable[[str, Tensor], Tensor]) -> Batch:
-    """Return the batch with `change` applied to each tensor (B, L): tokens, masks, targets, not labels."""
+    """Return the batch with `change` applied to every tensor of shape (B, L), such as tokens and masks.
+
+    Targets are changed too, unless there is one label per sequence, of shape (B).
+    """
     inputs = {name: None if x is None else change(name, x) for name, x in batch.inputs.items()}
     targets = batch.targets if batch.targets.ndim == 1 else change("targets", batch.targets)
     return replace(batch, inputs=inputs, targets=targets)
@@ -238,7 +247,7 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
 def future(context: CheckContext) -> Measurement:
-    """Check that outputs stay the same if later tokens change."""
+    """Check that the outputs of a causal model stay the same if later tokens change."""
     name = context.causal_input
     if name is None:
         raise DoesNotApply("the model is not causal")
@@ -525,7 +534,7 @@ def dropout(context: CheckContext) -> Measurement:
 
 
 def target_leak(context: CheckContext) -> Measurement:
-    """Check that the model cannot read a target in its input at the same position."""
+    """Check that no target is visible in the input at the position that has to predict it."""
     batch, task_type = context.sample, context.task_type
     if isinstance(task_type, MaskedLM):
         tokens, asked = _given(batch.inputs, "tokens"), batch.targets != IGNORED

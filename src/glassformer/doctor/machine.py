@@ -62,7 +62,7 @@ def _fact(value: float | int | str | None, detail: str) -> Measurement:
 
 
 def _enough(free: float, detail: str) -> Measurement:
-    """Return the free bytes in GiB, with a warning if a small run needs more."""
+    """Return free memory or disk space in GiB, with a warning if it is too little for a small run."""
     return at_least(round(free / GIBIBYTE, 2), ENOUGH_BYTES / GIBIBYTE, detail, otherwise="warning")
 
 

@@ -39,7 +39,10 @@ def at_most(value: float, limit: float, detail: str) -> Measurement:
 
 
 def at_least(value: float, limit: float, detail: str, otherwise: Verdict = "failed") -> Measurement:
-    """Return a measurement that passes if the value is at least the limit, else with verdict `otherwise`."""
+    """Return a measurement that passes if the value is at least the limit.
+
+    Its verdict is `otherwise` if the value is lower.
+    """
     verdict: Verdict = "passed" if value >= limit else otherwise
     return Measurement(verdict, value, limit, detail, is_lower_limit=True)
 
@@ -99,7 +102,7 @@ class Report:
 def run_checks(
     measures: Mapping[str, Measure], progress: Progress | None = None, done: list[Check] | None = None
 ) -> list[Check]:
-    """Run every check and return the results, after those in `done`. A check that raises an error fails."""
+    """Run every check; return the results in `done` and the new ones. A check that raises an error fails."""
     checks = list(done or [])
     total = len(checks) + len(measures)
     for name, measure in measures.items():
