@@ -181,7 +181,10 @@ class TrainBenchmark(TranslationBenchmark):
 
 
 def _ours(trainer: Trainer, groups: list[list[np.ndarray]]) -> Callable[[], None]:
-    """Return a call that runs one training step per group of batches, and builds the batches itself."""
+    """Return a call that runs one training step per group of micro-batches, given by their example indices.
+
+    The time of the call includes building the batches from the examples.
+    """
     trainer.model.train()
 
     def train() -> None:
