@@ -194,7 +194,7 @@ SCALE_WIDTH = 96.0
 
 
 class Section:
-    """Grid of the maps at one attention site, with headings and labels. Lengths are in points."""
+    """Grid of the maps of one site (encoder, decoder or cross), with headings. Lengths are in points."""
 
     def __init__(self, maps: SiteMaps, limit: float, dpi: int) -> None:
         self.maps = maps
@@ -304,7 +304,7 @@ class Label:
 
 
 def draw(maps: AttentionMaps, dpi: int = FILE_DPI) -> Figure:
-    """Draw the maps of every attention site in one figure, at a lower resolution if it would be too large."""
+    """Draw all maps (encoder, decoder, cross) as one figure, with fewer pixels if it would be too large."""
     limit = _panel_limit(maps)
     sections = [Section(site, limit, dpi) for site in maps.sites.values()]
     placed, width, height = _flow(sections)

@@ -101,7 +101,7 @@ def describe(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def _describe_site(maps: SiteMaps) -> dict[str, Any]:
-    """Return labels and head statistics of one attention site as a JSON-serialisable dict."""
+    """Return labels and head statistics of one site (encoder, decoder or cross) for `page_data`."""
     document = maps.document()
     for axis in ("queries", "keys", "outputs"):
         document[axis] = document[axis] and [visible(token, 40) for token in document[axis]]

@@ -35,7 +35,10 @@ def _visible_character(character: str) -> str:
 
 
 def tick_positions(first: int, length: int, fewest_apart: float) -> list[int]:
-    """Return round tick positions at least `fewest_apart` cells apart, or `first` if there are none."""
+    """Return multiples of a round step of at least `fewest_apart` cells, from `first` on.
+
+    The only tick is `first` if no multiple is among the `length` cells.
+    """
     steps = (factor * 10**power for power in count() for factor in (1, 2, 5))
     step = next(step for step in steps if step >= fewest_apart)
     return [position for position in range(first, first + length) if position % step == 0] or [first]
