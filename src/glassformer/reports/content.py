@@ -289,7 +289,10 @@ def final_or_last(summary: RunSummary, metric: str) -> Cell:
 
 
 def differences_tables(groups: Sequence[RunGroup]) -> tuple[Table | None, Table | None]:
-    """Build two tables of differing options: options that all groups of runs have, and those of some."""
+    """Build two tables of the options in which groups of runs differ.
+
+    The first has the options that all groups have, the second those that only some groups have.
+    """
     readable = [group for group in groups if group.options]
     paths = differing([group.options for group in readable]) if readable else []
     shared = [path for path in paths if all(path in group.options for group in readable)]

@@ -157,7 +157,7 @@ def _reject_parent(path: str) -> None:
 
 
 def _view(group: RunGroup, checkpoint: str, samples: int, with_maps: bool, log: Log) -> ModelView:
-    """Inspect the model of the group's first finished run, or of its first run if none is finished."""
+    """Inspect the model of one run in a group: the first finished run, or the first if none is finished."""
     summary = next(iter(group.finished), group.summaries[0])
     log(f"loading the model of {summary.given}")
     view = inspect_model(summary, checkpoint, samples, with_maps)

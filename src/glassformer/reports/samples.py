@@ -132,9 +132,9 @@ def _inputs(task: Task, split: str, chosen: list[int], rows: Sequence[np.ndarray
 
 
 def _segments(task: Task, text: str, start: int = 0) -> list[Segment]:
-    """Return a text from `start` on, shortened, with the parts that the model does not know marked.
+    """Return a text from `start` on, shortened, as segments that are known or unknown to the model.
 
-    The parts are found in the whole text, because the first word of a text may be another token.
+    The whole text is tokenised, because a word at the start of a text may become another token than later on.
     """
     segments = []
     end = start + MAX_CHARACTERS

@@ -148,7 +148,11 @@ def _intervals(limits: Any) -> dict[str, tuple[float, float]]:
 
 
 def _tables(caption: str, rows: Sequence[Any], notes: Sequence[str]) -> list[Table]:
-    """Build the main table. If rows compare recipes, other columns go into a second, collapsed table."""
+    """Build the main table with all columns.
+
+    If the rows compare the published recipe with ours, the main table has only that comparison. All other
+    columns go into a second, collapsed table.
+    """
     entries = [row for row in rows if isinstance(row, dict)]
     present = dict.fromkeys(key for row in entries for key, value in row.items() if _is_shown(value))
     notes = [*notes, *_interval_notes(entries)]
@@ -261,7 +265,7 @@ def _data_url(file: Path) -> str | None:
 
 
 def _commands(document: Mapping[str, Any], path: Path, given: str) -> list[list[str]]:
-    """Return the commands that repeat the study and train its best config, without `glassformer`."""
+    """Return the arguments of the `glassformer` commands that repeat the study and train its best config."""
     best = [["train", str(Path(given) / BEST)]] if (path / BEST).is_file() else []
     command = document.get("command")
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):

@@ -261,7 +261,7 @@ class RunGroup:
         return sorted(dict.fromkeys(names), key=lambda name: name != self.primary_metric)
 
     def quantity(self, split: str, metric: str) -> Quantity | None:
-        """Return a metric's mean and Student's t interval over seeds, or those of a single run."""
+        """Return a metric's mean and Student's t interval over seeds; for one run, its value and interval."""
         measured = [summary.results.metrics.get(split, {}) for summary in self.finished]
         found = [metrics[metric] for metrics in measured if metric in metrics]
         if len(found) < 2:
@@ -320,7 +320,11 @@ def _json(value: object) -> str:
 
 
 def _comparable_paths(options: Sequence[Tree]) -> list[str]:
-    """Return the differing config paths that labels name, without options of different kinds."""
+    """Return the config paths that may label groups of runs: those at which comparable options differ.
+
+    Options of two different kinds are not comparable. If two groups have different optimizers, the path of
+    the optimizer's `kind` is returned, and its options are left out.
+    """
     return [
         path
         for path in differing(options)
@@ -332,7 +336,7 @@ def _comparable_paths(options: Sequence[Tree]) -> list[str]:
 
 
 def _same_kinds(one: Tree, other: Tree, path: str) -> bool:
-    """Return True if all config sections that contain the option have the same `kind` in both."""
+    """Return True if each config section around the option has the same `kind` in `one` and `other`."""
     parts = path.split(".")
     above = [".".join([*parts[:depth], "kind"]) for depth in range(1, len(parts))]
     return all(one.get(kind) == other.get(kind) for kind in above if kind != path)
