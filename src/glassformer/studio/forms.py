@@ -94,7 +94,10 @@ def form_fields(tree: Tree) -> list[FormField]:
 
 
 def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str, owner: type[Node]) -> Iterator[FormField]:
-    """Yield the fields of a section. `owner` is the innermost kind that contains the section."""
+    """Yield the form fields of a config section and its subsections.
+
+    `owner` is the config class of the innermost kind (registered variant) that contains the section.
+    """
     for option in options_of(node):
         path = f"{prefix}{option.name}"
         value = tree.get(option.name, option.default)
@@ -111,7 +114,7 @@ def _walk(node: type[Node], tree: Mapping[str, Any], prefix: str, owner: type[No
 
 
 def _columns(path: str, value: Mapping[str, Any], roles: Mapping[str, str]) -> Iterator[FormField]:
-    """Yield one field per role of a task, for the column or columns with that role."""
+    """Yield one form field per part of an example, such as `input` and `target`, to name its data columns."""
     for role, default_name in roles.items():
         yield FormField(
             path=f"{path}.{role}",
@@ -245,7 +248,10 @@ def _merged(base: Tree, values: Mapping[str, Any]) -> Tree:
 
 
 def _read(values: Mapping[str, Any], known: list[FormField], base: Tree) -> tuple[Tree, list[ErrorDetail]]:
-    """Return the parsed form values and the errors, without the options of kinds that were replaced."""
+    """Return the parsed form values by option path, and the errors in values that cannot be parsed.
+
+    If the form chooses another `kind`, options of the previous kind are ignored without an error.
+    """
     fields = {form_field.path: form_field for form_field in known}
     given: Tree = {}
     details: list[ErrorDetail] = []
@@ -286,7 +292,10 @@ def _value(form_field: FormField, value: Any) -> Any:
 
 
 def _column_names(text: str, path: str) -> Any:
-    """Return the column that a text names, or a list of several. Digits are a number, quotes keep a comma."""
+    """Parse `title` or `title, body` to one data column or a list.
+
+    Digits are a column number. A name that contains a comma is quoted.
+    """
     if text.lstrip().startswith("["):
         return parse_yaml(text, path)
     try:

@@ -80,7 +80,7 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Queue a call and return a future of its result. Cancelling it removes a call that still waits."""
+        """Queue a call and return a future of its result. Cancelling the future removes a waiting call."""
         return asyncio.wrap_future(self._enqueue(work).future)
 
     def _enqueue(self, work: Callable[[], Any]) -> Job:

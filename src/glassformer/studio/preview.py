@@ -41,7 +41,7 @@ class ReadLimit:
         self.begin()
 
     def begin(self) -> None:
-        """Begin to read the file again. The time limit stays."""
+        """Reset the byte limit, because the file is read from its start again. The time limit stays."""
         self.bytes_left = limits.PREVIEW_BYTES
 
     def __call__(self, size: int = 0) -> None:
@@ -90,13 +90,13 @@ def _preview(studio: Studio, body: FormBody) -> dict[str, Any]:
 
 
 def _error(detail: ErrorDetail, default: str, paths: list[str]) -> dict[str, Any]:
-    """Return an error for the field that it names, or for the field of the file in which it is."""
+    """Return an error and the form field that shows it: the field that it names, else `default`."""
     named = detail.path.split(":")[0]
     return error_document(detail) | {"field": nearest_field(named if named in paths else default, paths)}
 
 
 def preview_split(data: DataConfig, split: str, roles: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the first rows of a split, its columns with their roles, and its class counts."""
+    """Return the first rows of a split, its columns with roles such as `input`, and its class counts."""
     limit = ReadLimit()
     stream = data.stream(split, roles, limit)
     if stream is None:
@@ -152,7 +152,10 @@ def _too_large(stream: Stream) -> UserError:
 
 
 def _column(use: ColumnUse | str) -> dict[str, Any]:
-    """Return a column of a table, or the part of an example that another format has for a role."""
+    """Describe a data column as a dict with its role in an example, such as `input`.
+
+    A file format without columns has only roles, given as text.
+    """
     if isinstance(use, str):
         return {"column": None, "name": "", "role": use}
     return {key: value for key, value in asdict(use).items() if key != "example"}

@@ -48,7 +48,11 @@ def read_after(
     max_steps: int = limits.STEPS,
     max_bytes: int = limits.EVENTS_BYTES,
 ) -> dict[str, Any]:
-    """Return a reply with the events from byte `after` on. `mark` is that of the reply that ended there."""
+    """Return a reply with the events of a log from byte `after` on.
+
+    `mark` is the hash in the previous reply, which ended at that byte. If the log no longer matches it, the
+    reply asks the reader to start again.
+    """
     try:
         with open(path, "rb") as file:
             if after > 0 and not _continues(file, after, mark):
@@ -106,7 +110,10 @@ def _continues(file: IO[bytes], after: int, mark: str | None) -> bool:
 
 
 def _mark(file: IO[bytes], end: int) -> str | None:
-    """Return a hash of the bytes before `end`. Times make it differ even between equal runs."""
+    """Return a hash of the last bytes of a log before `end`, which shows if the log was rewritten.
+
+    Events contain times, so the logs of two equal runs have different hashes.
+    """
     if end == 0:
         return None
     start = max(0, end - MARK_BYTES)
@@ -279,7 +286,7 @@ class RunsFolder:
             self._changes += 1
 
     def _compare(self, names: list[str]) -> dict[Any, tuple[Tree, list[str]]]:
-        """Return, by task, the options that its undamaged runs share and the paths of those that differ."""
+        """Return for each task: the options that are equal in its runs, and the paths of the others."""
         state = (self._changes, names)
         if state != self._compared_state:
             by_task = group_by_task({name: self._cached[name].options for name in names})
@@ -324,7 +331,11 @@ def short_labels(paths: Iterable[str], among: Collection[str]) -> dict[str, str]
 
 
 def _ends(path: str, among: Collection[str]) -> list[str]:
-    """Return the ends of a path, the shortest first: `position` for its kind, `position base` for a base."""
+    """Return possible labels of a config path, shortest first: `position`, then `model position`.
+
+    Both are labels of `model.position.kind`, without `kind`. A label of another option of that section starts
+    at the section: `position base` for `model.position.base`.
+    """
     section = path.rpartition(".")[0]
     parts = path.removesuffix(".kind").split(".")
     is_option_of_kind = len(parts) > 2 and path != f"{section}.kind" and f"{section}.kind" in among

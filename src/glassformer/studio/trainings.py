@@ -89,7 +89,7 @@ class Trainings:
         return logs / f"{name}.log"
 
     def rows(self, runs: set[str]) -> list[dict[str, Any]]:
-        """Return table rows for trainings without a run in `runs`: still starting, or failed before that."""
+        """Return table rows for trainings that are not in `runs`: still starting, or failed at the start."""
         with self._lock:
             self._seen_runs |= runs & self._started.keys()  # a run that was seen and is gone was removed
             states = {
