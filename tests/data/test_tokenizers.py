@@ -341,3 +341,12 @@ def test_words_without_marked_spaces_are_the_same_token_anywhere() -> None:
     assert tokenizer.decode(tokenizer.encode("Reuters xyz films")) == "reuters ⁇ films"
     text = "  Reuters  reports"
     assert [text[start:end] for _, start, end in tokenizer.spans(text)] == ["Reuters", "reports"]
+
+
+@pytest.mark.parametrize("marks_spaces", [True, False])
+def test_words_of_scripts_without_spaces_are_characters(marks_spaces: bool) -> None:
+    text = "这部电影很好 good 映画だ!"
+    tokenizer = WordsConfig(marks_spaces=marks_spaces).train(lambda: [text])
+    found = [text[start:end] for _, start, end in tokenizer.spans(text)]
+    assert found == [*"这部电影很好", "good", *"映画だ!"]
+    assert not marks_spaces or tokenizer.decode(tokenizer.encode(text)) == text

@@ -162,7 +162,12 @@ UNREADABLE = "⁇"
 """Symbol that replaces unknown and mask tokens in decoded text."""
 
 _UNKNOWN_SYMBOL = "<unknown>"
-_WORD = r" ?[\p{L}\p{M}\p{N}_]+['’]?| ?[^\s\p{L}\p{M}\p{N}_]|\s"
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+"""Scripts that put no spaces between words, so that each character is a word."""
+_WORD = (
+    rf" ?[{_UNSPACED}]| ?[[\p{{L}}\p{{M}}\p{{N}}_]&&[^{_UNSPACED}]]+['’]?"
+    r"| ?[^\s\p{L}\p{M}\p{N}_]|\s"
+)
 _CHARACTER = r"[\s\S]"
 TEXTS_PER_BLOCK = 1000
 _UNSEEN_BYTE_SPREAD = 256 * 1e-4
@@ -384,6 +389,8 @@ class BytesConfig(TokenizerConfig):
 @register
 class WordsConfig(TokenizerConfig):
     """One token per word (with the space before it) or punctuation mark. Rare words are unknown.
+
+    Scripts without spaces, such as Chinese, Japanese and Thai, have one token per character.
 
     Use it for small data with few distinct words; it is the easiest to inspect.
     """
