@@ -180,6 +180,29 @@ class TestNumbers:
         restored = task.config.restore(task.state())
         assert restored.task_type == task.task_type and restored.checksum() == task.checksum()
 
+    def test_the_unit_of_the_targets_does_not_matter(self, make: Make) -> None:
+        """Standardised targets: the same loss, and predictions that are scaled in the same way."""
+        rows = [(text, float(value)) for text, value in self.ROWS]
+        scaled: Rows = [(text, 1000 + 300 * value) for text, value in rows]
+        found = []
+        for given in (list(rows), scaled):
+            task = make(train=given, test=given, target="number")
+            model = model_of(task)
+            values = task.predict(model, list(task.splits["test"].inputs))
+            metrics = measure(model, task, "test", EvaluationConfig()).metrics
+            found.append((metrics, np.array([best.value for [best] in values])))
+        (small, values), (large, large_values) = found
+        assert small["loss"] == pytest.approx(large["loss"], rel=1e-4)
+        assert 300 * small["mean_absolute_error"] == pytest.approx(large["mean_absolute_error"], rel=1e-4)
+        np.testing.assert_allclose(1000 + 300 * values, large_values, rtol=1e-5)
+
+    def test_a_run_of_an_older_version_has_targets_as_they_are(self, make: Make) -> None:
+        task = make(train=self.ROWS, test=self.ROWS, target="number")
+        state = {name: value for name, value in task.state().items() if name != "targets"}
+        old = task.config.restore(state)
+        assert (old.task_type.target_mean, old.task_type.target_scale) == (0.0, 1.0)
+        assert old.state() == state
+
     @pytest.mark.parametrize("value", ["good", "", None, True, "nan", "1e400", [1], "1,5"])
     def test_what_is_no_number(self, make: Make, value: object) -> None:
         with pytest.raises(UserError, match="not a number") as refusal:

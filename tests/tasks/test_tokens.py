@@ -60,7 +60,16 @@ def test_a_label_for_the_sequence(tmp_path: Path) -> None:
 def test_a_number_for_the_sequence(tmp_path: Path) -> None:
     rows = [("good film", "1.5"), ("bad film", "-2"), ("film", "1e-3")]
     task = build(tmp_path, {"train": rows, "validation": rows}, target="number")
-    assert task.task_type == SequenceClassification(vocabulary=4, max_length=2, outputs=1, is_regression=True)
+    numbers = np.array([1.5, -2, 1e-3], dtype=np.float32)
+    task_type = task.task_type
+    assert isinstance(task_type, SequenceClassification)
+    assert (task_type.vocabulary, task_type.max_length, task_type.is_regression) == (4, 2, True)
+    assert task_type.target_mean == pytest.approx(numbers.mean())
+    assert task_type.target_scale == pytest.approx(numbers.std())
+    assert task.config.restore(task.state()).task_type == task_type
+    without = {name: value for name, value in task.state().items() if name != "targets"}
+    old = task.config.restore(without).task_type
+    assert isinstance(old, SequenceClassification) and (old.target_mean, old.target_scale) == (0.0, 1.0)
     batch = task.batch("train", np.arange(3))
     assert batch.targets.tolist() == pytest.approx([1.5, -2.0, 0.001])
     assert batch.targets.is_floating_point()

@@ -441,21 +441,38 @@ class ClassHead(Head):
 class RegressionHead(Head):
     """Head for one real value, with squared-error loss. A prediction within 0.5 of the target is correct.
 
-    head = gf.nn.RegressionHead(64)
+    head = gf.nn.RegressionHead(64, mean=1000.0, scale=300.0)   # of the training targets
     values = head(x)                                      # x: (B, 64), values: (B, 1)
     loss = head.compute_loss(values, targets).mean        # targets: (B,)
+
+    Values and targets are in the unit of the targets. The loss is that of standardised targets,
+    `(target - mean) / scale`, so that learning does not depend on the unit.
     """
 
     def __init__(
-        self, hidden_dim: int, outputs: int = 1, body: nn.Module | None = None, bias: bool = True
+        self,
+        hidden_dim: int,
+        outputs: int = 1,
+        body: nn.Module | None = None,
+        bias: bool = True,
+        mean: float = 0.0,
+        scale: float = 1.0,
     ) -> None:
         super().__init__(hidden_dim, outputs, body, bias=bias)
+        self.mean, self.scale = mean, scale
+
+    def forward(self, hidden: Tensor, tied_VD: Tensor | None = None) -> Tensor:
+        """Compute real values for hidden vectors, in float32 at least: bfloat16 has only three digits."""
+        values = super().forward(hidden, tied_VD)
+        if (self.mean, self.scale) == (0.0, 1.0):
+            return values
+        return values.to(torch.promote_types(values.dtype, torch.float32)) * self.scale + self.mean
 
     def compute_loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> LossOutput:
-        """Return the summed squared error. `label_smoothing` has no effect."""
+        """Return the summed squared error of standardised values. `label_smoothing` has no effect."""
         errors = outputs.squeeze(-1) - targets
         return LossOutput(
-            errors.square().sum(),
+            (errors / self.scale).square().sum(),
             (errors.detach().abs() < 0.5).sum(),
             torch.tensor(targets.numel(), device=targets.device),
         )

@@ -28,10 +28,16 @@ class TokenClassification(TaskType):
 
 @dataclass(frozen=True)
 class SequenceClassification(TaskType):
-    """Classification of whole sequences into `outputs` classes, or regression if `is_regression`."""
+    """Classification of whole sequences into `outputs` classes, or regression if `is_regression`.
+
+    A regression model is trained on standardised targets, `(target - target_mean) / target_scale`, and
+    predicts in the unit of the targets.
+    """
 
     outputs: int = 1
     is_regression: bool = False
+    target_mean: float = 0.0
+    target_scale: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -239,10 +239,10 @@ class TransformerConfig(ModelConfig):
         body = self.output.build(self.hidden_dim, self.dropout)
         return ClassHead(self.hidden_dim, classes, body, is_tied, self.output_bias)
 
-    def build_regression_head(self, outputs: int) -> RegressionHead:
-        """Build an output head for real values."""
+    def build_regression_head(self, outputs: int, mean: float = 0.0, scale: float = 1.0) -> RegressionHead:
+        """Build an output head for real values, trained on targets standardised by `mean` and `scale`."""
         body = self.output.build(self.hidden_dim, self.dropout)
-        return RegressionHead(self.hidden_dim, outputs, body, self.output_bias)
+        return RegressionHead(self.hidden_dim, outputs, body, self.output_bias, mean, scale)
 
     def _attention_arguments(self) -> tuple[int, int, int | None, bool, float]:
         return self.hidden_dim, self.num_heads, self.num_key_value_heads, self.bias, self.attention_dropout
@@ -270,7 +270,7 @@ def _sequence_classifier(config: TransformerConfig, task_type: SequenceClassific
         config.build_embedding(task_type.vocabulary, task_type.max_length, config.is_causal),
         config.build_encoder(),
         config.pooling.build(config.hidden_dim),
-        config.build_regression_head(task_type.outputs)
+        config.build_regression_head(task_type.outputs, task_type.target_mean, task_type.target_scale)
         if task_type.is_regression
         else config.build_class_head(task_type.outputs),
         config.is_causal,

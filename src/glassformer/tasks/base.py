@@ -67,6 +67,14 @@ def parse_number(value: Any) -> float:
     return number
 
 
+def target_statistics(targets: np.ndarray) -> dict[str, float]:
+    """Return `target_mean` and `target_scale` (the standard deviation, or 1 if all targets are equal)."""
+    mean, scale = float(targets.mean(dtype=np.float64)), float(targets.std(dtype=np.float64))
+    # A standard deviation of rounding errors means that all targets are equal.
+    is_constant = scale <= 1e-6 * abs(mean)
+    return {"target_mean": mean, "target_scale": 1.0 if is_constant else scale}
+
+
 def at_location(detail: ErrorDetail, location: str) -> UserError:
     """Return a UserError like `detail`, with a location (file and line) as its path."""
     return user_error(detail.message, path=location, value=detail.value, hint=detail.hint)

@@ -28,7 +28,7 @@ from glassformer.data.tokenizers import (
 )
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
-from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number
+from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number, target_statistics
 from glassformer.tasks.text import (
     DataReport,
     Encoded,
@@ -89,11 +89,18 @@ class ClassificationConfig(PairConfig):
 
     def learn(self, texts: Mapping[str, Texts]) -> ClassificationTask:
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
-        labels = [] if self.target == "number" else _distinct_labels(texts["train"])
-        return _TASKS[self.target](self, tokenizer, labels)
+        if self.target == "number":
+            return RegressionTask(self, tokenizer, target_statistics(_numbers(texts["train"])))
+        return ClassificationTask(self, tokenizer, _distinct_labels(texts["train"]))
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
-        task = _TASKS[self.target](self, Tokenizer.from_json_tree(state["tokenizer"]), state["labels"])
+        tokenizer = Tokenizer.from_json_tree(state["tokenizer"])
+        task: ClassificationTask
+        if self.target == "number":
+            # An older run has no statistics: its model was trained on the targets as they are.
+            task = RegressionTask(self, tokenizer, state.get("targets", {}))
+        else:
+            task = ClassificationTask(self, tokenizer, state["labels"])
         task.layout, task.left_out, task.is_restored = state.get("layout"), state.get("left_out", []), True
         return task
 
@@ -162,6 +169,17 @@ def _distinct_labels(train: Texts) -> list[str]:
     return sorted(found)
 
 
+def _numbers(texts: Texts) -> np.ndarray:
+    """Return the target of each text as a float32; raise UserError if one is not a number."""
+    numbers = np.empty(len(texts), dtype=np.float32)
+    for index, value in enumerate(texts.column("target")):
+        try:
+            numbers[index] = parse_number(value)
+        except ErrorDetail as detail:
+            raise at_location(detail, texts.location(index)) from None
+    return numbers
+
+
 def _empty_label(texts: Texts, index: int) -> UserError:
     return user_error("the label is empty", path=texts.location(index), hint=ADD_LABEL)
 
@@ -169,19 +187,16 @@ def _empty_label(texts: Texts, index: int) -> UserError:
 class ClassificationTask(PairTask, SequenceClassificationTask):
     """Text classification task. As in a language-model prompt, inputs have a begin token but no end token."""
 
-    is_regression: ClassVar[bool] = False
-
     def __init__(self, config: ClassificationConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.config = config
         self.labels = Vocabulary(labels)
         self.left_out: list[str] = []
         """Labels that train does not have. Their rows in other splits are left out."""
         self.is_restored = False
-        outputs = 1 if self.is_regression else len(labels)
-        task_type = SequenceClassification(
-            len(tokenizer), config.max_length, outputs=outputs, is_regression=self.is_regression
-        )
-        super().__init__(config, tokenizer, task_type)
+        super().__init__(config, tokenizer, self._task_type(len(tokenizer)))
+
+    def _task_type(self, vocabulary: int) -> SequenceClassification:
+        return SequenceClassification(vocabulary, self.config.max_length, outputs=len(self.labels))
 
     def state(self) -> dict[str, Any]:
         left_out = {"left_out": sorted(set(self.left_out))} if self.left_out else {}
@@ -267,25 +282,31 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
 
 
 class RegressionTask(ClassificationTask):
-    """Task that predicts one number per text."""
+    """Task that predicts one number per text.
+
+    `statistics` are the mean and the standard deviation of the training targets, by `target_statistics`.
+    """
 
     primary_metric = "mean_absolute_error"
-    is_regression = True
+
+    def __init__(
+        self, config: ClassificationConfig, tokenizer: Tokenizer, statistics: Mapping[str, float]
+    ) -> None:
+        self.statistics = dict(statistics)
+        super().__init__(config, tokenizer, [])
+
+    def _task_type(self, vocabulary: int) -> SequenceClassification:
+        length, statistics = self.config.max_length, self.statistics
+        return SequenceClassification(vocabulary, length, outputs=1, is_regression=True, **statistics)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | ({"targets": self.statistics} if self.statistics else {})
 
     def _with_known_labels(self, split: str, texts: Texts, report: DataReport) -> Texts:
         return texts
 
     def _encode_targets(self, texts: Texts) -> np.ndarray:
-        numbers = np.empty(len(texts), dtype=np.float32)
-        for index, value in enumerate(texts.column("target")):
-            try:
-                numbers[index] = parse_number(value)
-            except ErrorDetail as detail:
-                raise at_location(detail, texts.location(index)) from None
-        return numbers
+        return _numbers(texts)
 
     def output_symbols(self, tokens: Sequence[float]) -> list[str]:
         return [f"{number:.6g}" for number in tokens]
-
-
-_TASKS: dict[str, type[ClassificationTask]] = {"label": ClassificationTask, "number": RegressionTask}

@@ -34,6 +34,7 @@ from glassformer.tasks.base import (
     at_location,
     check_length,
     parse_number,
+    target_statistics,
 )
 
 UNKNOWN, BEGIN, END = "<unknown>", "<begin>", "<end>"
@@ -320,9 +321,14 @@ class SequenceValueTask(TokensTask, SequenceClassificationTask):
     primary_metric = "mean_absolute_error"
 
     def _task_type(self) -> TaskType:
-        return SequenceClassification(
-            len(self.vocabulary), self._state["max_length"], outputs=1, is_regression=True
-        )
+        # An older run has no statistics: its model was trained on the targets as they are.
+        statistics, length = self._state.get("targets", {}), self._state["max_length"]
+        return SequenceClassification(len(self.vocabulary), length, is_regression=True, **statistics)
+
+    @classmethod
+    def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
+        targets = np.array(splits["train"].values["target"], dtype=np.float32)
+        return super().learn(config, splits) | {"targets": target_statistics(targets)}
 
     @classmethod
     def read_target(cls, config: TokensConfig, cell: Any, tokens: list[str]) -> float:
