@@ -163,3 +163,32 @@ def test_names_in_json(tmp_path: Path, name: str, content: str) -> None:
     ]
     (file,) = check_corpora([Corpus({"train": [path]})]).files
     assert file.read_as and any(note.endswith(f"is read {file.read_as}") for note in stream.notes)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("title,body,label", "input = 'body', target = 'label'; ignored: 'title'"),
+        ("label,id,content", "input = 'content', target = 'label'; ignored: 'id'"),
+        ("id,text,stars", "input = 'text', target = 'stars'; ignored: 'id'"),
+    ],
+)
+def test_a_header_that_names_one_role_is_not_an_example(tmp_path: Path, header: str, columns: str) -> None:
+    """It was read as the first example, so that `label` became a class with one example."""
+    cells = {"title": "News", "body": "one two three", "label": "xy", "id": "", "stars": "12"}
+    cells |= {"content": cells["body"], "text": cells["body"]}
+    names = header.split(",")
+    rows = [
+        ",".join(cells[name][n % 2] if len(cells[name]) == 2 else f"{cells[name]}{n}" for name in names)
+        for n in range(9)
+    ]
+    path = write(tmp_path, "a.csv", "\n".join([header, *rows]) + "\n")
+    stream = table(path, TASKS["classification"])
+    assert len(list(stream)) == 9
+    (description, *_, warning) = stream.notes
+    assert description.endswith(f"with a header line: {columns}")
+    assert warning.startswith("WARNING: ") and "task.data.columns='{input: NAME, target: NAME}'" in warning
+    assert "task.data.header=false" in warning
+    assert len(list(table(path, TASKS["classification"], header=False))) == 10
+    numbers = {"input": names.index(columns.split("'")[1]), "target": names.index(columns.split("'")[3])}
+    assert len(list(table(path, TASKS["classification"], columns=numbers))) == 9

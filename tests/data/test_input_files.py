@@ -68,6 +68,25 @@ def test_a_file_without_the_names_is_asked_about(tmp_path: Path) -> None:
     assert items(tmp_path, "a.csv", "content,label\na,x\n", train, columns=["content"])[0][0] == "a"
 
 
+def test_the_first_of_several_columns_is_never_assumed(tmp_path: Path) -> None:
+    """A header was read as a row, and the first column (here the class) as the input."""
+    content = "cls,title,desc\n1,One,Two\n2,Three,Four\n"
+    for options in ({}, {"header": True}, {"header": False}):
+        with pytest.raises(UserError) as error:
+            items(tmp_path, "a.csv", content, None, **options)
+        assert "which column is the input? The first line is 'cls | title | desc'" in str(error.value)
+        assert "--columns" in str(error.value) and "columns=" in str(error.value)
+        assert "0: cls, 1: title, 2: desc" in str(error.value)
+    assert [row[0] for row in items(tmp_path, "a.csv", content, None, columns=["title"])] == ["One", "Three"]
+    assert [row[0] for row in items(tmp_path, "a.csv", "id,text\n1,a\n", None)] == ["a"]
+    assert [row[0] for row in items(tmp_path, "a.csv", "a\nb\n", None)] == ["a", "b"]
+    train = layout(tmp_path, "1,One,Two\n2,Three,Four\n", columns={"input": 1, "target": 0})
+    with pytest.raises(UserError, match="is the first line a header"):
+        items(tmp_path, "a.csv", content, train)
+    assert [row[0] for row in items(tmp_path, "a.csv", content, train, header=True)] == ["One", "Three"]
+    assert [row[0] for row in items(tmp_path, "a.csv", "1,One,Two\n", train)] == ["One"]
+
+
 def test_a_row_that_cannot_be_read_has_its_own_error(tmp_path: Path) -> None:
     train = layout(tmp_path, "text,label\nOne,x\n")
     found = items(tmp_path, "a.csv", b"text,id\na,1\nb\n\xff\xfe,3\nd,4\n", train)

@@ -64,6 +64,8 @@ class TableLayout:
     """Advice if the first line may be a header but is read as an example; else empty."""
     more_text: tuple[Column, ...] = ()
     """Columns that are ignored although they contain texts."""
+    unnamed: tuple[str, ...] = ()
+    """Roles whose usual names the header does not have, so that their columns were chosen by contents."""
 
     @property
     def ignored(self) -> list[Column]:
@@ -264,10 +266,11 @@ class ColumnSpec:
                 raise reference.mismatch(f"no column {name!r}", beginning, path=path, hint=hint)
         return wanted
 
-    def has_header(self, first: Sequence[str]) -> bool:
-        """Return True if the first line is a header.
+    def has_header(self, first: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> bool:
+        """Return True if the first line is a header. `rows` are the lines below it.
 
-        A header must name every role, because a single match may be a word of the first example.
+        A header names every role, because a single match may be a word of the first example. If it names only
+        some roles, the contents of `rows` must also show that it is not an example.
         """
         if self.header is not None:
             return self.header
@@ -275,12 +278,26 @@ class ColumnSpec:
         if any(isinstance(column, str) for column in given):
             return True
         if given and self._requests(int):
-            return all(
+            return self._is_partly_named(first, rows) or all(
                 int(column) < len(first) and first[int(column)].strip().casefold() in self.usual_names(role)
                 for role, columns in self.requested.items()
                 for column in (columns or ())[:1]
             )
-        return not given and self.is_named_in(first)
+        return not given and (self.is_named_in(first) or self._is_partly_named(first, rows))
+
+    def _is_partly_named(self, first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        """Return True if the first line names a role and none of its fields occurs below: `title,body,label`.
+
+        Two columns may be a pair of words, such as `text, texte`. They are a header only if labels repeat.
+        """
+        roles = [role for role in self.requested if self.name_in(role, first) is not None]
+        if not roles or len(self.requested) < 2 or not rows:
+            return False
+        below = [set(column) for column in zip(*rows, strict=True)]
+        if any(name in values for name, values in zip(first, below, strict=True)):
+            return False
+        has_labels = self.expects_labels and any(len(values) <= len(rows) // 2 for values in below)
+        return has_labels or ("target" in roles and len(first) > 2)
 
     def is_named_in(self, first: Sequence[str]) -> bool:
         """Return True if a line contains the column name of each role that is not requested by number."""
@@ -312,7 +329,7 @@ class ColumnSpec:
         """Return the layout of a table whose first line is `first`. `others` are the lines below it."""
         rows = [row for row in islice(others, SAMPLE_ROWS) if len(row) == len(first)]
         if self.reference is None:
-            has_header = self.has_header(first)
+            has_header = self.has_header(first, rows)
             columns = self._detect(first, rows, has_header, path)
         else:
             columns = self._fit(self.reference, first, rows, path)
@@ -323,6 +340,8 @@ class ColumnSpec:
         )
         if not has_header:
             found = replace(found, hint=self._hint(found, rows))
+        elif self.header is None and self.reference is None:
+            found = replace(found, unnamed=self._unnamed(first))
         if self.expects_labels:
             found = replace(found, more_text=_text_columns(found.ignored, rows))
         return found
@@ -346,13 +365,33 @@ class ColumnSpec:
             found = _columns_by_content(rows if has_header else [first, *rows])
         for number, role in enumerate(self.requested):
             if role not in found:
-                # The column with the role's own number, or else the first free one.
+                # A column with fitting contents, the column with the role's number, or the first free one.
                 taken = {column for columns in found.values() for column in columns}
+                fitting = self._fitting(role, set(range(len(first))) - taken, rows) if has_header else []
                 free = next(
-                    (index for index in (number, *range(len(first))) if index not in taken), len(first)
+                    (index for index in (*fitting, number, *range(len(first))) if index not in taken),
+                    len(first),
                 )
                 found[role] = (self._position(role, free, first, has_header, path),)
         return {role: found[role] for role in self.requested}
+
+    def _fitting(self, role: str, free: Iterable[int], rows: Sequence[Sequence[str]]) -> list[int]:
+        """Return the free columns whose contents fit a role: texts for the input, labels for the target."""
+        if not self.expects_labels or not rows:
+            return []
+        if role == "input":
+            return [int(column) for column in _text_columns(sorted(free), rows)]
+        values = {number: [row[number] for row in rows] for number in sorted(free)}
+        labels = [number for number in values if looks_like_labels(values[number])]
+        return [number for number in labels if not _are_row_numbers(values[number])]
+
+    def _unnamed(self, header: Sequence[str]) -> tuple[str, ...]:
+        """Return the roles that are not requested and whose usual names the header does not have."""
+        return tuple(
+            role
+            for role, columns in self.requested.items()
+            if columns is None and self.name_in(role, header) is None
+        )
 
     def _fit(
         self, reference: Reference, first: Sequence[str], rows: Sequence[Sequence[str]], path: str
@@ -370,14 +409,14 @@ class ColumnSpec:
             problem = f"{count(len(first), 'column')} instead of {train.width}"
             raise mismatch(problem, "give all files the same columns, or request columns by name")
         if names is None:
-            if self.header is None and self.has_header(first):
+            if self.header is None and self.has_header(first, rows):
                 raise mismatch("it has a header line", "add a header line to all files, or to none")
             return dict(train.columns)
         is_example = len(first) == train.width and looks_like_example(first, rows, train.columns)
         if tuple(first) != train.names and is_example:
             raise mismatch("its first line is an example", f"add the header line, {', '.join(train.names)}")
         if self._requests(int):
-            if self.header is None and not self.has_header(first):
+            if self.header is None and not self.has_header(first, rows):
                 raise mismatch("its first line is not a known header line", same_meaning)
             return dict(train.columns)
         found: dict[str, tuple[Column, ...]] = {}
@@ -434,6 +473,14 @@ def _is_word_above_numbers(first: Sequence[str], rows: Sequence[Sequence[str]]) 
         not is_number(word) and all(is_number(other.replace(",", ".")) for other in below)
         for word, *below in zip(first, *rows, strict=True)
     )
+
+
+def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return True if no field of `first` occurs below, and one is a usual name or a word above numbers."""
+    usual = {name for names in USUAL_NAMES.values() for name in names}
+    recurs = any(word in below for word, *below in zip(first, *rows, strict=True))
+    is_named = any(word.strip().casefold() in usual for word in first)
+    return not recurs and (is_named or _is_word_above_numbers(first, rows))
 
 
 def _is_new_label(first: Sequence[str], rows: Sequence[Sequence[str]], target: int) -> bool:

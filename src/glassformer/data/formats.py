@@ -89,6 +89,10 @@ class Stream:
             notes.append(f"{name}: to read all texts as one input: {option}")
         if layout.hint:
             notes.append(f"WARNING: {name}: the first line is read as an example; {layout.hint}")
+        if layout.unnamed:
+            chosen = " and ".join(f"the {role}" for role in layout.unnamed)
+            advice = f"{layout.columns_hint()}; if the first line is an example: task.data.header=false"
+            notes.append(f"WARNING: {name}: the header does not name {chosen}; to choose: {advice}")
         return tuple(notes)
 
     def layout(self) -> TableLayout | None:

@@ -9,12 +9,21 @@ import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glassformer.core.errors import user_error
+from glassformer.core.errors import UserError, shorten, user_error
 from glassformer.data.catalogue import locate
-from glassformer.data.columns import SEPARATOR, TEXT_ROLES, Column, Reference, TableLayout
+from glassformer.data.columns import (
+    HEADER_ROWS,
+    SEPARATOR,
+    TEXT_ROLES,
+    Column,
+    Reference,
+    TableLayout,
+    looks_like_header,
+)
 from glassformer.data.findings import Issue, raise_error
 from glassformer.data.formats import Stream, Table
 from glassformer.data.readers import ENDINGS, DataConfig, Format, file_ending
@@ -83,8 +92,11 @@ class InputFile:
             return data.open(str(path), TEXT_ROLES, "", on_finding, on_read)
 
         stream = opened(columns, header)
-        if columns is None and train is not None and found not in ("text", "running-text"):
-            stream = opened(*_columns_for(stream, train, header))
+        if columns is None and found not in ("text", "running-text"):
+            if train is not None:
+                stream = opened(*_columns_for(stream, train, header))
+            elif isinstance(stream, Table):
+                _require_one_column(stream, header)
         stream.layout()  # reports a missing column now
         issues.clear()  # the rows are read again, and report their issues then
         return cls(stream, issues)
@@ -144,14 +156,43 @@ def _columns_for(
     if not isinstance(first, list):
         return None, header
     if isinstance(stream, Table) and header is None:
-        header = stream.columns.has_header(first)
-        if header:
+        if stream.columns.has_header(first):
             return None, True  # a column with a usual name
+        if len(first) == train.width > 1:
+            _reject_header(stream, first)
+        header = False
     if len(first) == train.width:
         return numbers, header
     if len(first) == len(numbers):  # the inputs alone
         return range(len(numbers)), header
     raise _mismatch(f"{len(first)} columns instead of {train.width}", first, stream, train)
+
+
+def _require_one_column(stream: Table, header: bool | None) -> None:
+    """Raise UserError if a table has several columns, and no header line that names the input."""
+    first = stream.first_row()
+    if first is None or len(first) < 2:
+        return
+    if header is False or stream.columns.name_in("input", first) is None:
+        raise _ambiguous("which column is the input?", first, stream)
+
+
+def _reject_header(stream: Table, first: Sequence[str]) -> None:
+    """Raise UserError if the first line looks like a header, but the training file had none."""
+    rows = [fields for _, fields in islice(stream.fields(), 1, HEADER_ROWS) if len(fields) == len(first)]
+    if looks_like_header(first, rows):
+        raise _ambiguous("is the first line a header? The training file has none.", first, stream)
+
+
+def _ambiguous(problem: str, first: Sequence[str], stream: Table) -> UserError:
+    shown = shorten(" | ".join(first), 60)
+    names = shorten(", ".join(f"{number}: {name}" for number, name in enumerate(first)), 80)
+    return user_error(
+        f"{problem} The first line is {shown!r}",
+        path=stream.name,
+        hint=f"name the input's column, such as --columns {first[-1]} (in Python: columns={first[-1]!r}), or "
+        f"its number: {names}; with numbers, set --header true or false (header=)",
+    )
 
 
 def _by_name(
