@@ -14,6 +14,7 @@ from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.run import Run
 from glassformer.runs.session import open_session
 
+OWN_TEXTS = resolve("classification", {"task.data.train": "mine.csv"})
 TYPE = SequenceClassification(vocabulary=60, max_length=12, outputs=3)
 
 
@@ -52,9 +53,10 @@ def test_tasks_without_classes_have_no_baseline() -> None:
 
 
 def results(
-    accuracy: float, majority: float = 0.5, bag_of_words: float = 0.7, best: int = 5
+    accuracy: float, majority: float = 0.5, bag_of_words: float = 0.7, best: int = 5, train: float = 1.0
 ) -> dict[str, Any]:
     return {
+        "train_metrics": {"accuracy": train},
         "metrics": {"test": {"accuracy": accuracy}},
         "baselines": {"test": {"majority_class": majority, "bag_of_words": bag_of_words}},
         "steps": 10,
@@ -73,16 +75,87 @@ class Task:
     [
         (0.5, 5, ["not clearly better than the majority class (0.5000)", "dropout"]),
         (0.53, 10, ["on 400 examples", "more epochs (training.max_epochs=4)"]),
-        (0.6, 5, ["below a bag of words on the same tokens (0.7000)"]),
+        (
+            0.6,
+            5,
+            ["below a bag of words on the same tokens", "a linear model", "(a bag of words has 0.7000)"],
+        ),
         (0.69, 5, []),
         (0.9, 5, []),
     ],
 )
 def test_a_model_that_a_baseline_beats_gets_a_warning(accuracy: float, best: int, parts: list[str]) -> None:
-    warnings = baseline_warnings(results(accuracy, best=best), Task())  # type: ignore[arg-type]
+    warnings = baseline_warnings(results(accuracy, best=best), Task(), OWN_TEXTS)  # type: ignore[arg-type]
     assert len(warnings) == bool(parts)
     for part in parts:
         assert part in warnings[0]
+
+
+def advice(train: float, *overrides: str) -> str:
+    """Return the warning for a test accuracy of 0.6, below a bag of words."""
+    config = resolve("classification", ["task.data.train=mine.csv", *overrides])
+    (warning,) = baseline_warnings(results(0.6, train=train), Task(), config)  # type: ignore[arg-type]
+    return warning
+
+
+def test_the_advice_for_underfitting_is_the_opposite_of_that_for_overfitting() -> None:
+    underfitted = advice(0.66)
+    for option in ("model.dropout=0.1", "model.stochastic_depth=0", "model.num_layers=2", "more epochs"):
+        assert option in underfitted
+    assert "more model.dropout" not in underfitted and "accuracy 0.6600" in underfitted
+    assert "model.num_layers" not in advice(0.66, "model.num_layers=2")
+    assert "more model.dropout" in advice(1.0) and "more model.dropout" in advice(0.8)
+
+
+def test_fewer_layers_are_advised_only_if_there_are_several() -> None:
+    assert "fewer model.num_layers" not in advice(1.0)
+    assert "fewer model.num_layers" in advice(1.0, "model.num_layers=2")
+
+
+@pytest.mark.parametrize(
+    ("error", "highest", "r_squared", "is_warned"),
+    [(1.0, 1.2, 0.5, False), (1.0, 2.1, 0.3, True), (3.0, 3.5, -0.1, True), (1.0, 1.2, -0.1, True)],
+)
+def test_a_regression_that_the_mean_beats_gets_a_warning(
+    error: float, highest: float, r_squared: float, is_warned: bool
+) -> None:
+    ended = results(0.0) | {
+        "metrics": {"test": {"mean_absolute_error": error, "r_squared": r_squared}},
+        "intervals": {"test": {"mean_absolute_error": (0.9 * error, highest)}},
+        "baselines": {"test": {"train_mean": 2.0}},
+        "train_metrics": {"r_squared": 0.99},
+    }
+    warnings = baseline_warnings(ended, Task(), OWN_TEXTS)  # type: ignore[arg-type]
+    assert len(warnings) == is_warned
+    for warning in warnings:
+        assert "not clearly better than the mean of the training targets (2.0000)" in warning
+
+
+def test_the_baseline_of_a_regression_is_the_mean_of_the_training_targets() -> None:
+    rows = [np.array([1])] * 2
+    splits = {"train": Examples(rows, np.array([1.0, 3.0])), "test": Examples(rows, np.array([2.0, 7.0]))}
+    number = SequenceClassification(vocabulary=4, max_length=3, is_regression=True)
+    assert measure_baselines(splits, "test", number) == {"train_mean": 2.5}
+
+
+def test_a_regression_of_large_numbers_beats_their_mean(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    effect = random.normal(0, 60, 12)
+    rows = [random.integers(0, 12, 5) for _ in range(300)]
+    lines = [" ".join(f"w{word}" for word in row) + f"\t{1000 + effect[row].sum()}" for row in rows]
+    (tmp_path / "sums.tsv").write_text("\n".join(lines))
+    overrides = {
+        "task.data.train": str(tmp_path / "sums.tsv"),
+        "task.target": "number",
+        "training.max_steps": 150,
+    }
+    ended = open_session("classification", overrides, run=tmp_path / "run").run()
+    constant = ended["baselines"]["validation"]["train_mean"]
+    assert ended["metrics"]["validation"]["mean_absolute_error"] < 0.6 * constant
+    assert ended["warnings"] == []
+    run = Run(tmp_path / "run")
+    assert run.evaluate()["metrics"] == ended["metrics"]["validation"]
+    assert 700 < float(run.predict("w1 w2 w3")["output"]) < 1300
 
 
 def test_a_classifier_of_noise_is_told_so_at_its_end(tmp_path: Path) -> None:
@@ -93,4 +166,8 @@ def test_a_classifier_of_noise_is_told_so_at_its_end(tmp_path: Path) -> None:
     ended = open_session("classification", overrides, run=tmp_path / "run").run()
     assert ended["baselines"]["validation"]["majority_class"] > 0
     assert "not clearly better than the majority class" in ended["warnings"][-1]
-    assert Run(tmp_path / "run").folder.results()["warnings"] == ended["warnings"]
+    run = Run(tmp_path / "run")
+    assert run.folder.results()["warnings"] == ended["warnings"]
+    assert run.evaluate()["warnings"][-1] == ended["warnings"][-1] and ended["warnings"][-1] in repr(run)
+    again = open_session(str(tmp_path / "run"), resume=True).run()
+    assert again["warnings"] == ended["warnings"]

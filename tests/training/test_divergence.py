@@ -19,7 +19,7 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession
 from glassformer.training.checkpoints import SaveTimer
-from glassformer.training.trainer import Diverged, Trainer
+from glassformer.training.trainer import Diverged, Trainer, TrainingState
 
 Condition = Callable[[Trainer], bool]
 
@@ -94,7 +94,8 @@ def test_it_stops_before_the_update(
     examples = training.trainer.plan(2)[3][0]
     assert "at step 20" in text and words in text
     assert f"(examples {', '.join(map(str, examples[:8]))} …)" in text
-    assert "learning_rate=0.0003" in text and "warmup_steps" in text and "norm_placement=pre" in text
+    assert "learning_rate=0.0003" in text and "warmup_steps" in text
+    assert "norm_placement" not in text and "action=roll-back" in text  # the norm is already before
     assert 2 <= len(text.splitlines()) <= 5
 
     folder = RunFolder(tmp_path)
@@ -102,6 +103,25 @@ def test_it_stops_before_the_update(
     assert folder.checkpoints().find("latest") == "step-00000016"
     folder.checkpoints().load("step-00000016")
     assert [event["event"] for event in folder.events][-1] == "diverged"
+
+
+def test_the_advice_omits_options_that_are_set(poison: Any, tiny_config: Any, tmp_path: Path) -> None:
+    options = {"model.norm_placement": "post", "training.divergence": {"action": "roll-back"}}
+    poison(math.nan, lambda trainer: trainer.state.step == 3)
+    with pytest.raises(UserError) as caught:
+        run(tiny_config(options), tmp_path)
+    assert "norm_placement=pre" in str(caught.value) and "roll-back" not in str(caught.value)
+
+
+def test_a_hard_batch_of_noisy_losses_is_not_a_spike() -> None:
+    """Losses of small batches with much dropout vary, so that some are many times the median."""
+    state, smooth = TrainingState(), TrainingState()
+    for index in range(64):
+        state.record_loss(1.2 if index % 6 == 0 else 0.4)
+        smooth.record_loss(0.4)
+    noisy_loss, smooth_loss = state.typical_loss(), smooth.typical_loss()
+    assert noisy_loss is not None and smooth_loss is not None
+    assert 8 * smooth_loss < 3.8 < 8 * noisy_loss
 
 
 @pytest.mark.parametrize("factor", [3.0, 7.0])

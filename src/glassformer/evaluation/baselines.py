@@ -1,4 +1,4 @@
-"""Baselines that a classifier should beat: the most frequent class, and a bag of words on the same tokens."""
+"""Baselines that a model should beat: a constant prediction, and a bag of words on the same tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ ITERATIONS = 60
 def measure_baselines(
     splits: Mapping[str, Examples], split: str, task_type: SequenceClassification
 ) -> dict[str, float]:
-    """Return the accuracy of each baseline on a split, by name."""
+    """Return the accuracy of each baseline on a split, by name; in a regression, the mean absolute error."""
     train, measured = splits["train"], splits[split]
+    if task_type.is_regression:
+        mean = np.mean(train.targets, dtype=np.float64)
+        return {"train_mean": float(np.mean(np.abs(np.asarray(measured.targets, dtype=np.float64) - mean)))}
     majority = most_frequent_class(train)
     return {
         "majority_class": float(np.mean(np.asarray(measured.targets) == majority)),

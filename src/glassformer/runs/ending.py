@@ -14,7 +14,7 @@ from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.data.tokenizers import MASK, RESERVED
 from glassformer.models.task_types import MaskedLM
 from glassformer.runs.commands import command
-from glassformer.runs.experiment import presets
+from glassformer.runs.experiment import ExperimentConfig, presets
 from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task, evaluated_rows
 from glassformer.tasks.language import CausalLanguageTask
 from glassformer.training.trainer import Trainer
@@ -29,6 +29,11 @@ SHORT_PROMPT = 40
 """The same number for the prompt of a language model."""
 MAX_CHARACTERS = 300
 """Maximum number of characters of an input in a command, for a model that reads only long inputs."""
+
+FITTED = 0.9
+"""Accuracy (or r_squared) on the training examples from which a model fits them."""
+OVERFITTING_GAP = 0.1
+"""Difference between the metrics on training and other examples from which a model overfits."""
 
 
 def explain_end(trainer: Trainer, signal_name: str | None = None) -> str:
@@ -68,42 +73,104 @@ def closing_lines(results: Mapping[str, Any]) -> list[str]:
         metric, value = results["best_metric"], results["best_value"]
         lines.append(f"best checkpoint: step {results['best_step']:,}, by validation {metric} {value:.4f}")
     for split, baselines in results["baselines"].items():
-        if baselines:
+        if "train_mean" in baselines:
+            error = f"{baselines['train_mean']:.4f} the mean of the training targets"
+            lines.append(f"for comparison, {split} mean_absolute_error: {error}")
+        elif baselines:
             shown = "{bag_of_words:.4f} a bag of words, {majority_class:.4f} the majority class"
             lines.append(f"for comparison, {split} accuracy: {shown.format(**baselines)}")
     return lines
 
 
-def baseline_warnings(results: Mapping[str, Any], task: Task) -> list[str]:
-    """Return a warning with advice if the model is not better than the majority class or a bag of words."""
+def baseline_warnings(results: Mapping[str, Any], task: Task, config: ExperimentConfig) -> list[str]:
+    """Return a warning with advice if the model is not better than a constant or than a bag of words."""
     for split, baselines in results["baselines"].items():
         if not baselines:
             continue
-        accuracy, count = results["metrics"][split]["accuracy"], len(task.splits[split])
-        majority, bag_of_words = baselines["majority_class"], baselines["bag_of_words"]
-        error = math.sqrt(accuracy * (1 - accuracy) / max(1, count))
-        if accuracy - 2 * error <= majority < 1:
-            reason = f"on {count:,} examples is not clearly better than the majority class ({majority:.4f})"
-        elif accuracy + error < bag_of_words:
-            reason = f"is below a bag of words on the same tokens ({bag_of_words:.4f})"
+        count = len(task.splits[split])
+        if "train_mean" in baselines:
+            warning = _regression_warning(results, split, count)
         else:
-            continue
-        return [f"WARNING: {split} accuracy {accuracy:.4f} {reason}; what usually helps: {_advice(results)}"]
+            warning = _classification_warning(results, split, count)
+        if warning is not None:
+            advice = _advice(results, split, config)
+            return [f"WARNING: {split} {warning}; what usually helps: {advice}"]
     return []
 
 
-def _advice(results: Mapping[str, Any]) -> str:
+def _classification_warning(results: Mapping[str, Any], split: str, count: int) -> str | None:
+    """Return what a classifier's accuracy does not exceed, or None if it exceeds both baselines."""
+    accuracy, baselines = results["metrics"][split]["accuracy"], results["baselines"][split]
+    majority, bag_of_words = baselines["majority_class"], baselines["bag_of_words"]
+    error = math.sqrt(accuracy * (1 - accuracy) / max(1, count))
+    if accuracy - 2 * error <= majority < 1:
+        warning = f"on {count:,} examples is not clearly better than the majority class ({majority:.4f})"
+    elif accuracy + error < bag_of_words:
+        warning = "is below a bag of words on the same tokens"
+    else:
+        return None
+    if bag_of_words > max(accuracy, majority):
+        warning += f"; a linear model on word counts is better here (a bag of words has {bag_of_words:.4f})"
+    return f"accuracy {accuracy:.4f} {warning}"
+
+
+def _regression_warning(results: Mapping[str, Any], split: str, count: int) -> str | None:
+    """Return a comparison with the mean of the training targets, or None if the model is clearly better."""
+    metrics, constant = results["metrics"][split], results["baselines"][split]["train_mean"]
+    error, r_squared = metrics["mean_absolute_error"], metrics.get("r_squared", 1.0)
+    _, highest_error = results["intervals"][split].get("mean_absolute_error", (error, error))
+    if r_squared > 0 and highest_error < constant:
+        return None
+    return (
+        f"mean_absolute_error {error:.4f} (r_squared {r_squared:.4f}) on {count:,} examples is not clearly"
+        f" better than the mean of the training targets ({constant:.4f}); a linear model may be"
+    )
+
+
+def _advice(results: Mapping[str, Any], split: str, config: ExperimentConfig) -> str:
     """Return options that usually improve the model.
 
-    If the last checkpoint was the best, they train more. Otherwise they reduce overfitting.
+    If the model does not fit its training examples either, they train more and regularise less. Otherwise
+    they reduce overfitting, unless the last checkpoint was the best.
     """
-    more = f"training.max_epochs={2 * max(1, results['epochs'])}"
+    more = f"more epochs (training.max_epochs={2 * max(1, results['epochs'])})"
+    if _is_underfitted(results, split):
+        fit = f"the model does not fit its training examples either ({_show_train(results)})"
+        return f"{', '.join([*_less_regularisation(config), more])}; {fit}"
     if results["best_step"] == results["steps"]:
-        return f"more epochs ({more}), another learning rate, more data"
-    return (
-        "more data, more model.dropout or task.unknown_fraction, fewer model.num_layers,"
-        " a pre-trained start (training.start_from)"
-    )
+        return f"{more}, another learning rate, more data"
+    fewer = "fewer model.num_layers, " if getattr(config.model, "num_layers", 1) > 1 else ""
+    noise = " or task.unknown_fraction" if hasattr(config.task, "unknown_fraction") else ""
+    return f"more data, more model.dropout{noise}, {fewer}a pre-trained start (training.start_from)"
+
+
+def _less_regularisation(config: ExperimentConfig) -> list[str]:
+    """Return options that let the model fit its training examples, without those that it already has."""
+    model = config.model
+    return [
+        option
+        for option, is_useful in (
+            ("model.dropout=0.1", getattr(model, "dropout", 0.0) > 0.1),
+            ("model.stochastic_depth=0", getattr(model, "stochastic_depth", 0.0) > 0),
+            ("model.num_layers=2", getattr(model, "num_layers", 2) < 2),
+        )
+        if is_useful
+    ]
+
+
+def _is_underfitted(results: Mapping[str, Any], split: str) -> bool:
+    """Return True if the metric is low on the training examples, and hardly higher than on the split."""
+    train, measured = results.get("train_metrics", {}), results["metrics"][split]
+    name = "accuracy" if "accuracy" in train else "r_squared"
+    if name not in train or name not in measured:
+        return False
+    return bool(train[name] < FITTED and train[name] - measured[name] < OVERFITTING_GAP)
+
+
+def _show_train(results: Mapping[str, Any]) -> str:
+    train = results["train_metrics"]
+    name = "accuracy" if "accuracy" in train else "r_squared"
+    return f"{name} {train[name]:.4f}"
 
 
 def resume_command(path: Path) -> str:

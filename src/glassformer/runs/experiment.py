@@ -240,9 +240,12 @@ class Experiment:
         return [*self.task.notes, *position_notes(self.config), *([fitted] if fitted else [])]
 
     def baselines(self, split: str) -> dict[str, float]:
-        """Return the accuracy of simple baselines on a split, or {} if the task is not a classification."""
+        """Return the accuracy (or mean absolute error) of simple baselines on a split.
+
+        They exist only for tasks with one class or one number per sequence. For other tasks, return {}.
+        """
         task_type = self.task.task_type
-        if not isinstance(task_type, SequenceClassification) or task_type.is_regression:
+        if not isinstance(task_type, SequenceClassification):
             return {}
         from glassformer.evaluation.baselines import measure_baselines  # most tasks need not load it
 

@@ -156,6 +156,16 @@ class RunFolder:
         begin = WARNING if split is None else f"{WARNING} {split}"
         return [note for note in notes if str(note).startswith(begin)] if isinstance(notes, list) else []
 
+    def training_warnings(self, split: str | None = None) -> list[str]:
+        """Return the warnings about the trained model, such as a comparison with baselines.
+
+        They are about one split or (None) any split. The warnings about the data are not among them.
+        """
+        warnings, about_data = self.results().get("warnings", []), self.warnings()
+        begin = WARNING if split is None else f"{WARNING} {split} "
+        own = [text for text in warnings if text not in about_data] if isinstance(warnings, list) else []
+        return [text for text in own if str(text).startswith(begin)]
+
     def results(self) -> dict[str, Any]:
         """Return the results of the finished training as a dict, or {} if training has not finished."""
         return self._read_json("results.json") if (self.path / "results.json").exists() else {}

@@ -134,7 +134,7 @@ class Run:
                 "padding": "never counted",
                 **measured.protocol,
             },
-            "warnings": self.folder.warnings(split),
+            "warnings": self.folder.warnings(split) + self.folder.training_warnings(split),
             "details": measured.details | self._sentences(split, measured, samples),
         }
 
@@ -606,9 +606,10 @@ class Run:
             measured: dict[str, Any] = self.folder.results().get("metrics", {})
             metrics = measured.get("test") or measured.get("validation") or {}
             shown = "".join(f", {name}={value:.4g}" for name, value in metrics.items())
+            warnings = self.folder.training_warnings()
         except (UserError, AttributeError, TypeError, ValueError):  # damaged results
-            shown = ""
-        return f"Run({str(self.path)!r}, task={self.config.task.kind!r}{shown})"
+            shown, warnings = "", []
+        return "\n".join([f"Run({str(self.path)!r}, task={self.config.task.kind!r}{shown})", *warnings])
 
     def _repr_html_(self) -> str:
         return self.folder._repr_html_()

@@ -55,6 +55,8 @@ MAY_CHANGE_ON_RESUME = (
 
 CHANGES_WIDTH = 180
 """Maximum number of characters for the options that differ, in the error about another config."""
+TRAIN_EXAMPLES = 2000
+"""Maximum number of training examples on which a trained classifier or regression is measured."""
 
 
 class TrainingSession:
@@ -272,6 +274,7 @@ class TrainingSession:
         """
         measured: dict[str, dict[str, Any]] = {"validation": {"metrics": state.last_metrics}}
         baselines: dict[str, dict[str, float]] = {}
+        train_metrics: dict[str, float] = {}
         if state.ended and self.process_group.is_rank_zero:
             loaded = Run(self.folder.path, task=self.experiment.task)
             for split in ("validation", "test"):
@@ -281,6 +284,9 @@ class TrainingSession:
             with self.reporter.status("measuring baselines"):
                 split = "test" if "test" in measured else "validation"
                 baselines = {split: self.experiment.baselines(split)}
+                if baselines[split]:  # the advice depends on how well the training examples are fitted
+                    limit = {"max_examples": TRAIN_EXAMPLES}
+                    train_metrics = loaded.evaluate("train", limit, progress=self._progress)["metrics"]
         metrics = {split: of_split["metrics"] for split, of_split in measured.items()}
         signal_name = signal.Signals(self.exit_code - 128).name if self.exit_code else None
         results: dict[str, Any] = {
@@ -304,9 +310,10 @@ class TrainingSession:
             "intervals": {split: of_split.get("intervals", {}) for split, of_split in measured.items()},
             "protocol": {split: of_split.get("protocol", {}) for split, of_split in measured.items()},
             "baselines": baselines,
+            "train_metrics": train_metrics,
             "warnings": self.folder.warnings() if self.process_group.is_rank_zero else [],
         }
-        results["warnings"] += baseline_warnings(results, self.experiment.task)
+        results["warnings"] += baseline_warnings(results, self.experiment.task, self.config)
         if state.ended and self.process_group.is_rank_zero:
             # Privacy: without the path, which may name a user.
             self.folder.write_results({name: value for name, value in results.items() if name != "run"})

@@ -28,7 +28,7 @@ class DivergenceConfig(Node):
     spike_factor: float | None = Field(
         8.0,
         gt=1,
-        description="a loss above this multiple of the recent median counts as divergence;"
+        description="a loss above this multiple of the recent losses (90th percentile) counts as divergence;"
         " null: only NaN and infinity do",
     )
     max_rollbacks: Count = Field(5, description="number of roll-backs before training ends with an error")

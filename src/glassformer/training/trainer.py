@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import math
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,8 +17,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from glassformer.blocks.layers import Residual
 from glassformer.core.errors import UserError, is_out_of_memory, user_error
 from glassformer.data.batching import Batch, StepPlan, plan_batches, split_balanced
 from glassformer.evaluation.evaluate import EvaluationConfig, evaluate
@@ -41,7 +41,7 @@ from glassformer.training.progress import Reporter
 from glassformer.training.strategies import IdleBatch, make_strategy
 
 RECENT_LOSSES = 64
-"""Number of recent step losses whose median the divergence guard compares a new loss with."""
+"""Number of recent step losses whose 90th percentile the divergence guard compares a new loss with."""
 
 
 @dataclass
@@ -100,13 +100,16 @@ class TrainingState:
         self.recent_losses = [*self.recent_losses, loss][-RECENT_LOSSES:]
 
     def typical_loss(self) -> float | None:
-        """Return the median of the recent losses, but at least a fifth of the first loss; None before step 1.
+        """Return the 90th percentile of the recent losses, or a fifth of the first loss if that is higher.
 
-        Without this lower limit, one bad batch of a well-trained model would count as a loss spike.
+        The percentile follows the noise of the losses: small batches and high dropout have hard batches whose
+        loss is many times the median. Without the lower limit, one bad batch of a well-trained model would
+        count as a loss spike. Before step 1, return None.
         """
         if self.first_loss is None:
             return None
-        return max(statistics.median(self.recent_losses), 0.2 * self.first_loss)
+        index = math.ceil(0.9 * len(self.recent_losses)) - 1
+        return max(sorted(self.recent_losses)[index], 0.2 * self.first_loss)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -214,15 +217,21 @@ class Diverged(Exception):
         self.step, self.reason, self.indices = step, reason, indices
         super().__init__(f"step {step}: {reason}")
 
-    def to_user_error(self, learning_rate: float) -> UserError:
-        """Return a UserError that describes the divergence and suggests options that prevent it."""
+    def to_user_error(self, config: TrainingConfig, *, has_post_norm: bool) -> UserError:
+        """Return a UserError that describes the divergence and suggests options that prevent it.
+
+        Options that the training already has are not suggested.
+        """
+        learning_rate = config.optimizer.learning_rate
+        options = [f"set learning_rate={learning_rate / 3:.1g}", "raise schedule.warmup_steps"]
+        options += ["set model.norm_placement=pre"] if has_post_norm else []
+        options += ["set divergence.action=roll-back"] if config.divergence.action != "roll-back" else []
         shown = ", ".join(map(str, self.indices[:8])) + (" …" if len(self.indices) > 8 else "")
         return user_error(
             f"training diverged at step {self.step}: {self.reason} (examples {shown})",
             path="training.optimizer.learning_rate",
             value=learning_rate,
-            hint=f"set learning_rate={learning_rate / 3:.1g}, raise schedule.warmup_steps, set"
-            " model.norm_placement=pre or divergence.action=roll-back; the last good checkpoint is intact",
+            hint=f"{', or '.join(options)}; the last good checkpoint is intact",
         )
 
 
@@ -637,7 +646,9 @@ class Trainer:
         if newest is None:
             self.state.ended = "diverged"
             self._log_event("diverged", step=divergence.step, reason=divergence.reason)
-            raise divergence.to_user_error(self.config.optimizer.learning_rate)
+            residuals = (module for module in self.model.modules() if isinstance(module, Residual))
+            has_post_norm = any(not isinstance(residual.after, nn.Identity) for residual in residuals)
+            raise divergence.to_user_error(self.config, has_post_norm=has_post_norm)
         rollbacks, lr_factor = self.state.rollbacks + 1, self.state.lr_factor / 2
         self.restore(newest[1])
         self.state.rollbacks, self.state.lr_factor = rollbacks, lr_factor
