@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 import types
 from collections.abc import Callable
@@ -14,6 +17,7 @@ import torch
 
 import glassformer as gf
 from glassformer.api import TASKS
+from glassformer.training.trainer import Trainer
 
 FEW_STEPS = {
     "training.max_steps": 4,
@@ -22,6 +26,7 @@ FEW_STEPS = {
     "model.hidden_dim": 16,
 }
 TEXTS = [f"a {mood} film number {number}" for number in range(40) for mood in ("good", "bad")]
+LABELLED = [[f"w{number % 7}", "x", "y"] for number in range(40)]
 ROWS = np.random.default_rng(0).integers(0, 5, (80, 6))
 
 
@@ -105,9 +110,137 @@ def test_a_finished_run_on_data_in_memory_resumes(tmp_path: Path) -> None:
     assert again.evaluate("validation")["metrics"] == first.evaluate("validation")["metrics"]
 
 
+def data_of(run: gf.Run) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (run.path / "data").iterdir()}
+
+
+def test_resuming_with_other_data_leaves_the_data_of_the_run(tmp_path: Path) -> None:
+    run = train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40)
+    data, metrics = data_of(run), run.evaluate("validation")["metrics"]
+    with pytest.raises(gf.UserError, match="trained on other data: train differs"):
+        train(tmp_path, inputs=TEXTS, targets=["neg", "pos"] * 40, resume=True)
+    assert data_of(run) == data
+    again = gf.train(run.path, resume=True, progress=False)
+    assert again.evaluate("validation")["metrics"] == metrics
+
+
+def test_missing_data_are_restored_by_the_same_data_only(tmp_path: Path) -> None:
+    run = train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40)
+    data = data_of(run)
+    (run.path / "data" / "train.jsonl").unlink()
+    with pytest.raises(gf.UserError, match="the data have changed"):
+        train(tmp_path, inputs=TEXTS, targets=["neg", "pos"] * 40, resume=True)
+    assert data_of(run) == {}
+    train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40, resume=True)
+    assert data_of(run) == data
+
+
+def test_changed_data_in_the_run_folder_are_not_evaluated(tmp_path: Path) -> None:
+    run = train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40)
+    file = run.path / "data" / "train.jsonl"
+    file.write_text(
+        file.read_text().replace('"pos"', '"none"').replace('"neg"', '"pos"').replace("none", "neg")
+    )
+    with pytest.raises(gf.UserError, match="the data have changed"):
+        gf.Run(run.path).evaluate("validation")
+
+
+def test_a_run_is_resumed_by_its_folder_alone_or_with_its_data(tmp_path: Path) -> None:
+    data = {"inputs": TEXTS, "targets": ["pos", "neg"] * 40}
+    first = train(tmp_path, **data)
+    for options in ({}, data):  # without the overrides of the first call
+        again = gf.train(run=first.path, resume=True, progress=False, **options)
+        assert again.config == first.config
+    with pytest.raises(gf.UserError, match="no such run"):
+        gf.train(run=tmp_path / "none", resume=True)
+
+
+@pytest.mark.parametrize(("number", "error"), [("SIGINT", KeyboardInterrupt), ("SIGTERM", SystemExit)])
+def test_a_stopped_training_raises_once_it_is_saved(
+    number: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = Trainer.fit
+
+    def stop_and_fit(trainer: Trainer) -> Any:
+        os.kill(os.getpid(), signal.Signals[number])
+        return fit(trainer)
+
+    monkeypatch.setattr(Trainer, "fit", stop_and_fit)
+    with pytest.raises(error) as raised:
+        train(tmp_path, inputs=TEXTS, targets=["pos", "neg"] * 40)
+    if number == "SIGINT":
+        assert f"gf.train({str(tmp_path / 'run')!r}, resume=True)" in str(raised.value)
+    monkeypatch.undo()
+    run = gf.train(run=tmp_path / "run", resume=True, progress=False)
+    assert run.folder.results()["steps"] == 4
+
+
+def test_columns_of_a_table_are_joined(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"title": TEXTS, "body": TEXTS[::-1], "label": ["pos", "neg"] * 40})
+    run = train(tmp_path, inputs=table[["title", "body"]], targets=table["label"])
+    first = json.loads((run.path / "data" / "train.jsonl").read_text().splitlines()[0])
+    assert first["input"] == f"{TEXTS[0]} | {TEXTS[-1]}"
+
+
+def test_prediction_reads_token_lists_and_reports_missing_values(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    run = train(tmp_path, inputs=LABELLED, targets=[["A", "B", "C"], ["B", "A", "C"]] * 20)
+    text, *rest = run.predict(["w1 x y", ["w1", "x", "y"], None, float("nan"), 3])
+    assert rest[0]["output"] == text["output"] and rest[0]["input"] == "w1 x y"
+    assert [row["error"] for row in rest[1:]] == [
+        "expected a text, not None",
+        "expected a text, not nan",
+        "expected a text, not 3",
+    ]
+    assert "[[...]]" in run.predict(["w1", "x"])[0]["warning"]
+    assert run.attention(["w1", "x", "y"])["encoder"].weights.shape[-1] == 3
+    wrong_calls: list[Callable[[], Any]] = [
+        lambda: run.attention([["w1"]]),
+        lambda: run.attention(3),  # type: ignore[arg-type]
+        lambda: run.evaluate((LABELLED, LABELLED)),  # type: ignore[arg-type]
+        lambda: run.predict_file(pandas.DataFrame({"a": [1]}), tmp_path / "out.csv"),  # type: ignore[arg-type]
+        lambda: run.predict(3),  # type: ignore[call-overload]
+    ]
+    for call in wrong_calls:
+        with pytest.raises(gf.UserError):
+            call()
+
+
+def test_unknown_symbols_in_most_of_a_split_are_a_warning(tmp_path: Path) -> None:
+    new = [["q", "r", "s"]] * 4
+    run = train(
+        tmp_path,
+        inputs=LABELLED,
+        targets=["A", "B"] * 20,
+        validation=(new, ["A", "B"] * 2),
+    )
+    assert any("(12 in total)" in line for line in run.evaluate("validation")["warnings"])
+
+
+def test_many_distinct_integers_hint_at_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    targets = [number // 2 for number in range(80)]
+    gf.train(inputs=TEXTS * 2, targets=targets * 2, overrides=FEW_STEPS, run=tmp_path / "run")
+    assert 'task="regression"' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"source": TEXTS, "overrides": ["pos", "neg"] * 40}, "source: expected a preset"),
+        ({"inputs": TEXTS, "validation": 0.2}, "validation: expected a pair"),
+        ({"inputs": TEXTS, "test": TEXTS}, "test: expected a pair"),
+        ({"inputs": TEXTS, "targets": [["a", "b"]] * 80}, "targets[0]: the target of a text is a list"),
+        (
+            {"inputs": LABELLED, "targets": [["A", "B", "C"]] * 39 + [["A"]]},
+            "targets[39]: 39 of 40 rows have one label per token, but this one has 1 for 3 tokens",
+        ),
+        (
+            {"inputs": list(zip(TEXTS, TEXTS, strict=True)), "targets": ["pos", "neg"] * 40},
+            "inputs[0]: each input is a sequence of 2 texts",
+        ),
         ({}, "source: nothing to train on"),
         ({"inputs": []}, "inputs: no examples"),
         ({"inputs": "a text"}, "inputs: this is not a list or a column of values"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -14,8 +14,8 @@ import torch
 
 from glassformer.core.config import unflatten, validate
 from glassformer.core.errors import ErrorDetail, UserError, user_error
-from glassformer.data.readers import Format
-from glassformer.data.text_files import printable, undecoded
+from glassformer.data.readers import DataConfig, Format
+from glassformer.data.text_files import printable
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
 from glassformer.evaluation.text_scores import one_line, sentence_table
@@ -27,6 +27,7 @@ from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG_JSON, RunFolder
 from glassformer.tasks.base import SequenceClassificationTask, Task
 from glassformer.tasks.language import CausalLanguageTask
+from glassformer.tasks.tokens import TokensTask
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.precision import choose_device
 
@@ -46,6 +47,8 @@ BATCH_ROWS = 64
 """Maximum number of inputs per batch in `predict`."""
 BATCH_TOKENS = 8192
 """Maximum number of tokens per batch in `predict`, including padding."""
+SINGLE_TOKENS = "read as an input of one token; join the tokens of one input, or pass them as [[...]]"
+"""Warning for a list of texts that has one token per text."""
 
 
 class Run:
@@ -114,6 +117,7 @@ class Run:
             config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
         if hypotheses is not None:
             self._check_hypotheses(Path(hypotheses))
+        self._check_data()
         measured = measure(self.model, self.task, split, config, progress=progress)
         if hypotheses is not None and measured.decoded is not None:
             lines = "".join(f"{one_line(line)}\n" for line in measured.decoded.lines)
@@ -137,6 +141,20 @@ class Run:
             "warnings": self.folder.warnings(split) + self.folder.training_warnings(split),
             "details": measured.details | self._sentences(split, measured, samples),
         }
+
+    def _check_data(self) -> None:
+        """Raise UserError if data in the run folder changed after training. Other files are not compared."""
+        data = getattr(self.config.task, "data", None)
+        if not isinstance(data, DataConfig) or not isinstance(data.train, str):
+            return
+        if (self.path / "data").resolve() != Path(data.train).resolve().parent:
+            return
+        if self.task.checksum() != self.folder.environment().get("data_sha256"):
+            raise user_error(
+                "the data have changed since the run started",
+                path=str(self.path / "data"),
+                hint="restore the files from a copy of the run",
+            )
 
     def _check_hypotheses(self, path: Path) -> None:
         """Raise UserError if the model does not generate outputs, or if the file cannot be written."""
@@ -178,44 +196,49 @@ class Run:
 
     @overload
     def predict(
-        self, text: list[str], decoding: Mapping[str, Any] | None = None, *, why: bool = False
+        self, text: Iterable[Any], decoding: Mapping[str, Any] | None = None, *, why: bool = False
     ) -> list[dict[str, Any]]: ...
 
     def predict(
-        self, text: str | list[str], decoding: Mapping[str, Any] | None = None, *, why: bool = False
+        self, text: str | Iterable[Any], decoding: Mapping[str, Any] | None = None, *, why: bool = False
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Predict one text, or a list of texts in batches.
+        """Predict one text, or a list, array or column of texts in batches.
 
-        Return one dict per text, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
-        a beam search) and `warning`. A text that the task cannot read has an `error` instead of an output.
+        An input of a task on tokens may also be a list of tokens, so one sequence is `[["a", "b"]]`.
+        Return one dict per input, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
+        a beam search) and `warning`. An input that the task cannot read has an `error` instead of an output.
         `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also returns
         `words`, the effect of each word on the prediction.
         """
+        from glassformer.data.memory import plain_list  # training need not load it
+
         if why and not isinstance(self.task, SequenceClassificationTask):
             raise user_error(
                 "this option needs a model with one prediction for the whole input",
                 path="--why",
                 hint="use glassformer attention to see where this model attends",
             )
-        found = self.predict_texts([text] if isinstance(text, str) else list(text), decoding)
-        results = [self._prediction(each, why) for each in found]
+        inputs = [text] if isinstance(text, str) else plain_list(text, "predict")
+        results = [self._prediction(each, why) for each in self.predict_texts(inputs, decoding)]
+        if isinstance(self.task, TokensTask) and self.task.are_single_tokens(inputs):
+            for result in results:
+                result["warning"] = "; ".join(filter(None, (result["warning"], SINGLE_TOKENS)))
         return results[0] if isinstance(text, str) else results
 
     def predict_texts(
-        self, texts: Sequence[str], decoding: Mapping[str, Any] | None = None
+        self, inputs: Sequence[Any], decoding: Mapping[str, Any] | None = None
     ) -> list[PredictedText]:
-        """Predict texts in batches. `predict` returns the same predictions as dicts."""
+        """Predict texts or token lists in batches. `predict` returns the same predictions as dicts."""
         rows: list[np.ndarray | None] = []
+        texts: list[str] = []
         errors: dict[int, str] = {}
-        for index, text in enumerate(texts):
+        for index, value in enumerate(inputs):
             try:
-                problem = undecoded(text)
-                if problem is not None:
-                    raise ErrorDetail(problem)
-                rows.append(self.task.parse(text))
+                tokens, text = self.task.read_input(value)
             except ErrorDetail as detail:
-                rows.append(None)
-                errors[index] = detail.message
+                tokens, text, errors[index] = None, str(value), detail.message
+            rows.append(tokens)
+            texts.append(text)
         found = self._predict_rows(rows, self._strategy(decoding), errors)
         return [
             PredictedText(text, rows[index], found.get(index, []), errors.get(index))
@@ -254,6 +277,12 @@ class Run:
             write_predictions,
         )
 
+        if not isinstance(source, (str, Path)):
+            raise user_error(
+                f"expected the path of a file, not {type(source).__name__}",
+                path="source",
+                hint="run.predict(column) predicts data in memory",
+            )
         check_out(Path(out), Path(source))
         reader = InputReader(
             Path(source),
@@ -404,7 +433,7 @@ class Run:
 
     def attention(
         self,
-        text: str | None = None,
+        text: str | Sequence[Any] | None = None,
         *,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
@@ -581,7 +610,7 @@ class Run:
         """Return `split`, or by default `test` if it exists, else `validation`. Reject an unknown split."""
         if split is None:
             return "test" if "test" in self.task.splits else "validation"
-        if split not in self.task.splits:
+        if not isinstance(split, str) or split not in self.task.splits:
             raise user_error("no such split", path="split", value=split, allowed=sorted(self.task.splits))
         return split
 
@@ -590,11 +619,15 @@ class Run:
             return self.config.evaluation.decoding
         return validate(EvaluationConfig, {"decoding": dict(decoding)}).decoding
 
-    def _input(self, text: str | None) -> tuple[np.ndarray, str]:
+    def _input(self, text: str | Sequence[Any] | None) -> tuple[np.ndarray, str]:
         """Return token ids and text of an input. If `text` is None, the input is the first example."""
         from glassformer.inspection.examples import first_input
 
-        return first_input(self.task) if text is None else (self.task.parse(text), text)
+        if text is None:
+            return first_input(self.task)
+        if not isinstance(text, (str, list, tuple)) or (text and isinstance(text[0], (list, tuple))):
+            raise user_error("expected one input", path="text", value=text, hint="pass one text")
+        return self.task.read_input(text)
 
     def _untrained(self) -> Model:
         """Build the same model with its initial weights."""

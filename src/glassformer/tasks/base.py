@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from glassformer.core.errors import ErrorDetail, UserError, user_error
+from glassformer.core.errors import ErrorDetail, UserError, shorten, user_error
 from glassformer.core.registry import Kind
 from glassformer.data.batching import (
     Batch,
@@ -21,6 +21,7 @@ from glassformer.data.batching import (
     collate_sequence_classification,
     collate_token_classification,
 )
+from glassformer.data.text_files import undecoded
 from glassformer.evaluation.metrics import Decoded, Progress
 from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.generation.predict import (
@@ -176,6 +177,20 @@ class Task:
     def parse(self, text: str) -> np.ndarray:
         """Convert the text a user typed to token ids; raise ErrorDetail if it is invalid."""
         raise NotImplementedError
+
+    def read_input(self, value: Any) -> tuple[np.ndarray, str]:
+        """Return token ids and text of an input; raise ErrorDetail if it is not valid.
+
+        The input is a text or, unless the task reads natural language, a list of tokens.
+        """
+        if isinstance(value, (list, tuple)):
+            value = " ".join(map(str, value))
+        if not isinstance(value, str):
+            raise ErrorDetail(f"expected a text, not {shorten(repr(value), 40)}", hint="pass a text")
+        problem = undecoded(value)
+        if problem is not None:
+            raise ErrorDetail(problem)
+        return self.parse(value), value
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         """Return the input tokens in readable form, one string per token."""

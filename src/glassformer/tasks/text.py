@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import shorten, user_error
+from glassformer.core.errors import ErrorDetail, shorten, user_error
 from glassformer.data.batching import Examples
 from glassformer.data.catalogue import changed_files
 from glassformer.data.formats import Record, Stream
@@ -444,6 +444,11 @@ class TextTask(Task):
     def state(self) -> dict[str, Any]:
         layout = {} if self.layout is None else {"layout": self.layout}
         return {"tokenizer": self.tokenizer.json_tree(), **layout}
+
+    def read_input(self, value: Any) -> tuple[np.ndarray, str]:
+        if isinstance(value, (list, tuple)):
+            raise ErrorDetail("expected a text, not a list", hint="pass a text")
+        return super().read_input(value)
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.tokenizer.symbols(tokens)

@@ -219,7 +219,22 @@ class TokensTask(Task):
         }
 
     def parse(self, text: str) -> np.ndarray:
-        tokens = self.config.tokens(text)
+        return self.parse_tokens(self.config.tokens(text))
+
+    def read_input(self, value: Any) -> tuple[np.ndarray, str]:
+        if isinstance(value, (list, tuple)):
+            tokens = self.config.tokens(list(value))
+            return self.parse_tokens(tokens), self.join_symbols(tokens)
+        return super().read_input(value)
+
+    def are_single_tokens(self, inputs: Sequence[Any]) -> bool:
+        """Return True for several texts of one token each, which may be the tokens of one input."""
+        if len(inputs) < 2 or self.task_type.max_length < 2:
+            return False
+        return all(isinstance(text, str) and len(self.config.tokens(text)) == 1 for text in inputs)
+
+    def parse_tokens(self, tokens: Sequence[str]) -> np.ndarray:
+        """Convert tokens to ids; raise ErrorDetail if there are none or one is unknown."""
         if not tokens:
             raise ErrorDetail("the line is empty: no token to read", hint="type tokens of the training file")
         for position, token in enumerate(tokens, start=1):
@@ -235,7 +250,7 @@ class TokensTask(Task):
 
     def input_texts(self, split: str, indices: Sequence[int], rows: Inputs | None = None) -> list[str]:
         inputs = self._original_inputs[split]
-        return [self._joined(inputs[index]) for index in indices]
+        return [self.join_symbols(inputs[index]) for index in indices]
 
     @cached_property
     def _original_inputs(self) -> dict[str, list[list[str]]]:
@@ -252,7 +267,8 @@ class TokensTask(Task):
     def is_unknown(self, token: int) -> bool:
         return token == self.vocabulary.ids[UNKNOWN]
 
-    def _joined(self, symbols: Sequence[str]) -> str:
+    def join_symbols(self, symbols: Sequence[str]) -> str:
+        """Return symbols as the text that a user would type."""
         return (" " if self.config.separator is None else self.config.separator).join(symbols)
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
@@ -260,7 +276,7 @@ class TokensTask(Task):
 
     def show_output(self, tokens: Sequence[int]) -> str:
         symbols = [symbol for symbol in self.output_symbols(tokens) if symbol not in (BEGIN, END)]
-        return self._joined(symbols)
+        return self.join_symbols(symbols)
 
 
 class TokenLabelTask(TokensTask, TokenClassificationTask):
@@ -394,9 +410,11 @@ def _compare(split: str, here: dict[str, Counter[Any]], train: dict[str, Counter
     for what in ("input symbols", "target symbols"):
         new = {symbol: count for symbol, count in here[what].items() if symbol not in train[what]}
         if new:
-            examples = shorten(", ".join(map(repr, new)), 60)
+            examples, total = shorten(", ".join(map(repr, new)), 60), sum(new.values())
+            is_most = 2 * total > here[what].total()
             notes.append(
-                f"{split}: {what} that train does not have: {examples} ({sum(new.values()):,} in total)"
+                f"{'WARNING: ' * is_most}{split}: {what} that train does not have: {examples}"
+                f" ({total:,} in total)"
             )
     known = sum(count for tokens, count in here["inputs"].items() if tokens in train["inputs"])
     if known:
