@@ -20,7 +20,7 @@ from glassformer.core.config import (
     unflatten,
     validate,
 )
-from glassformer.core.errors import UserError
+from glassformer.core.errors import ErrorDetail, UserError
 from glassformer.runs.experiment import ExperimentConfig, resolve
 from glassformer.training.optimizers import AdamWConfig
 
@@ -190,3 +190,11 @@ def test_the_hint_for_invalid_yaml_does_not_depend_on_the_names_in_it() -> None:
         parse_yaml("{tag: 1, tag: 2}", "here")
     with pytest.raises(UserError, match=r"not '\[tag, twice\]'(?s:.*)write one name before the colon"):
         parse_yaml("{[tag, twice]: 1}", "here")
+
+
+def test_one_class_catches_every_mistake_of_a_user() -> None:
+    detail = ErrorDetail("bad", path="a.b", value=3, hint="good")
+    with pytest.raises(UserError) as caught:
+        raise detail
+    assert caught.value.details == [detail] and str(caught.value) == str(UserError(detail))
+    assert isinstance(detail, ValueError), "pydantic requires it of a validator"

@@ -94,6 +94,11 @@ def test_every_attention_is_recorded_and_the_checks_pass(arithmetic: Experiment)
     assert (decoder.weights[..., ~decoder.allowed[0, 0]] == 0).all()
 
 
+def test_the_text_of_maps_is_short(reversal: Experiment) -> None:
+    maps = maps_of(reversal)
+    assert repr(maps).startswith("AttentionMaps(encoder: ") and len(repr(maps)) < 200
+
+
 def test_a_kernel_with_other_outputs_fails_the_check(reversal: Experiment) -> None:
     model = reversal.build_model()
     model_input = prepare_input(model, reversal.task, first_tokens(reversal))

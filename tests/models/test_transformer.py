@@ -110,6 +110,38 @@ def test_the_loss_of_sequence_targets() -> None:
     assert_close(real.loss(TOKENS, values), F.mse_loss(real(TOKENS)[:, 0], values))
 
 
+def test_the_number_of_classes_is_required() -> None:
+    with pytest.raises(UserError, match="outputs: the number of classes is required"):
+        SequenceClassification(13, 9)
+    assert SequenceClassification(13, 9, is_regression=True).outputs == 1
+
+
+@pytest.mark.parametrize(
+    "task_type",
+    [
+        SequenceClassification(13, 9, outputs=4),
+        TokenClassification(13, 9, classes=4),
+        CausalLM(13, 9),
+        Seq2Seq(13, 9, 13, 9),
+    ],
+)
+def test_a_mask_of_numbers_is_a_mask_of_booleans(task_type: TaskType) -> None:
+    """Attention would add a mask of floats to its scores."""
+    model = build(task_type)
+    named = {"target": TOKENS} if isinstance(task_type, Seq2Seq) else {}
+    targets = TOKENS % 4 if not isinstance(task_type, SequenceClassification) else torch.tensor([0, 3, 2])
+    expected = model(TOKENS, **named, mask=MASK)
+    for mask in (MASK.float(), MASK.long(), MASK.to(torch.uint8)):
+        torch.testing.assert_close(model(TOKENS, **named, mask=mask), expected, rtol=0, atol=0)
+        assert_close(model.loss(TOKENS, targets, mask=mask), model.loss(TOKENS, targets, mask=MASK))
+    for mask in (MASK.float() - 1, MASK.float() * -1e9, torch.full_like(MASK, 3, dtype=torch.long)):
+        if not isinstance(task_type, CausalLM):  # padding on the right is never seen
+            with pytest.raises(UserError, match="mask: a mask has only True"):
+                model(TOKENS, **named, mask=mask)
+        with pytest.raises(UserError, match="mask: a mask has only True"):
+            model.loss(TOKENS, targets, mask=mask)
+
+
 def test_the_loss_of_an_encoder_decoder_is_teacher_forcing() -> None:
     model = build(Seq2Seq(13, 9, 13, 9))
     target = TOKENS.flip(1).clone()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer.core.errors import user_error
+
 
 def causal(query_length: int, key_length: int, device: torch.device | str | None = None) -> Tensor:
     """Return a bool mask (L, M) that hides later keys. The last query may attend to every key."""
@@ -21,6 +23,24 @@ def causal(query_length: int, key_length: int, device: torch.device | str | None
 def padding(attention_mask_BM: Tensor) -> Tensor:
     """Return a bool mask (B, 1, 1, M) that hides padding. `attention_mask_BM` is True at real tokens."""
     return attention_mask_BM[:, None, None, :]
+
+
+def boolean_mask(mask: Tensor | None, name: str = "mask") -> Tensor | None:
+    """Return a padding mask as booleans. Numbers must be 0 (padding) and 1; other values raise UserError.
+
+    An attention kernel would add a mask of floats to the scores instead of hiding padding.
+    """
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    is_real = mask == 1
+    if not bool((is_real | (mask == 0)).all()):
+        raise user_error(
+            "a mask has only True (or 1) at real tokens and False (or 0) at padding",
+            path=name,
+            value=mask[~is_real & (mask != 0)].flatten()[0].item(),
+            hint="mask = tokens != pad",
+        )
+    return is_real
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,8 @@ class Mask:
     @classmethod
     def of(cls, *, is_causal: bool = False, attention_mask: Tensor | None = None) -> Mask:
         """Build a mask from the padding of a batch: `attention_mask` (B, M) is True at real tokens."""
-        return cls(is_causal, None if attention_mask is None else padding(attention_mask))
+        found = boolean_mask(attention_mask, "attention_mask")
+        return cls(is_causal, None if found is None else padding(found))
 
     def dense(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
         """Return the mask as one boolean tensor, or None if every query may attend to every key."""

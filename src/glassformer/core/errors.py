@@ -11,9 +11,35 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 
+class UserError(Exception):
+    """Error caused by the user's input. The CLI prints it without a traceback and exits with code 2."""
+
+    def __init__(self, *details: ErrorDetail) -> None:
+        self._details = list(details)
+        super().__init__(str(self))
+
+    @property
+    def details(self) -> list[ErrorDetail]:
+        """Mistakes in the user's input, the first of which is shown in full."""
+        return self._details
+
+    def __str__(self) -> str:
+        first, *rest = self.details
+        lines = first.lines()
+        if rest:
+            lines[4:] = []
+            others = "; ".join(f"{detail.path}: {detail.message}" for detail in rest)
+            lines.append(f"  also:    {shorten(others, 160)}")
+        return "\n".join(lines)
+
+
 @dataclass(eq=False, repr=False)
-class ErrorDetail(ValueError):
-    """One mistake in the user's input: config path or file, value given, allowed values, and a hint."""
+class ErrorDetail(UserError, ValueError):
+    """One mistake in the user's input: config path or file, value given, allowed values, and a hint.
+
+    It is a `UserError` itself, so that callers of the library catch one class. It is a `ValueError` too,
+    because pydantic requires one of a validator.
+    """
 
     message: str
     _: KW_ONLY
@@ -21,6 +47,11 @@ class ErrorDetail(ValueError):
     value: object = None
     allowed: Sequence[str] = ()
     hint: str = ""
+
+    @property
+    def details(self) -> list[ErrorDetail]:
+        """List of this mistake alone."""
+        return [self]
 
     def lines(self) -> list[str]:
         """Return the text of the error as two to four lines."""
@@ -41,23 +72,6 @@ class ErrorDetail(ValueError):
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-
-class UserError(Exception):
-    """Error caused by the user's input. The CLI prints it without a traceback and exits with code 2."""
-
-    def __init__(self, *details: ErrorDetail) -> None:
-        self.details = list(details)
-        super().__init__(str(self))
-
-    def __str__(self) -> str:
-        first, *rest = self.details
-        lines = first.lines()
-        if rest:
-            lines[4:] = []
-            others = "; ".join(f"{detail.path}: {detail.message}" for detail in rest)
-            lines.append(f"  also:    {shorten(others, 160)}")
-        return "\n".join(lines)
 
 
 def user_error(

@@ -11,7 +11,7 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
-from glassformer.core.errors import ErrorDetail, user_error
+from glassformer.core.errors import ErrorDetail, shorten, user_error
 from glassformer.core.system import available_memory, peak_memory
 
 Trust = Literal["fact", "cause", "hint"]
@@ -178,6 +178,13 @@ class AttentionMaps:
 
     def __getitem__(self, site: str) -> SiteMaps:
         return self.sites[site]
+
+    def __repr__(self) -> str:
+        sizes = (
+            "{}: {} layers, {} heads, {} x {} tokens".format(site, *maps.weights.shape)
+            for site, maps in self.sites.items()
+        )
+        return f"{type(self).__name__}({'; '.join(sizes)}; {shorten(self.subtitle, 60)!r})"
 
     @property
     def title(self) -> str:

@@ -14,7 +14,7 @@ from glassformer.blocks.attention import DROP_IN_KERNELS, MultiHeadAttention, Po
 from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import IGNORED, Head, LossOutput, last_token
 from glassformer.blocks.layers import BlockCache, EncoderStack
-from glassformer.blocks.masks import Mask, padding
+from glassformer.blocks.masks import Mask, boolean_mask, padding
 from glassformer.blocks.positions import Sight
 from glassformer.core.errors import ErrorDetail
 from glassformer.core.registry import Kind
@@ -24,8 +24,8 @@ from glassformer.models.task_types import SequenceClassification, TaskType
 class Model(nn.Module):
     """Base class of models, which compute outputs and the loss for a batch of tokens.
 
-    Inputs are tensors passed by name: `tokens`, `mask` (True at real tokens, False at padding), and for an
-    encoder-decoder `target` (the decoder's input).
+    Inputs are tensors passed by name: `tokens`, `mask` (True or 1 at real tokens, False or 0 at padding on the
+    right), and for an encoder-decoder `target` (the decoder's input).
     """
 
     head: Head
@@ -68,6 +68,7 @@ class Model(nn.Module):
         `targets` has one class per token (B, L), or one class or value per sequence (B). Targets of −100 are
         ignored, and so are targets at padding.
         """
+        mask = boolean_mask(mask)
         is_per_sequence = isinstance(self.task_type, SequenceClassification)
         check_shape("targets", targets, tokens.shape[:1] if is_per_sequence else tokens.shape)
         if mask is not None and not is_per_sequence:
@@ -176,6 +177,7 @@ class DecodingState:
 
     def append(self, tokens_BL: Tensor, attention_mask_BL: Tensor | None) -> tuple[Tensor, Mask]:
         """Append tokens. Return their positions, and the mask of the tokens that they may attend to."""
+        attention_mask_BL = boolean_mask(attention_mask_BL, "attention_mask_BL")
         self.is_padded = self.is_padded or attention_mask_BL is not None
         if attention_mask_BL is None:
             attention_mask_BL = torch.ones_like(tokens_BL, dtype=torch.bool)

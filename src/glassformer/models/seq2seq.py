@@ -11,7 +11,7 @@ from glassformer.blocks.attention import PositionContext
 from glassformer.blocks.embedding import Embedding
 from glassformer.blocks.heads import Head
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderStack
-from glassformer.blocks.masks import CAUSAL, Mask
+from glassformer.blocks.masks import CAUSAL, Mask, boolean_mask
 from glassformer.models.base import Backbone, DecodingState, GenerativeModel, check_shape
 from glassformer.models.task_types import TaskType
 
@@ -72,6 +72,7 @@ class EncoderDecoder(GenerativeModel, Backbone):
 
     def hidden(self, tokens: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the decoder's hidden vectors. `target` is the target sequence without its last token."""
+        mask = boolean_mask(mask)
         memory_BMD = self.encode(tokens, mask)
         positions_BL = torch.arange(target.shape[1], device=target.device)[None]
         positions = PositionContext(self.target_embedding.position, positions_BL, positions_BL)
@@ -92,6 +93,7 @@ class EncoderDecoder(GenerativeModel, Backbone):
 
     def start(self, tokens: Tensor, mask: Tensor | None = None) -> DecodingState:
         """Encode the source in groups of rows of similar length, and return the decoding state."""
+        mask = boolean_mask(mask)
         state = DecodingState.empty(len(tokens), len(self.decoder.layers), tokens.device)
         state.memory_mask_BM = mask
         state.project = self.projection()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glassformer.core.errors import user_error
+
 
 @dataclass(frozen=True)
 class TaskType:
@@ -31,13 +33,23 @@ class SequenceClassification(TaskType):
     """Classification of whole sequences into `outputs` classes, or regression if `is_regression`.
 
     A regression model is trained on standardised targets, `(target - target_mean) / target_scale`, and
-    predicts in the unit of the targets.
+    predicts in the unit of the targets. `outputs` is required for classes; a regression has one output.
     """
 
-    outputs: int = 1
+    outputs: int = 0
     is_regression: bool = False
     target_mean: float = 0.0
     target_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.is_regression and not self.outputs:
+            object.__setattr__(self, "outputs", 1)
+        if self.outputs < 1:
+            raise user_error(
+                "the number of classes is required",
+                path="outputs",
+                hint="gf.SequenceClassification(vocabulary=256, max_length=128, outputs=3)",
+            )
 
 
 @dataclass(frozen=True)

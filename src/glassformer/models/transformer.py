@@ -21,7 +21,7 @@ from glassformer.blocks.heads import (
     RegressionHead,
 )
 from glassformer.blocks.layers import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NormPlacement
-from glassformer.blocks.masks import Mask
+from glassformer.blocks.masks import Mask, boolean_mask
 from glassformer.blocks.norms import LayerNormConfig, NormConfig
 from glassformer.blocks.positions import PositionConfig, Sight, SinusoidalConfig
 from glassformer.core.config import validate
@@ -82,6 +82,7 @@ class SequenceClassifier(Backbone):
 
     def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the pooled vectors (B, D)."""
+        mask = boolean_mask(mask)
         return self.pooling(self.encode(tokens, mask), mask)
 
 
