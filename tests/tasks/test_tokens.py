@@ -238,9 +238,6 @@ def test_cells_that_are_no_tokens_are_named(tmp_path: Path, value: Any) -> None:
     ("text", "message"),
     [
         ("", "the line is empty"),
-        ("the cow", "unknown symbol 'cow' at position 2: not in the training data"),
-        ("the catt", "did you mean 'cat'?"),
-        ("<unknown>", "unknown symbol '<unknown>'"),
         ("the cat sat sat sat", "too long: 5 tokens, and the model reads at most 4"),
     ],
 )
@@ -249,6 +246,43 @@ def test_rejected_inputs_are_one_clear_line(tmp_path: Path, text: str, message: 
     with pytest.raises(ErrorDetail) as caught:
         task.parse(text)
     assert message in caught.value.message and "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "symbols", "warning"),
+    [
+        ("the cow", ["the", "<unknown>"], "1 of 2 tokens are unknown to the model: ‹cow›"),
+        (
+            "the catt",
+            ["the", "<unknown>"],
+            "1 of 2 tokens are unknown to the model: ‹catt›; did you mean 'cat'?",
+        ),
+        ("<unknown>", ["<unknown>"], "1 of 1 tokens are unknown to the model: ‹<unknown>›"),
+        ("the cat", ["the", "cat"], None),
+    ],
+)
+def test_an_unseen_symbol_is_an_unknown_token_with_a_warning(
+    tmp_path: Path, text: str, symbols: list[str], warning: str | None
+) -> None:
+    task = build(tmp_path, {"train": TAGGED, "validation": TAGGED})
+    tokens = task.parse(text).tolist()
+    assert task.input_symbols(tokens) == symbols
+    assert task.warning(tokens, text) == warning
+
+
+def test_the_unknown_token_is_trained_on_rare_symbols(tmp_path: Path) -> None:
+    rows = [(f"often rare{n}", "x y") for n in range(200)]
+    task = build(tmp_path, {"train": rows, "validation": rows})
+    indices = np.arange(200)
+
+    def unknown(epoch: int | None) -> np.ndarray:
+        tokens_BL = task.batch("train", indices, epoch).inputs["tokens"]
+        return (tokens_BL == task.vocabulary.ids["<unknown>"]).double().mean(0).numpy()
+
+    often, rare = np.mean([unknown(epoch) for epoch in range(20)], axis=0)
+    assert rare == pytest.approx(0.2, abs=0.03) and 0 < often < 0.01
+    assert not unknown(None).any(), "evaluation reads all symbols"
+    np.testing.assert_array_equal(unknown(3), unknown(3))
 
 
 def test_options_are_checked() -> None:

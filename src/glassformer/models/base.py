@@ -24,8 +24,8 @@ from glassformer.models.task_types import SequenceClassification, TaskType
 class Model(nn.Module):
     """Base class of models, which compute outputs and the loss for a batch of tokens.
 
-    Inputs are tensors passed by name: `tokens`, `mask` (True or 1 at real tokens, False or 0 at padding on the
-    right), and for an encoder-decoder `target` (the decoder's input).
+    Inputs are tensors passed by name: `tokens`, `mask` (True or 1 at real tokens, False or 0 at padding on
+    the right), and for an encoder-decoder `target` (the decoder's input).
     """
 
     head: Head

@@ -15,11 +15,13 @@ from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from glassformer.core.errors import ErrorDetail, near_match, shorten
 from glassformer.core.registry import register
-from glassformer.data.batching import Examples, Sequences, Vocabulary
+from glassformer.data.batching import Batch, Examples, Sequences, Vocabulary, draw_each
 from glassformer.data.readers import DataConfig, Rows
 from glassformer.data.splits import UnknownRows, split_off
 from glassformer.models.task_types import Seq2Seq, SequenceClassification, TaskType, TokenClassification
@@ -33,6 +35,7 @@ from glassformer.tasks.base import (
     TokenClassificationTask,
     at_location,
     check_length,
+    mark_piece,
     parse_number,
     target_statistics,
 )
@@ -40,6 +43,9 @@ from glassformer.tasks.base import (
 UNKNOWN, BEGIN, END = "<unknown>", "<begin>", "<end>"
 RESERVED = [UNKNOWN, BEGIN, END]
 ROLES = {"input": "input", "target": "target"}
+
+UNKNOWN_WIDTH = 60
+"""Maximum number of characters of a warning that lists the unknown symbols of an input."""
 
 Target = Literal["token-labels", "label", "number", "sequence"]
 
@@ -64,6 +70,13 @@ class TokensConfig(TaskConfig):
     )
     shared_vocabulary: bool = Field(
         False, description="for target=sequence: one vocabulary for inputs and targets"
+    )
+    unknown_dropout: float = Field(
+        0.25,
+        ge=0,
+        le=100,
+        description="strength with which training tokens are replaced by the unknown token, so that the model"
+        " learns to read unseen symbols: d / (d + n) is the probability for a symbol that occurs n times",
     )
     data_seed: int = Field(
         0, ge=0, description="seed for choosing the rows that are split off, independent of the run's seed"
@@ -237,13 +250,47 @@ class TokensTask(Task):
         """Convert tokens to ids; raise ErrorDetail if there are none or one is unknown."""
         if not tokens:
             raise ErrorDetail("the line is empty: no token to read", hint="type tokens of the training file")
-        for position, token in enumerate(tokens, start=1):
-            if token not in self.vocabulary.ids or token in RESERVED:
-                near = near_match(token, self.vocabulary.symbols)
-                hint = f"; did you mean {near!r}?" if near else ""
-                found = f"unknown symbol {shorten(repr(token), 40)} at position {position}"
-                raise ErrorDetail(f"{found}: not in the training data{hint}")
-        return check_length(self.vocabulary.encode(tokens), self.task_type.max_length)
+        known = [token if self._is_known(token) else UNKNOWN for token in tokens]
+        return check_length(self.vocabulary.encode(known), self.task_type.max_length)
+
+    def _is_known(self, token: str) -> bool:
+        return token in self.vocabulary.ids and token not in RESERVED
+
+    def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
+        unknown = sum(map(self.is_unknown, tokens))
+        if not unknown:
+            return None
+        found = dict.fromkeys(token for token in self.config.tokens(text) if not self._is_known(token))
+        shown = shorten(" ".join(map(mark_piece, found)), UNKNOWN_WIDTH)
+        near = near_match(
+            next(iter(found), None), [each for each in self.vocabulary.symbols if each not in RESERVED]
+        )
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"{unknown} of {len(tokens)} tokens are unknown to the model: {shown}{hint}"
+
+    def batch(self, split: str, indices: np.ndarray, epoch: int | None = None) -> Batch:
+        """Collate examples. In training, replace random tokens by UNKNOWN, mostly rare ones.
+
+        Which tokens are replaced depends only on `data_seed`, epoch and example index.
+        """
+        batch = super().batch(split, indices, epoch)
+        tokens_BL = batch.inputs["tokens"]
+        if epoch is None or tokens_BL is None or not self.config.unknown_dropout:
+            return batch
+        seed = self.config.data_seed
+        draws_BL = draw_each((tokens_BL.shape[1],), seed, "unknown", epoch, indices=indices)
+        is_replaced = draws_BL < self._unknown_probabilities[tokens_BL]
+        tokens_BL = tokens_BL.masked_fill(is_replaced, self.vocabulary.ids[UNKNOWN])
+        return replace(batch, inputs={**batch.inputs, "tokens": tokens_BL})
+
+    @cached_property
+    def _unknown_probabilities(self) -> Tensor:
+        """Probability of each symbol to be replaced by UNKNOWN in training."""
+        counts_V = np.zeros(len(self.vocabulary))
+        for row in self.splits["train"].inputs:
+            np.add.at(counts_V, row, 1)
+        dropout = self.config.unknown_dropout
+        return torch.from_numpy(dropout / (dropout + counts_V))
 
     def input_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.vocabulary.decode(tokens)
@@ -261,7 +308,7 @@ class TokensTask(Task):
         for token in self.config.tokens(text):
             start = text.index(token, at)
             at = start + len(token)
-            found.append(Piece(start, at, token in self.vocabulary.ids and token not in RESERVED))
+            found.append(Piece(start, at, self._is_known(token)))
         return found
 
     def is_unknown(self, token: int) -> bool:
