@@ -207,6 +207,28 @@ def test_prediction_reads_token_lists_and_reports_missing_values(tmp_path: Path)
             call()
 
 
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+@pytest.mark.parametrize("values", [[3, 7], [True, False], [0.5, 1.0], ["3", "x"], [3, "x"]])
+def test_an_output_has_the_type_of_the_targets(kind: str, values: list[Any], tmp_path: Path) -> None:
+    inputs = TEXTS if kind == "text" else ROWS
+    task = "classification" if kind == "text" else "sequence-classification"
+    run = train(tmp_path, inputs=inputs, targets=values * 40, task=task)
+    for opened in (run, gf.Run(run.path)):
+        found = opened.predict(TEXTS[0] if kind == "text" else "1 2 3 4 0 1")
+        assert [type(label) for label in found["probabilities"]] in (
+            [*map(type, values)],
+            [*map(type, values[::-1])],
+        )
+        assert found["output"] in values and type(found["output"]) in map(type, values)
+        assert found["candidates"][0]["output"] is found["output"]
+        json.dumps(found)
+
+
+def test_a_regression_returns_floats(tmp_path: Path) -> None:
+    run = train(tmp_path, inputs=TEXTS, targets=[1, 2] * 40, task="regression")
+    assert type(run.predict("a good film")["output"]) is float
+
+
 def test_unknown_symbols_in_most_of_a_split_are_a_warning(tmp_path: Path) -> None:
     new = [["q", "r", "s"]] * 4
     run = train(

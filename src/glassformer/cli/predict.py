@@ -327,8 +327,12 @@ def _show_compactly(prediction: dict[str, Any], output: Output) -> None:
         output.print(f"{text}  →  error: {prediction['error']}")
         return
     best, *others = prediction["candidates"]
-    outputs = "  |  ".join(shorten(each["output"], width) for each in (best, *others))
+    outputs = "  |  ".join(shorten(_text(each["output"]), width) for each in (best, *others))
     output.print(f"{text}  →  {outputs}{_probability(best)}")
+
+
+def _text(output: Any) -> str:
+    return f"{output:.6g}" if isinstance(output, float) else str(output)
 
 
 def _probability(candidate: dict[str, Any]) -> str:
@@ -340,7 +344,7 @@ def _show(prediction: dict[str, Any], shows_steps: bool, output: Output) -> None
         output.print(f"{prediction['input']}  →  error: {prediction['error']}")
         return
     for candidate in prediction["candidates"]:
-        output.print(f"{prediction['input']}  →  {candidate['output']}{_probability(candidate)}")
+        output.print(f"{prediction['input']}  →  {_text(candidate['output'])}{_probability(candidate)}")
         steps = candidate["steps"]
         if shows_steps:
             for step in steps:

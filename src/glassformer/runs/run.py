@@ -207,6 +207,7 @@ class Run:
         An input of a task on tokens may also be a list of tokens, so one sequence is `[["a", "b"]]`.
         Return one dict per input, in order: `input`, `output`, `probability`, `candidates` (the hypotheses of
         a beam search) and `warning`. An input that the task cannot read has an `error` instead of an output.
+        A label has its type in the training data, such as int or bool. A regression returns a float.
         `decoding` is a strategy such as `{"kind": "beam", "size": 4}`. With `why`, a classifier also returns
         `words`, the effect of each word on the prediction.
         """
@@ -375,15 +376,16 @@ class Run:
                 prediction["words"] = [asdict(word) for word in words]
         return prediction
 
-    def _class_probabilities(self, prediction: Prediction) -> dict[str, float] | None:
+    def _class_probabilities(self, prediction: Prediction) -> dict[Any, float] | None:
         """Return class probabilities, the highest first. With more than 10 classes, return only the top 5."""
         if prediction.class_probabilities is None:
             return None
         order = np.argsort(-prediction.class_probabilities, kind="stable")
         shown = order if len(order) <= MAX_CLASSES_SHOWN else order[:CLASSES_SHOWN_OF_MORE]
+        labels = (" ".join(self.task.output_symbols([number])) for number in shown.tolist())
         return {
-            " ".join(self.task.output_symbols([number])): float(prediction.class_probabilities[number])
-            for number in shown.tolist()
+            self.task.label_values.get(label, label): float(prediction.class_probabilities[number])
+            for label, number in zip(labels, shown.tolist(), strict=True)
         }
 
     def generate(self, prompt: str = "", max_tokens: int = 200, **sampling: Any) -> str:
@@ -465,7 +467,7 @@ class Run:
         if decoding is None and node is None:
             prepared = prepare_input(model, self.task, tokens, self.config.evaluation.decoding, text)
             predicted = prepared.prediction
-            about["output"] = "" if predicted is None else self._show(predicted)["output"]
+            about["output"] = "" if predicted is None else self.show_output(predicted)
         else:
             prepared, facts = prepare_node(model, self.task, tokens, self._strategy(decoding), node, text)
             about |= facts
@@ -649,14 +651,15 @@ class Run:
 
     def _show(self, prediction: Prediction) -> dict[str, Any]:
         """Return a hypothesis as a dict: output, probability, and each token with its probability."""
-        output = self.show_output(prediction)
         if prediction.value is not None:
-            return {"output": output, "probability": None, "steps": []}
+            return {"output": float(prediction.value), "probability": None, "steps": []}
         symbols = self.task.output_symbols(prediction.tokens)
         steps = [
             {"token": symbol, "probability": probability}
             for symbol, probability in zip(symbols, prediction.probabilities, strict=False)
         ]
+        text = self.show_output(prediction)
+        output = self.task.label_values.get(text, text)
         return {"output": output, "probability": prediction.probability, "steps": steps}
 
     def show_output(self, prediction: Prediction) -> str:

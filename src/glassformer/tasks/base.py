@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -132,6 +133,8 @@ class TaskConfig(Kind):
 class Task:
     """Examples in the splits `train`, `validation` and optionally `test`, with their parsing and display."""
 
+    label_values: Mapping[str, Any] = MappingProxyType({})
+    """Labels that are numbers or booleans in the data: text to value."""
     primary_metric: ClassVar[str] = "accuracy"
     """Metric that is shown first and selects the best checkpoint."""
     drop_last: ClassVar[bool] = False
@@ -311,6 +314,19 @@ class SequenceClassificationTask(Task):
 
     collate = staticmethod(collate_sequence_classification)
     predict_best = staticmethod(predict_sequences)
+
+
+def label_values(labels: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the labels that are not text in the data, as text to value, from pairs (text, value).
+
+    A label that occurs with values of different types, such as 1 and "1", is left out.
+    """
+    found: dict[str, Any] = {}
+    for label, value in labels:
+        first = found.setdefault(label, value)
+        if type(first) is not type(value):
+            found[label] = label
+    return {label: value for label, value in found.items() if isinstance(value, (bool, int, float))}
 
 
 class CausalLMTask(Task):

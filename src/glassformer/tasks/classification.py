@@ -28,7 +28,13 @@ from glassformer.data.tokenizers import (
 )
 from glassformer.datasets.reviews import reviews
 from glassformer.models.task_types import SequenceClassification
-from glassformer.tasks.base import SequenceClassificationTask, at_location, parse_number, target_statistics
+from glassformer.tasks.base import (
+    SequenceClassificationTask,
+    at_location,
+    label_values,
+    parse_number,
+    target_statistics,
+)
 from glassformer.tasks.text import (
     DataReport,
     Encoded,
@@ -91,7 +97,10 @@ class ClassificationConfig(PairConfig):
         tokenizer = train_tokenizer(self.tokenizer, [texts["train"].column("input")])
         if self.target == "number":
             return RegressionTask(self, tokenizer, target_statistics(_numbers(texts["train"])))
-        return ClassificationTask(self, tokenizer, _distinct_labels(texts["train"]))
+        labels, values = _distinct_labels(texts["train"])
+        task = ClassificationTask(self, tokenizer, labels)
+        task.label_values = values
+        return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
         tokenizer = Tokenizer.from_json_tree(state["tokenizer"])
@@ -102,6 +111,7 @@ class ClassificationConfig(PairConfig):
         else:
             task = ClassificationTask(self, tokenizer, state["labels"])
         task.layout, task.left_out, task.is_restored = state.get("layout"), state.get("left_out", []), True
+        task.label_values = state.get("label_values", {})
         return task
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
@@ -147,26 +157,36 @@ class ClassificationConfig(PairConfig):
 
 def _labels(texts: Texts) -> Iterator[str]:
     """Yield the label of each text. A label may be empty; null is an error."""
+    return (label for label, _ in _labels_and_values(texts))
+
+
+def _labels_and_values(texts: Texts) -> Iterator[tuple[str, Any]]:
+    """Yield the label of each text, and the value in the data, which may be a number or a boolean."""
     for index, value in enumerate(texts.column("target")):
         if value is None:
             raise user_error("the target is null", path=texts.location(index), hint=ADD_LABEL)
-        yield str(value).strip()
+        yield str(value).strip(), value
 
 
-def _distinct_labels(train: Texts) -> list[str]:
-    """Return the sorted labels of train; raise UserError if a label is empty or there is only one."""
-    found = set()
-    for index, label in enumerate(_labels(train)):
+def _distinct_labels(train: Texts) -> tuple[list[str], dict[str, Any]]:
+    """Return the sorted labels of train, and those that are not text in the data, by their text.
+
+    Raise UserError if a label is empty or there is only one.
+    """
+    found: set[str] = set()
+    pairs: dict[tuple[str, type], Any] = {}
+    for index, (label, value) in enumerate(_labels_and_values(train)):
         if not label:
             raise _empty_label(train, index)
         found.add(label)
+        pairs[label, type(value)] = value
         if len(found) > MAX_LABELS:
             message = f"more than {MAX_LABELS:,} different labels: is this the right column?"
             raise user_error(message, path=train.name, hint=f"{train.columns_hint}, or task.target=number")
     if len(found) < 2:
         message = f"only one label, {next(iter(found))!r}: nothing to classify"
         raise user_error(message, path=train.name, hint=train.columns_hint)
-    return sorted(found)
+    return sorted(found), label_values((label, value) for (label, _), value in pairs.items())
 
 
 def _numbers(texts: Texts) -> np.ndarray:
@@ -200,7 +220,8 @@ class ClassificationTask(PairTask, SequenceClassificationTask):
 
     def state(self) -> dict[str, Any]:
         left_out = {"left_out": sorted(set(self.left_out))} if self.left_out else {}
-        return super().state() | {"labels": self.labels.symbols} | left_out
+        values = {"label_values": dict(self.label_values)} if self.label_values else {}
+        return super().state() | {"labels": self.labels.symbols} | left_out | values
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
         limit = self.config.max_length

@@ -35,6 +35,7 @@ from glassformer.tasks.base import (
     TokenClassificationTask,
     at_location,
     check_length,
+    label_values,
     mark_piece,
     parse_number,
     target_statistics,
@@ -353,6 +354,21 @@ class TokenLabelTask(TokensTask, TokenClassificationTask):
 
 class SequenceLabelTask(TokensTask, SequenceClassificationTask):
     """Task that predicts one label per sequence."""
+
+    def __init__(self, config: TokensConfig, state: Mapping[str, Any]) -> None:
+        super().__init__(config, state)
+        self.label_values = state.get("label_values", {})
+
+    @classmethod
+    def _parse_rows(cls, config: TokensConfig, rows: Rows) -> Rows:
+        parsed = super()._parse_rows(config, rows)
+        return replace(parsed, values={**parsed.values, "value": rows.values["target"]})
+
+    @classmethod
+    def learn(cls, config: TokensConfig, splits: Mapping[str, Rows]) -> dict[str, Any]:
+        train = splits["train"].values
+        values = label_values(zip(train["target"], train["value"], strict=True))
+        return super().learn(config, splits) | ({"label_values": values} if values else {})
 
     def _task_type(self) -> TaskType:
         return SequenceClassification(
