@@ -17,7 +17,7 @@ from glassformer.core.config import Tree, dump_yaml
 from glassformer.core.registry import kinds
 from glassformer.data.batching import Examples
 from glassformer.models.task_types import SequenceClassification
-from glassformer.runs.ending import _quote, example_input, next_commands, resume_command
+from glassformer.runs.ending import _quote, example_input, explain_end, next_commands, resume_command
 from glassformer.runs.folder import RunFolder
 from glassformer.runs.session import TrainingSession, open_session, train
 from glassformer.tasks.base import SequenceClassificationTask, TaskConfig
@@ -326,3 +326,13 @@ def test_a_kept_average_does_not_undo_the_end_by_patience(
     monkeypatch.setattr(Trainer, "step", None)
     again = TrainingSession(config, RunFolder(tmp_path)).run()
     assert again["ended_because"] == results["ended_because"]
+
+
+def test_a_limit_that_is_no_longer_set_is_explained(tmp_path: Path) -> None:
+    """Resume a run that `max_epochs` ended with `max_steps`, which replaces it."""
+    first, run = {"training.max_epochs": 1, "task.max_examples": 300}, tmp_path / "run"
+    open_session("arithmetic", first, run=run).run()
+    session = open_session(str(run), {"training.max_steps": 1}, run=run, resume=True)
+    assert session.run()["ended_because"]
+    session.trainer.state.ended = "max_epochs"
+    assert "training.max_epochs" in explain_end(session.trainer)

@@ -280,3 +280,14 @@ def test_a_chosen_kind_is_explained(client: TestClient) -> None:
     fields = fields_of(fill(client, "reversal", model__position__kind="rotary"))
     assert fields["model.position.kind"]["about_choice"]
     assert fields["model.position.kind"]["about_choice"] != fields["model.position.kind"]["description"]
+
+
+def test_the_form_shows_the_options_of_a_preset_for_own_data(tmp_path: Path) -> None:
+    """Show and send the same values as the command line: once a file is named, other options apply."""
+    file = {"task.data.train": "mine.csv"}
+    shown = {field.path: field.value for field in draft(RunsFolder(tmp_path), "classification", file).fields}
+    expected = resolve("classification", file)
+    assert shown["model.dropout"] == expected.model.dropout != resolve("classification").model.dropout
+    for layers in (1, 2):
+        made = draft(RunsFolder(tmp_path), "classification", file | {"model.num_layers": str(layers)})
+        assert resolve("classification", made.overrides).model.num_layers == layers

@@ -135,7 +135,7 @@ class TestOmitted:
         assert task.splits["train"].lengths().max() == 12
 
     def test_nothing_is_left(self, make: Make) -> None:
-        with pytest.raises(UserError, match="all pairs are empty or too long"):
+        with pytest.raises(UserError, match="no pairs are left"):
             make(max_length=2)
 
     def test_elsewhere_every_line_counts(self, make: Make) -> None:

@@ -73,7 +73,7 @@ class BlockCache:
         self.cross = LayerCache()
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order."""
+        """Keep only the cached keys and values of these batch rows, in the order of `rows`."""
         self.own.select(rows)
         self.cross.select(rows)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from glassformer.cli.output import Output
     from glassformer.runs.experiment import ExperimentConfig
     from glassformer.runs.run import Run
 
@@ -141,3 +142,11 @@ def import_without_gc(module: str) -> None:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def warn_about_input(run: Run, text: str | None, output: Output) -> str | None:
+    """Print and return the warning that `predict` has for this input, such as unseen lengths; else None."""
+    warning = run.task.warning(run.task.parse(text).tolist(), text) if text else None
+    if warning is not None:
+        output.print(f"WARNING: {warning}", style="bold red")
+    return warning

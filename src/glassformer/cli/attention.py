@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.arguments import add_decoding, add_input, add_run, open_run, parse_decoding
+from glassformer.cli.arguments import (
+    add_decoding,
+    add_input,
+    add_run,
+    open_run,
+    parse_decoding,
+    warn_about_input,
+)
 from glassformer.cli.output import Output, plain_table, three_decimals
 from glassformer.core.errors import shorten, user_error
 
@@ -84,6 +91,7 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     _show(maps, statistics, model.task.pattern_explanations, arguments.out, output)
     return {
         **maps.about,
+        "warning": warn_about_input(model, " ".join(arguments.input) or None, output),
         "run": str(arguments.run),
         "out": str(arguments.out),
         "checks": maps.checks.document(),

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from glassformer.cli.arguments import add_input, add_run, add_split, open_run
+from glassformer.cli.arguments import add_input, add_run, add_split, open_run, warn_about_input
 from glassformer.cli.output import Output
 from glassformer.core.errors import shorten, user_error
 
@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     model = open_run(arguments)
     effects = measure(model)
     _show(effects, output)
-    return {"run": str(arguments.run), "checkpoint": model.checkpoint, **effects.document()}
+    warning = warn_about_input(model, " ".join(arguments.input) or None, output)
+    about = {"run": str(arguments.run), "checkpoint": model.checkpoint, "warning": warning}
+    return {**about, **effects.document()}
 
 
 def _parse_site(option: str, text: str, example: str) -> tuple[Site, list[int]]:

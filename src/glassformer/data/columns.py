@@ -204,7 +204,7 @@ class ColumnSpec:
 
     @property
     def expects_labels(self) -> bool:
-        """True if the target is a label, so that input and target differ in the contents of their columns."""
+        """True if targets are labels: texts and labels can then be told apart by the contents of a column."""
         return self.default_names.get("target") == LABEL_ROLES["target"]
 
     @property

@@ -132,9 +132,9 @@ def _inputs(task: Task, split: str, chosen: list[int], rows: Sequence[np.ndarray
 
 
 def _segments(task: Task, text: str, start: int = 0) -> list[Segment]:
-    """Return a text from `start` on, shortened, as segments that are known or unknown to the model.
+    """Return a part of a text, cut from `start` on, as segments that the model knows or does not know.
 
-    The whole text is tokenised, because a word at the start of a text may become another token than later on.
+    The text is tokenised before it is cut, because a word can be another token at the beginning of a text.
     """
     segments = []
     end = start + MAX_CHARACTERS

@@ -19,6 +19,7 @@ from glassformer.tasks.base import Seq2SeqTask, SequenceClassificationTask, Task
 from glassformer.tasks.language import CausalLanguageTask
 from glassformer.training.trainer import Trainer
 
+LIMITS = ("max_steps", "max_epochs", "max_minutes")
 MAX_TRIES = 20
 """Number of words from which a cut of a long input is tried to begin."""
 EXAMINED = 50
@@ -50,6 +51,8 @@ def explain_end(trainer: Trainer, signal_name: str | None = None) -> str:
         validations = "1 validation" if count == 1 else f"{count} validations"
         metric = trainer.selecting_metric(state.last_metrics)
         return f"validation {metric} did not improve in {validations} (training.stopping.patience)"
+    if state.ended in LIMITS and getattr(config, state.ended) is None:
+        return f"it had reached its limit (training.{state.ended}), which is no longer set"
     if state.ended == "max_steps":
         return f"the limit of {config.max_steps:,} steps is reached (training.max_steps)"
     if state.ended == "max_epochs":

@@ -229,7 +229,7 @@ class Run:
     def predict_texts(
         self, inputs: Sequence[Any], decoding: Mapping[str, Any] | None = None
     ) -> list[PredictedText]:
-        """Predict texts or token lists in batches. `predict` returns the same predictions as dicts."""
+        """Return the predictions for texts or token lists, in batches. `predict` returns them as dicts."""
         rows: list[np.ndarray | None] = []
         texts: list[str] = []
         errors: dict[int, str] = {}

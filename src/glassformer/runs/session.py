@@ -40,6 +40,7 @@ MAY_CHANGE_ON_RESUME = (
     "training.max_steps",
     "training.max_epochs",
     "training.max_minutes",
+    "training.small_data.min_steps",
     "training.stopping",
     "training.log_every",
     "training.save_every",
@@ -213,12 +214,13 @@ class TrainingSession:
         """
         if not self.folder.exists():
             return
-        saved = _saved_config(self.folder).dump()
-        changed = {
-            path: pair
-            for path, pair in differences(saved, self.config.dump()).items()
-            if not path.startswith(MAY_CHANGE_ON_RESUME)
-        }
+        differing = differences(_saved_config(self.folder).dump(), self.config.dump())
+        allowed = {path: pair for path, pair in differing.items() if path.startswith(MAY_CHANGE_ON_RESUME)}
+        changed = {path: pair for path, pair in differing.items() if path not in allowed}
+        if allowed and not changed:
+            self.reporter.info(
+                f"options that differ from the saved ones (saved → given): {_show_changes(allowed)}"
+            )
         if changed:
             raise user_error(
                 f"this folder holds another config (saved → given): {_show_changes(changed)}",

@@ -212,10 +212,11 @@ class Draft:
 def draft(folder: RunsFolder, name: str, values: Mapping[str, Any]) -> Draft:
     """Return a `Draft`: the config of a preset or run, with the form values applied and validated."""
     source = _source(folder, name)
-    base = resolve(source).dump()
+    file = values.get("task.data.train")  # a preset may have other options for a user's own data
+    base = resolve(source, {"task.data.train": file} if file and isinstance(file, str) else {}).dump()
     chosen = {path: value for path, value in values.items() if path.endswith(KIND)}
     given, details = _read(values, form_fields(_merged(base, chosen)), base)
-    overrides = _changed(given, base)
+    overrides = _changed(given, base) | {path: given[path] for path in given if path == "task.data.train"}
     if not details:
         try:
             resolve(source, overrides)

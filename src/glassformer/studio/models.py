@@ -270,7 +270,7 @@ def _sites(model: Model) -> dict[str, dict[str, int]]:
 
 
 def _examples(task: Task) -> list[str]:
-    """Return the first test inputs as they are written in the data, as far as the task can parse them."""
+    """Return the first test inputs as the data have them, without those that the task cannot parse."""
     found: list[str] = []
     split = "test" if task.splits.get("test") else "validation"
     indices = range(min(len(task.splits[split]), 4 * EXAMPLES))

@@ -344,7 +344,7 @@ def _points(definition: SweepDefinition, rows: Sequence[Row], path: str, name: s
 
 
 def _mark(axes: Axes, definition: SweepDefinition, rows: Sequence[Row], path: str, name: str) -> None:
-    """Mark stable combinations of option values, the best combination and failed runs in a plot."""
+    """Mark in a plot the best combination of option values, nearly as good ones (stable), and failed runs."""
     points = _points(definition, rows, path, name)
     stable = [point for point in points if point[2]["is_stable"]]
     halo: dict[str, Any] = {"color": STABLE_COLOUR, "alpha": 0.3, "markersize": 15, "markeredgewidth": 0}

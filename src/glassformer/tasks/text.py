@@ -206,9 +206,9 @@ class Rereadable:
 
 
 def read_as(stream: Stream) -> dict[str, str]:
-    """Return the entry of a cache key that describes how a table was read.
+    """Return the part of a cache key for the way in which a table was read, such as its input column.
 
-    It is needed because the same bytes can be read as different texts.
+    The checksum of the file is not enough, because the same bytes can be read as different texts.
     """
     return {"read_as": stream.read_as} if stream.read_as else {}
 

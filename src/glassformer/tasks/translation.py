@@ -127,8 +127,13 @@ class TranslationTask(PairTask, Seq2SeqTask):
             long_note = f"train: omitted, longer than {limit} tokens"
         report.count(columns.facts["long"], len(texts), long_note)
         if is_training and not len(columns):
-            hint = "increase task.max_length"
-            raise user_error("all pairs are empty or too long", path=texts.name, value=limit, hint=hint)
+            long, empty = columns.facts["long"], columns.facts["empty"]
+            raise user_error(
+                f"no pairs are left: {long:,} are longer than task.max_length, {empty:,} have an empty side",
+                path=texts.name,
+                value=f"task.max_length={limit}",
+                hint="increase task.max_length, or check the files",
+            )
         columns.report_unknown(split, report)
         self.texts[split] = columns.select(texts)
         return Examples(columns.rows["input"], columns.rows["target"])

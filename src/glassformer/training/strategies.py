@@ -240,7 +240,7 @@ def _add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tenso
 
 
 def supports_threads(model: Model) -> bool:
-    """Return True if the model is on the CPU and no module but our Dropout may draw random numbers."""
+    """Return True if the model is on the CPU and draws random numbers in our Dropout modules only."""
     return all(map(is_local, model.parameters())) and not any(map(_may_use_random_numbers, model.modules()))
 
 
