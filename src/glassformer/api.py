@@ -239,7 +239,7 @@ def _run_folder(name: str, run: str | Path | None, resume: bool) -> Path:
 
 def sweep(
     source: str | Path,
-    overrides: Iterable[str],
+    overrides: Iterable[str] | Mapping[str, Any],
     *,
     seeds: int = 1,
     workers: int = 1,
@@ -250,18 +250,23 @@ def sweep(
 ) -> dict[str, Any]:
     """Train one run per combination of option values and seed. Return a dict with all results.
 
-        gf.sweep("reversal", ["training.optimizer.learning_rate=1e-3,1e-2"], seeds=3, workers=2)["best"]
+        gf.sweep("reversal", {"training.optimizer.learning_rate": [1e-3, 1e-2]}, seeds=3, workers=2)["best"]
+        gf.sweep("reversal", ["training.optimizer.learning_rate=log:1e-4..1e-2"], trials=10)["best"]
 
-    An override is `PATH=VALUE` for all runs, or a range to sweep over: `PATH=v1,v2`, `PATH=1..8`,
+    `overrides` map paths of options to one value for all runs, or to a list of values to sweep over. As text,
+    an override is `PATH=VALUE` for all runs, or a range to sweep over: `PATH=v1,v2`, `PATH=1..8`,
     `PATH=log:1e-5..1e-2`. `out` is the folder of the sweep. A second call with the same folder trains only
     the missing runs. `glassformer sweep --json` prints the same dict. A script must call this function under
     `if __name__ == "__main__":`, because workers are separate processes.
     """
-    from glassformer.sweeps.coordinator import run_sweep
+    from glassformer.sweeps.coordinator import leave_unguarded_import, run_sweep
     from glassformer.sweeps.definition import define, study_name
+    from glassformer.sweeps.space import format_overrides
     from glassformer.sweeps.storage import storage_url
 
-    definition = define(str(source), list(overrides), seeds=seeds, sampler=sampler, trials=trials)
+    leave_unguarded_import()
+    arguments = format_overrides(overrides) if isinstance(overrides, Mapping) else list(overrides)
+    definition = define(str(source), arguments, seeds=seeds, sampler=sampler, trials=trials)
     study = study_name(str(source), definition)
     folder = Path(out) if out is not None else DEFAULT_RUNS / f"sweep-{study}"
     reporter = reporter_for(sys.stderr) if progress else Reporter()

@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.core.errors import UserError
 from glassformer.sweeps.definition import define
-from glassformer.sweeps.space import Choices, Range, split_arguments
+from glassformer.sweeps.space import Choices, Range, format_overrides, split_arguments
 
 RATE = "training.optimizer.learning_rate"
 
@@ -35,6 +35,33 @@ def test_choices_ranges_and_ordinary_values_are_distinguished() -> None:
     }
     assert fixed == ["training.freeze=[embedding, encoder]", "task.data.train=../texts/a..b.txt", "seed=3"]
     assert space.unlisted() == [RATE, "model.dropout"]
+
+
+def test_a_mapping_has_lists_of_values() -> None:
+    position = {"kind": "rotary", "base": 500}
+    arguments = format_overrides(
+        {
+            "model.num_layers": [1, 2],
+            "model": {"position": [position, "sinusoidal"]},
+            "training.betas": [[0.9, 0.99], (0.8, 0.9)],
+            "task.name": ["a, b", "1", "null", "c"],
+            RATE: "log:1e-5..1e-2",
+            "task.length": 6,
+            "seed": [3],
+            "task.limit": None,
+        }
+    )
+    space, fixed = split_arguments(arguments)
+    assert space.axes == {
+        "model.num_layers": Choices((1, 2)),
+        "model.position": Choices((position, "sinusoidal")),
+        "training.betas": Choices(([0.9, 0.99], [0.8, 0.9])),
+        "task.name": Choices(("a, b", "1", "null", "c")),
+        RATE: Range(1e-5, 1e-2, is_whole=False, is_log=True),
+    }
+    assert fixed == ["task.length=6", "seed=3", "task.limit=null"]
+    with pytest.raises(UserError, match="no values to sweep over"):
+        format_overrides({RATE: []})
 
 
 def test_a_grid_has_every_combination_once_and_labels_lead_back() -> None:

@@ -9,6 +9,8 @@ import os
 import shlex
 import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -85,6 +87,18 @@ def test_a_sweep_reports_the_numbers_of_its_runs(sweep: RunSweep, tiny_file: Pat
     assert again["trials"] == document["trials"] and again["best"] == document["best"]
     assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/results.json")} == before
     assert main(["sweep", str(tiny_file), f"{RATE}=1e-2,1e-3", "--out", str(out)]) == 2
+
+
+def test_a_script_without_a_guard_is_told_to_add_one(tiny_file: Path, tmp_path: Path) -> None:
+    """It was reported as eleven workers that died, after half a minute."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import glassformer as gf\n"
+        f"gf.sweep({str(tiny_file)!r}, {{{RATE!r}: [1e-3, 1e-2]}}, out={str(tmp_path / 'out')!r})\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and ended.stderr.count("Traceback") == 1
+    assert "call gf.sweep under if __name__ == '__main__':" in ended.stderr
 
 
 def test_the_same_command_continues_an_interrupted_sweep(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,7 +36,20 @@ STATUS_SECONDS = 60.0
 MAX_DEATHS = 5
 """Maximum number of processes that may die per worker before the sweep fails."""
 
+MISSING_GUARD_EXIT = 78
+"""Exit code of a worker process that reached `gf.sweep` while it imported the user's script."""
+
 Log = Callable[[str], None]
+
+
+def leave_unguarded_import() -> None:
+    """End this process if it is a worker that imports a script which calls `gf.sweep` without a guard.
+
+    A new worker imports the main script. If the script is not guarded, it starts the sweep again, in which
+    Python refuses to start processes. The exit code lets the first process report the cause.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(MISSING_GUARD_EXIT)
 
 
 def start_forkserver() -> None:
@@ -71,6 +86,12 @@ class WorkerPool:
         ended = {name: process for name, process in self.processes.items() if not process.is_alive()}
         for name in ended:
             del self.processes[name]
+        if any(process.exitcode == MISSING_GUARD_EXIT for process in ended.values()):
+            raise user_error(
+                "the script calls gf.sweep when it is imported, and every worker imports the script",
+                path=sys.argv[0],
+                hint="call gf.sweep under if __name__ == '__main__':",
+            )
         return [name for name, process in ended.items() if process.exitcode]
 
     def stop(self) -> None:

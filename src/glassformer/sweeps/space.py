@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from glassformer.core.config import format_value, parse_yaml
+from glassformer.core.config import flatten, format_value, parse_yaml
 from glassformer.core.errors import user_error
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
+_PLAIN = re.compile(r"[A-Za-z][\w.-]*")
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 
 Point = dict[str, Any]
@@ -107,6 +109,29 @@ Values = Choices | Range
 def is_number(value: Any) -> bool:
     """Return True for an int or a float, but not for a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def format_overrides(overrides: Mapping[str, Any]) -> list[str]:
+    """Return a mapping of options as arguments, `PATH=VALUE`. A list has the values to sweep over.
+
+    A text is passed as it is, so that it can be a range such as `log:1e-5..1e-2`.
+    """
+    arguments = []
+    for path, value in flatten(overrides).items():
+        if isinstance(value, (list, tuple)):
+            if not value:
+                raise user_error("no values to sweep over", path=path, hint="list at least one value")
+            arguments.append(f"{path}={','.join(map(_item_text, value))}")
+        else:
+            arguments.append(f"{path}={value if isinstance(value, str) else format_value(value)}")
+    return arguments
+
+
+def _item_text(value: Any) -> str:
+    """Return one value of a list, quoted if it would be split or read as another value."""
+    if not isinstance(value, str):
+        return format_value(list(value) if isinstance(value, tuple) else value)
+    return value if _PLAIN.fullmatch(value) and parse_yaml(value, "") == value else json.dumps(value)
 
 
 @dataclass(frozen=True)
