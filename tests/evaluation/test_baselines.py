@@ -9,7 +9,7 @@ import pytest
 from glassformer.data.batching import Examples
 from glassformer.evaluation.baselines import bag_of_words_accuracy, measure_baselines
 from glassformer.models.task_types import SequenceClassification
-from glassformer.runs.ending import baseline_warnings
+from glassformer.runs.ending import baseline_warnings, closing_lines
 from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.run import Run
 from glassformer.runs.session import open_session
@@ -62,6 +62,7 @@ def results(
         "steps": 10,
         "epochs": 2,
         "best_step": best,
+        "uses_last": False,
     }
 
 
@@ -156,6 +157,19 @@ def test_a_regression_of_large_numbers_beats_their_mean(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     assert run.evaluate()["metrics"] == ended["metrics"]["validation"]
     assert 700 < float(run.predict("w1 w2 w3")["output"]) < 1300
+
+
+@pytest.mark.parametrize(("count", "uses_last"), [(100, True), (400, False)])
+def test_ten_validation_texts_do_not_select_a_checkpoint(tmp_path: Path, count: int, uses_last: bool) -> None:
+    random = np.random.default_rng(0)
+    lines = [f"text number {random.integers(10**6)} of noise\t{random.integers(2)}" for _ in range(count)]
+    (tmp_path / "noise.tsv").write_text("\n".join(lines))
+    overrides = {"task.data.train": str(tmp_path / "noise.tsv"), "training.max_steps": 80}
+    session = open_session("classification", overrides, run=tmp_path / "run")
+    ended = session.run()
+    assert ended["uses_last"] == uses_last
+    assert (ended["best_step"] == 80) == uses_last  # noise: validation is best at the beginning
+    assert any("the last checkpoint is used" in line for line in closing_lines(ended)) == uses_last
 
 
 def test_a_classifier_of_noise_is_told_so_at_its_end(tmp_path: Path) -> None:

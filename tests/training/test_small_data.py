@@ -58,11 +58,14 @@ def test_a_config_that_states_its_options_stays_as_it_is() -> None:
         ("training.max_epochs=2", "min_steps"),
         ("training.max_steps=20", "min_steps"),
         ("training.schedule.warmup_steps=7", "max_warmup"),
+        ("training.best_by=loss", "min_validation"),
+        ("training.stopping.patience=3", "min_validation"),
     ],
 )
 def test_an_option_that_the_user_sets_is_not_changed(override: str, rule: str) -> None:
-    assert getattr(resolve("classification").training.small_data, rule) is not None
-    rules = resolve("classification", [override]).training.small_data
+    own_data = "task.data.train=mine.csv"
+    assert getattr(resolve("classification", [own_data]).training.small_data, rule) is not None
+    rules = resolve("classification", [own_data, override]).training.small_data
     assert getattr(rules, rule) is None
     assert sum(value is None for value in rules.dump().values()) == 1
 

@@ -72,7 +72,10 @@ def closing_lines(results: Mapping[str, Any]) -> list[str]:
     """Return the lines that end a training: reason to end, choice of the best checkpoint, baselines."""
     of = f" of {results['total_steps']:,}" if results["total_steps"] else ""
     lines = [f"ended at step {results['steps']:,}{of}: {results['ended_because']}"]
-    if results["best_step"] is not None:
+    if results["uses_last"]:
+        few = "there are too few validation examples to select one (training.small_data.min_validation)"
+        lines.append(f"the last checkpoint is used: {few}")
+    elif results["best_step"] is not None:
         metric, value = results["best_metric"], results["best_value"]
         lines.append(f"best checkpoint: step {results['best_step']:,}, by validation {metric} {value:.4f}")
     for split, baselines in results["baselines"].items():
@@ -140,7 +143,7 @@ def _advice(results: Mapping[str, Any], split: str, config: ExperimentConfig) ->
     if _is_underfitted(results, split):
         fit = f"the model does not fit its training examples either ({_show_train(results)})"
         return f"{', '.join([*_less_regularisation(config), more])}; {fit}"
-    if results["best_step"] == results["steps"]:
+    if results["best_step"] == results["steps"] and not results["uses_last"]:
         return f"{more}, another learning rate, more data"
     fewer = "fewer model.num_layers, " if getattr(config.model, "num_layers", 1) > 1 else ""
     noise = " or task.unknown_fraction" if hasattr(config.task, "unknown_fraction") else ""

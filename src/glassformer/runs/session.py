@@ -303,6 +303,7 @@ class TrainingSession:
             "best_step": state.best_step,
             "best_metric": self.trainer.selecting_metric(state.last_metrics),
             "best_value": state.best,
+            "uses_last": self.trainer.uses_last,
             "ended": state.ended or "signal",
             "ended_because": explain_end(self.trainer, signal_name),
             "signal": signal_name,

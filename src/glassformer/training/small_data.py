@@ -35,6 +35,11 @@ class SmallDataConfig(Node):
     max_warmup: float | None = Field(
         0.2, gt=0, le=1, description="largest fraction of the steps that warm up; null: keep warmup_steps"
     )
+    min_validation: Count | None = Field(
+        None,
+        description="validation examples that it takes to select the best checkpoint; with fewer, the last"
+        " checkpoint is used; null: always select",
+    )
 
 
 RULE_OF = {
@@ -43,6 +48,8 @@ RULE_OF = {
     "max_steps": "min_steps",
     "max_epochs": "min_steps",
     "warmup_steps": "max_warmup",
+    "best_by": "min_validation",
+    "stopping": "min_validation",
 }
 """Rule that would change each option of `training` or `training.schedule`."""
 

@@ -489,15 +489,23 @@ class Trainer:
         best_by = selecting_metric if is_better(selecting_metric, value, state.best) else ""
         if value == state.best and is_better("loss", metrics["loss"], state.best_loss):
             best_by = f"loss at equal {selecting_metric}"
-        is_best = bool(best_by)
+        is_best = bool(best_by) or self.uses_last
         if is_best:
             state.best, state.best_loss, state.best_step = value, metrics["loss"], state.step
         state.validations_without_best = 0 if is_best else state.validations_without_best + 1
         state.consecutive_targets = state.consecutive_targets + 1 if self._reaches_target(metrics) else 0
         state.last_metrics, state.last_validation = metrics, state.step
         self._log_event("validation", step=state.step, epoch=state.epoch, **metrics)
-        self.context.reporter.validated(state.step, metrics, best_by)
+        self.context.reporter.validated(state.step, metrics, "" if self.uses_last else best_by)
         return metrics
+
+    @property
+    def uses_last(self) -> bool:
+        """True if there are too few validation examples to select a checkpoint: the last one counts as best.
+
+        See `training.small_data.min_validation`.
+        """
+        return len(self.task.splits["validation"]) < (self.config.small_data.min_validation or 0)
 
     def selecting_metric(self, metrics: Mapping[str, float]) -> str:
         """Return the name of the metric that selects the best checkpoint, as set by `training.best_by`."""
