@@ -200,6 +200,7 @@ def test_prediction_reads_token_lists_and_reports_missing_values(tmp_path: Path)
         lambda: run.attention(3),  # type: ignore[arg-type]
         lambda: run.evaluate((LABELLED, LABELLED)),  # type: ignore[arg-type]
         lambda: run.predict_file(pandas.DataFrame({"a": [1]}), tmp_path / "out.csv"),  # type: ignore[arg-type]
+        lambda: list(run.predict_each(pandas.DataFrame({"a": [1]}))),  # type: ignore[arg-type]
         lambda: run.predict(3),  # type: ignore[call-overload]
     ]
     for call in wrong_calls:
@@ -255,6 +256,10 @@ def test_many_distinct_integers_hint_at_regression(
         ({"inputs": TEXTS, "validation": 0.2}, "validation: expected a pair"),
         ({"inputs": TEXTS, "test": TEXTS}, "test: expected a pair"),
         ({"inputs": TEXTS, "targets": [["a", "b"]] * 80}, "targets[0]: the target of a text is a list"),
+        (
+            {"inputs": TEXTS, "targets": ["a", "b"] * 40, "test": (["x"], [["a"]]), "task": "classification"},
+            "test.targets[0]: the target of a text is a list",
+        ),
         (
             {"inputs": LABELLED, "targets": [["A", "B", "C"]] * 39 + [["A"]]},
             "targets[39]: 39 of 40 rows have one label per token, but this one has 1 for 3 tokens",

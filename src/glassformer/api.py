@@ -281,7 +281,6 @@ def _infer_task(rows: _Rows) -> str:
     if targets is None:
         return "language-model"
     if rows.is_text:
-        rows.reject_list_targets()
         if all(isinstance(target, float) for target in targets):
             return "regression"
         is_text = all(isinstance(target, str) for target in targets)
@@ -320,6 +319,8 @@ class _Rows:
                 hint="pass one target per input",
             )
         self.is_text = isinstance(self.inputs[0], str)
+        if self.is_text:
+            self._reject_list_targets(prefix)
         for index, value in enumerate(self.inputs):
             if isinstance(value, str) != self.is_text or not isinstance(value, (str, list)):
                 raise user_error(
@@ -332,13 +333,13 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def reject_list_targets(self) -> None:
+    def _reject_list_targets(self, prefix: str) -> None:
         """Raise a UserError if the target of a text is a list."""
         for index, target in enumerate(self.targets or ()):
             if isinstance(target, list):
                 raise user_error(
                     "the target of a text is a list, but a text has one label",
-                    path=f"targets[{index}]",
+                    path=f"{prefix}targets[{index}]",
                     value=target,
                     hint="for one label per token, pass inputs that are lists of tokens; for several labels"
                     " per text, train one model per label",

@@ -84,6 +84,17 @@ class FileSummary:
             self.errors.append({"line": line, "error": error})
 
 
+def source_path(source: Any) -> Path:
+    """Return the path of an input file. Raise UserError for data in memory."""
+    if isinstance(source, (str, Path)):
+        return Path(source)
+    raise user_error(
+        f"expected the path of a file, not {type(source).__name__}",
+        path="source",
+        hint="run.predict(column) predicts data in memory",
+    )
+
+
 class InputReader:
     """Reader of an input file: its column names, and its rows in blocks."""
 

@@ -275,25 +275,21 @@ class Run:
             bytes_progress,
             check_out,
             class_labels,
+            source_path,
             write_predictions,
         )
 
-        if not isinstance(source, (str, Path)):
-            raise user_error(
-                f"expected the path of a file, not {type(source).__name__}",
-                path="source",
-                hint="run.predict(column) predicts data in memory",
-            )
-        check_out(Path(out), Path(source))
+        source = source_path(source)
+        check_out(Path(out), source)
         reader = InputReader(
-            Path(source),
+            source,
             self.config.task,
             self.task,
             columns=_as_columns(columns),
             format=format,
             header=header,
             encoding=encoding,
-            on_read=bytes_progress(Path(source), progress),
+            on_read=bytes_progress(source, progress),
         )
         labels = class_labels(self.task) if probabilities else []
         writer = PredictionWriter(Path(out), reader, self.show_output, prefix=prefix, labels=labels)
@@ -314,10 +310,14 @@ class Run:
         Each dict also has the `line` of the row and all its columns as `row`. Only a part of the file is in
         memory at a time.
         """
-        from glassformer.runs.predict_file import InputReader, predict_rows  # training need not load it
+        from glassformer.runs.predict_file import (  # training need not load it
+            InputReader,
+            predict_rows,
+            source_path,
+        )
 
         reader = InputReader(
-            Path(source),
+            source_path(source),
             self.config.task,
             self.task,
             columns=_as_columns(columns),
