@@ -159,6 +159,21 @@ def test_a_regression_of_large_numbers_beats_their_mean(tmp_path: Path) -> None:
     assert 700 < float(run.predict("w1 w2 w3")["output"]) < 1300
 
 
+def test_an_interrupted_regression_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    lines = [f"w{i % 7} w{i % 5}\t{1000 + 10 * (i % 7) - 30 * (i % 5)}" for i in range(250)]
+    (tmp_path / "sums.tsv").write_text("\n".join(lines))
+    data = {"task.data.train": str(tmp_path / "sums.tsv"), "task.target": "number"}
+    ended = []
+    for name, stops_at in (("whole", 99), ("parts", 13)):
+        session = open_session("classification", data | {"training.max_steps": 30}, run=tmp_path / name)
+        session.should_stop = lambda stop=stops_at, of=session: of.trainer.state.step == stop  # type: ignore[misc]
+        session.run()
+        ended.append(open_session(str(tmp_path / name), resume=True).run())
+    whole, parts = ended
+    assert parts["resumed_from"] == 13
+    assert parts["metrics"] == whole["metrics"] and parts["baselines"] == whole["baselines"]
+
+
 @pytest.mark.parametrize(("count", "uses_last"), [(100, True), (400, False)])
 def test_ten_validation_texts_do_not_select_a_checkpoint(tmp_path: Path, count: int, uses_last: bool) -> None:
     random = np.random.default_rng(0)
