@@ -132,7 +132,7 @@ def test_predict_shows_the_effect_of_each_word(say: Say, classifier: Path) -> No
     effects = {word["word"]: word["effect"] for word in prediction["words"]}
     assert list(effects) == ["this", "actor", "good", "film"]
     assert max(effects, key=lambda word: effects[word]) == "good" and effects["good"] > 0.3
-    code, out, _ = say("predict", classifier, "this actor good film", "oops", "--why")
+    code, out, _ = say("predict", classifier, "this actor good film", " ", "--why")
     assert code == 2 and "disliked 0." in out and "█" in out and "error" in out
     assert "what each word adds to the probability of liked (a full bar is 1):" in out
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("    ")}
