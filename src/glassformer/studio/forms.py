@@ -212,11 +212,15 @@ class Draft:
 def draft(folder: RunsFolder, name: str, values: Mapping[str, Any]) -> Draft:
     """Return a `Draft`: the config of a preset or run, with the form values applied and validated."""
     source = _source(folder, name)
-    file = values.get("task.data.train")  # a preset may have other options for a user's own data
-    base = resolve(source, {"task.data.train": file} if file and isinstance(file, str) else {}).dump()
+    base = resolve(source).dump()
+    file = values.get("task.data.train")
+    named: Tree = {}
+    if file and isinstance(file, str) and not base["task"].get("data"):
+        named = {"task.data.train": file}  # a preset may have other options for a user's own data
+        base = resolve(source, named).dump()
     chosen = {path: value for path, value in values.items() if path.endswith(KIND)}
     given, details = _read(values, form_fields(_merged(base, chosen)), base)
-    overrides = _changed(given, base) | {path: given[path] for path in given if path == "task.data.train"}
+    overrides = named | _changed(given, base)
     if not details:
         try:
             resolve(source, overrides)
