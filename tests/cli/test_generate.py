@@ -72,7 +72,7 @@ def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
 
 def test_the_document(ask: Ask, writer: Path) -> None:
     found = ask(writer, "the cat", "--count", 3, "--length", 5)
-    assert found.keys() == {"run", "prompt", "texts"}
+    assert found.keys() == {"run", "prompt", "warning", "texts"}
     assert found["run"] == str(writer) and found["prompt"] == "the cat"
     assert len(found["texts"]) == 3
     for text in found["texts"]:
@@ -147,3 +147,11 @@ def test_only_language_models_generate(ask: Ask, run_folder: RunFolder, tmp_path
     assert error["path"] == str(run_folder.path) and "is not a text language model" in error["message"]
     assert error["hint"] == f"glassformer predict {run_folder.path} INPUT"
     assert ask(tmp_path / "none", code=2)["errors"]
+
+
+def test_unknown_words_of_the_prompt_give_a_warning(ask: Ask, tmp_path: Path) -> None:
+    folder = train(tmp_path, "\n".join(LINES), {"kind": "language-model", "tokenizer": {"kind": "words"}}, 2)
+    assert "‹zebra›" in ask(folder, "the zebra", "--length", 2)["warning"]
+    assert ask(folder, "the cat", "--length", 2)["warning"] is None
+    with pytest.warns(UserWarning, match="the prompt: .*‹zebra›"):
+        Run(folder).generate("the zebra", 2)

@@ -251,7 +251,7 @@ class TestVocabularies:
     def test_one_for_both(self, make: Make) -> None:
         task = make()
         assert task.tokenizer is task.target_tokenizer and task.task_type.is_shared_vocabulary
-        assert set(task.state()) == {"tokenizer"}
+        assert set(task.state()) == {"tokenizer", "untrained"}, "French words are not trained as a source"
         assert UNKNOWN not in task.tokenizer.encode("the red cat est grande")
 
     def test_learned_from_train_alone(self, make: Make) -> None:
@@ -318,3 +318,13 @@ def test_offline_pairs_follow_from_the_config() -> None:
     assert list(zip(sources, targets, strict=True)) == translation_pairs(60, 0, "train")
     assert not set(sources) & {*task.text_pairs("test")[0], *task.text_pairs("validation")[0]}
     assert validate(TaskConfig, {**options, "data_seed": 1}).build(seed=0).checksum() != task.checksum()
+
+
+def test_a_word_that_training_does_not_have_gives_a_warning(make: Make) -> None:
+    """Pieces of words make every word readable, but the embeddings of some pieces are random."""
+    task = make(tokenizer={"kind": "bpe", "vocabulary_size": 400})
+    restored = task.config.restore(json.loads(json.dumps(task.state())))
+    for each in (task, restored):
+        assert each.warning(each.parse("the cat reads").tolist(), "the cat reads") is None
+        text = "the qxzw, reads"
+        assert each.warning(each.parse(text).tolist(), text) == "unseen in training: ‹qxzw›"

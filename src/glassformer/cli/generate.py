@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from glassformer.cli.arguments import add_run, check_minimum, open_run
@@ -25,10 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
     from glassformer.core.errors import UserError
+    from glassformer.tasks.language import prompt_warning
 
     check_minimum(arguments, length=1, count=1, seed=0)
     trained = open_run(arguments)
     options = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    warning = prompt_warning(trained.task, arguments.prompt)
+    if warning is not None:
+        print(f"warning: the prompt: {warning}", file=sys.stderr, flush=True)
     texts = []
     for number in range(arguments.count):
         document: dict[str, Any] = {"text": "", "tokens": 0}
@@ -43,10 +48,8 @@ def run(arguments: argparse.Namespace, output: Output) -> dict[str, Any]:
             raise
         output.print()
         texts.append(document)
-    return {"run": str(arguments.run), "prompt": arguments.prompt, "texts": texts}
+    return {"run": str(arguments.run), "prompt": arguments.prompt, "warning": warning, "texts": texts}
 
 
 def _type(text: str, output: Output) -> None:
-    import sys
-
     print(text, end="", file=sys.stderr if output.is_json else sys.stdout, flush=True)

@@ -26,7 +26,7 @@ from glassformer.models.base import Model
 from glassformer.runs.experiment import Experiment, ExperimentConfig
 from glassformer.runs.folder import CONFIG_JSON, RunFolder
 from glassformer.tasks.base import SequenceClassificationTask, Task
-from glassformer.tasks.language import CausalLanguageTask
+from glassformer.tasks.language import CausalLanguageTask, warn_about_prompt
 from glassformer.tasks.tokens import TokensTask
 from glassformer.training.checkpoints import DamagedCheckpoint
 from glassformer.training.precision import choose_device
@@ -389,10 +389,8 @@ class Run:
         }
 
     def generate(self, prompt: str = "", max_tokens: int = 200, **sampling: Any) -> str:
-        """Return the prompt and up to `max_tokens` new tokens from a language model, as text.
-
-        `sampling` passes options to `stream`: `temperature`, `top_k`, `top_p` and `seed`.
-        """
+        """Return the prompt and up to `max_tokens` new tokens as text. `sampling` are options of `stream`."""
+        warn_about_prompt(self.task, prompt)
         *_, (text, _) = self.stream(prompt, max_tokens, **sampling)
         return text
 

@@ -8,6 +8,7 @@ is one long text without begin and end tokens.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -47,7 +48,7 @@ from glassformer.generation import DecodingConfig, GreedyConfig
 from glassformer.generation.predict import Prediction, predict_continuations, predict_tokens
 from glassformer.models.base import Model
 from glassformer.models.task_types import CausalLM, MaskedLM
-from glassformer.tasks.base import CausalLMTask, Inputs, Piece, Predictions, check_length
+from glassformer.tasks.base import CausalLMTask, Inputs, Piece, Predictions, Task, check_length
 from glassformer.tasks.text import (
     MIN_WORDS_PER_LINE,
     SPLITS,
@@ -436,3 +437,15 @@ class MaskedLanguageTask(LanguageTask):
             probability = math.prod(probabilities)
             filled.append(replace(best, tokens=tokens, probability=probability, probabilities=probabilities))
         return filled
+
+
+def prompt_warning(task: Task, prompt: str) -> str | None:
+    """Return which parts of a prompt are unknown to a language model, or None."""
+    return task.warning(task.start(prompt), prompt) if isinstance(task, CausalLanguageTask) else None
+
+
+def warn_about_prompt(task: Task, prompt: str) -> None:
+    """Give a Python warning, at the caller of the calling function, if the model does not know a word."""
+    warning = prompt_warning(task, prompt)
+    if warning is not None:
+        warnings.warn(f"the prompt: {warning}", stacklevel=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -9,14 +10,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from glassformer.core.errors import ErrorDetail, user_error
+from glassformer.core.errors import ErrorDetail, shorten, user_error
 from glassformer.core.registry import register
 from glassformer.data.batching import Examples
 from glassformer.data.columns import PAIR_ROLES
-from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, UNKNOWN, Tokenizer
+from glassformer.data.token_rows import RaggedRows
+from glassformer.data.tokenizers import BEGIN, END, MASK, PAD, RESERVED, UNKNOWN, Tokenizer
 from glassformer.models.task_types import Seq2Seq
-from glassformer.tasks.base import Seq2SeqTask, check_length
+from glassformer.tasks.base import Seq2SeqTask, check_length, mark_piece
 from glassformer.tasks.text import (
+    UNKNOWN_WIDTH,
     DataReport,
     Encoded,
     PairConfig,
@@ -29,6 +32,8 @@ from glassformer.tasks.text import (
 )
 
 ROLES = PAIR_ROLES
+TOKENS_PER_BLOCK = 1 << 20
+_WORD = re.compile(r"\w+")
 
 
 @register
@@ -65,7 +70,7 @@ class TranslationConfig(PairConfig):
         source = Tokenizer.from_json_tree(state["tokenizer"])
         target = source if self.shared_vocabulary else Tokenizer.from_json_tree(state["target_tokenizer"])
         task = TranslationTask(self, source, target)
-        task.layout = state.get("layout")
+        task.layout, task.untrained = state.get("layout"), frozenset(state.get("untrained", ()))
         return task
 
     def texts(self, report: DataReport) -> dict[str, Texts]:
@@ -75,6 +80,15 @@ class TranslationConfig(PairConfig):
 
         few = min(1000, max(5, self.examples // 20))
         return generate_splits(translation_pairs, self.examples, few, self.data_seed)
+
+
+def _absent(rows: RaggedRows, vocabulary: int) -> frozenset[int]:
+    """Return the token ids below `vocabulary`, without the reserved ones, that do not occur in the rows."""
+    is_present = np.zeros(vocabulary, dtype=bool)
+    is_present[: len(RESERVED)] = True
+    for start in range(0, rows.token_count, TOKENS_PER_BLOCK):
+        is_present[rows.tokens(start, min(start + TOKENS_PER_BLOCK, rows.token_count))] = True
+    return frozenset(np.flatnonzero(~is_present).tolist())
 
 
 class TranslationTask(PairTask, Seq2SeqTask):
@@ -87,6 +101,8 @@ class TranslationTask(PairTask, Seq2SeqTask):
     def __init__(self, config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> None:
         self.config = config
         self.target_tokenizer = target
+        self.untrained: frozenset[int] = frozenset()
+        """Ids of source tokens that train does not have. Their embeddings are random."""
         task_type = Seq2Seq(
             vocabulary=len(source),
             max_length=config.max_length,
@@ -100,6 +116,8 @@ class TranslationTask(PairTask, Seq2SeqTask):
         state = super().state()
         if not self.config.shared_vocabulary:
             state["target_tokenizer"] = self.target_tokenizer.json_tree()
+        if self.untrained:
+            state["untrained"] = sorted(self.untrained)
         return state
 
     def encode_split(self, split: str, texts: Texts, report: DataReport) -> Examples:
@@ -134,6 +152,8 @@ class TranslationTask(PairTask, Seq2SeqTask):
                 value=f"task.max_length={limit}",
                 hint="increase task.max_length, or check the files",
             )
+        if is_training:
+            self.untrained = _absent(columns.rows["input"], len(self.tokenizer))
         columns.report_unknown(split, report)
         self.texts[split] = columns.select(texts)
         return Examples(columns.rows["input"], columns.rows["target"])
@@ -143,6 +163,17 @@ class TranslationTask(PairTask, Seq2SeqTask):
         if not text.strip():
             raise ErrorDetail("the line is empty: nothing to translate")
         return np.append(check_length(tokens, self.task_type.max_length - 1), END)
+
+    def warning(self, tokens: Sequence[int], text: str = "") -> str | None:
+        """Report unknown tokens, and words with pieces that never occur in train, as in an unseen word."""
+        words = [match.span() for match in _WORD.finditer(text)]
+        found: dict[str, None] = {}
+        for token, start, end in self.tokenizer.spans(text):
+            if token in self.untrained:
+                word = next((word for word in words if word[0] <= start < word[1]), (start, end))
+                found[mark_piece(text[slice(*word)])] = None
+        unseen = f"unseen in training: {shorten(' '.join(found), UNKNOWN_WIDTH)}" if found else None
+        return "; ".join(reason for reason in (super().warning(tokens, text), unseen) if reason) or None
 
     def output_symbols(self, tokens: Sequence[int]) -> list[str]:
         return self.target_tokenizer.symbols(tokens)
