@@ -14,7 +14,7 @@ import torch
 
 from glassformer.core.config import unflatten, validate
 from glassformer.core.errors import ErrorDetail, UserError, user_error
-from glassformer.data.readers import DataConfig, Format
+from glassformer.data.readers import Format
 from glassformer.data.text_files import printable
 from glassformer.evaluation.evaluate import EvaluationConfig, measure
 from glassformer.evaluation.metrics import Measured, Progress
@@ -117,7 +117,7 @@ class Run:
             config = self.config.with_overrides({"evaluation": unflatten(overrides)}).evaluation
         if hypotheses is not None:
             self._check_hypotheses(Path(hypotheses))
-        self._check_data()
+        changed = self._changed_data()
         measured = measure(self.model, self.task, split, config, progress=progress)
         if hypotheses is not None and measured.decoded is not None:
             lines = "".join(f"{one_line(line)}\n" for line in measured.decoded.lines)
@@ -138,23 +138,20 @@ class Run:
                 "padding": "never counted",
                 **measured.protocol,
             },
-            "warnings": self.folder.warnings(split) + self.folder.training_warnings(split),
+            "warnings": changed + self.folder.warnings(split) + self.folder.training_warnings(split),
             "details": measured.details | self._sentences(split, measured, samples),
         }
 
-    def _check_data(self) -> None:
-        """Raise UserError if data in the run folder changed after training. Other files are not compared."""
+    def _changed_data(self) -> list[str]:
+        """Return a warning if the data are not those of the training; raise UserError for the run's own data."""
         data = getattr(self.config.task, "data", None)
-        if not isinstance(data, DataConfig) or not isinstance(data.train, str):
-            return
-        if (self.path / "data").resolve() != Path(data.train).resolve().parent:
-            return
-        if self.task.checksum() != self.folder.environment().get("data_sha256"):
-            raise user_error(
-                "the data have changed since the run started",
-                path=str(self.path / "data"),
-                hint="restore the files from a copy of the run",
-            )
+        if data is None or self.task.checksum() == self.folder.environment().get("data_sha256"):
+            return []
+        message = "the data have changed since the run started"
+        train = getattr(data, "train", None)
+        if isinstance(train, str) and (self.path / "data").resolve() == Path(train).resolve().parent:
+            raise user_error(message, path=str(self.path / "data"), hint="restore the files in this folder")
+        return [f"WARNING: {message}: examples of training may be among those that are measured"]
 
     def _check_hypotheses(self, path: Path) -> None:
         """Raise UserError if the model does not generate outputs, or if the file cannot be written."""
