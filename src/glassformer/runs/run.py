@@ -143,7 +143,7 @@ class Run:
         }
 
     def _changed_data(self) -> list[str]:
-        """Return a warning if the data are not those of the training; raise UserError if the run holds them."""
+        """Return a warning if the data are not those of the training; raise an error if the run has them."""
         data = getattr(self.config.task, "data", None)
         if data is None or self.task.checksum() == self.folder.environment().get("data_sha256"):
             return []
