@@ -89,7 +89,7 @@ def test_a_table_keeps_its_columns(say: Say, run_folder: Path, tmp_path: Path) -
     code, out, err = say("predict", run_folder, "--file", "in.csv", "--out", "out.csv")
     assert (code, err) == (0, "") and "wrote out.csv: 2 rows" in out and "input = 'text'" in out
     first, second = table(tmp_path / "out.csv")
-    assert list(first) == ["number", "text", "note", "output", "probability", "error"]
+    assert list(first) == ["number", "text", "note", "output", "probability", "error", "warning"]
     assert (first["number"], first["note"], first["output"]) == ("1", "a, b", "liked")
     assert (second["note"], second["output"], second["error"]) == ("two\nlines", "disliked", "")
     expected = Run(run_folder).predict("bad book")["probability"]

@@ -179,6 +179,8 @@ def _write_file(model: Run, arguments: argparse.Namespace, output: Output) -> di
     for note in found.notes:
         output.print(note)
     output.print(f"wrote {arguments.out}: {found.rows:,} rows")
+    if found.warnings:
+        output.print(f"{found.warnings:,} of {found.rows:,} rows have a warning: see the column `warning`")
     _print_failures(found, "line", arguments.keep_going, output)
     return document | {"file": str(arguments.file), "out": str(arguments.out), **asdict(found)}
 

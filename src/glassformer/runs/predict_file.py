@@ -61,6 +61,8 @@ class RowPrediction(NamedTuple):
 
     row: FileRow
     predicted: PredictedText
+    warning: str | None = None
+    """Reason to doubt the prediction, such as unknown words."""
 
 
 @dataclass
@@ -70,6 +72,8 @@ class FileSummary:
     rows: int = 0
     failed: int = 0
     """Number of rows with an error."""
+    warnings: int = 0
+    """Number of rows with a prediction and a warning."""
     errors: list[dict[str, Any]] = field(default_factory=list)
     """Line and error of the first rows that failed."""
     notes: list[str] = field(default_factory=list)
@@ -196,12 +200,12 @@ def predict_rows(run: Run, reader: InputReader, decoding: Any = None) -> Iterato
     for block in reader.blocks():
         texts = [row.text for row in block if row.error is None]
         predicted = iter(run.predict_texts(texts, decoding))
-        yield [
-            RowPrediction(
-                row, next(predicted) if row.error is None else PredictedText("", None, [], row.error)
-            )
-            for row in block
-        ]
+        found = []
+        for row in block:
+            own = next(predicted) if row.error is None else PredictedText("", None, [], row.error)
+            warning = None if own.tokens is None else run.task.warning(own.tokens.tolist(), own.text)
+            found.append(RowPrediction(row, own, warning))
+        yield found
 
 
 class PredictionWriter:
@@ -219,7 +223,7 @@ class PredictionWriter:
         self.labels = list(labels)
         self.prefix = prefix
         self.reader = reader
-        added = [f"{prefix}{name}" for name in ("output", "probability", "error")]
+        added = [f"{prefix}{name}" for name in ("output", "probability", "error", "warning")]
         self.added = [*added, *(f"{prefix}probability:{label}" for label in self.labels)]
         self.names = [] if self.is_json else reader.names()
         twice = [name for name in self.added if name in self.names]
@@ -247,6 +251,7 @@ class PredictionWriter:
             "output": output,
             "probability": probability,
             "error": found.predicted.error,
+            "warning": found.warning,
         }
         if self.labels:
             values["probabilities"] = None if every is None else dict(zip(self.labels, every, strict=True))
@@ -267,7 +272,7 @@ class PredictionWriter:
     def _cells(self, found: RowPrediction) -> list[str]:
         output, probability, every = self._values(found.predicted)
         cells = [_cell(found.row.columns.get(name)) for name in self.names]
-        cells += [_cell(output), _number(probability), found.predicted.error or ""]
+        cells += [_cell(output), _number(probability), found.predicted.error or "", found.warning or ""]
         if self.labels:
             cells += [""] * len(self.labels) if every is None else map(_number, every)
         return cells if self.ending == ".csv" else self._tab_cells(cells)
@@ -359,8 +364,9 @@ def write_predictions(
         with replacing(out) as file:
             file.write(writer.beginning())
             for block in predict_rows(run, reader, decoding):
-                for row, predicted in block:
+                for row, predicted, warning in block:
                     summary.count(row.line, predicted.error)
+                    summary.warnings += warning is not None
                 file.write(writer.lines(block))
     except KeyboardInterrupt as stop:
         stop.add_note(f"stopped after {summary.rows:,} rows; {out} was not written")
