@@ -259,7 +259,7 @@ class Run:
     ) -> FileSummary:
         """Predict each row of a file, and write the rows to `out` with the predictions as added columns.
 
-        Columns `output`, `probability`, `error` and `warning` follow those of the input, and `prefix` precedes
+        Columns `output`, `probability`, `error` and `warning` follow those of the input, after `prefix` in
         their names. With `probabilities`, a classifier also writes the probability of each class. The ending
         of `source` determines its format: .csv, .tsv, .jsonl or .json, otherwise one text per line. The model
         reads the same columns as in training, unless `columns` names others. `out` is .csv, .tsv or .jsonl
