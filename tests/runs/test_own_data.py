@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from glassformer.runs.commands import nearest_preset
-from glassformer.runs.experiment import resolve
+from glassformer.runs.experiment import Experiment, resolve
 from glassformer.runs.run import Run
 from glassformer.runs.session import open_session
 
@@ -48,3 +48,10 @@ def test_evaluate_warns_if_the_data_files_have_changed(tmp_path: Path) -> None:
     assert not [text for text in Run(tmp_path / "run").evaluate()["warnings"] if "have changed" in text]
     file.write_text("\n".join(reversed(lines)))
     assert "the data have changed since the run started" in Run(tmp_path / "run").evaluate()["warnings"][0]
+
+
+def test_a_label_that_looks_like_a_missing_value_has_a_warning(tmp_path: Path) -> None:
+    lines = [f"text {i} here\t{('good', 'bad', 'NaN')[i % 3]}" for i in range(60)]
+    (tmp_path / "mine.tsv").write_text("\n".join(lines))
+    notes = Experiment(resolve("classification", {"task.data.train": str(tmp_path / "mine.tsv")})).notes
+    assert [note for note in notes if "'NaN' may be a missing value" in note]

@@ -50,6 +50,8 @@ from glassformer.tasks.text import (
 
 ROLES = LABEL_ROLES
 MAX_LABELS = 1000
+MISSING = ("nan", "null", "n/a")
+"""Labels that spreadsheets and programs write for a missing value."""
 ADD_LABEL = "add a label, or remove the line"
 
 
@@ -100,6 +102,11 @@ class ClassificationConfig(PairConfig):
         labels, values = _distinct_labels(texts["train"])
         task = ClassificationTask(self, tokenizer, labels)
         task.label_values = values
+        task.notes += [
+            f"WARNING: train: the label {label!r} may be a missing value; remove its rows or rename it"
+            for label in labels
+            if label.casefold() in MISSING
+        ]
         return task
 
     def restore(self, state: Mapping[str, Any], seed: int = 0) -> ClassificationTask:
