@@ -48,7 +48,7 @@ def stop(workspace: Workspace, numbers: range) -> Tries:
             continue
         result = json.loads(child.output)
         steps = result["steps"]
-        expected = [f"stopped at step {steps} and saved", f"glassformer train {run} --resume"]
+        expected = [f"at step {steps}, after saving a checkpoint", f"glassformer train {run} --resume"]
         missing = [text for text in expected if text not in child.errors]
         if missing or result["ended"] != "signal":
             yield f"ended by {result['ended']}; missing: {missing}: {child.errors[-300:]}"

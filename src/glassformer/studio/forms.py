@@ -19,7 +19,7 @@ from glassformer.core.config import Node, Tree, format_value, merge, parse_yaml,
 from glassformer.core.errors import ErrorDetail, UserError, user_error
 from glassformer.core.options import Option, advice, first_paragraph, options_of
 from glassformer.core.registry import Kind, kinds
-from glassformer.runs.experiment import ExperimentConfig, presets, resolve
+from glassformer.runs.experiment import OWN_DATA, ExperimentConfig, presets, read_source, resolve
 from glassformer.runs.folder import CONFIG
 from glassformer.studio.messages import FormBody, error_document, json_reply, read_body, refusal
 from glassformer.studio.runs import RunsFolder, display_path
@@ -215,8 +215,8 @@ def draft(folder: RunsFolder, name: str, values: Mapping[str, Any]) -> Draft:
     base = resolve(source).dump()
     file = values.get("task.data.train")
     named: Tree = {}
-    if file and isinstance(file, str) and not base["task"].get("data"):
-        named = {"task.data.train": file}  # a preset may have other options for a user's own data
+    if file and isinstance(file, str) and OWN_DATA in read_source(source):
+        named = {"task.data.train": file}  # the preset has other options for a user's own data
         base = resolve(source, named).dump()
     chosen = {path: value for path, value in values.items() if path.endswith(KIND)}
     given, details = _read(values, form_fields(_merged(base, chosen)), base)
